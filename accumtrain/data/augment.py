@@ -1,4 +1,7 @@
-"""Crops, flips, colours, erasing, MixUp, CutMix."""
+"""Random changes to training images: crops, flips, colours, erasing, MixUp and CutMix.
+
+Each is a pure function of the images and their keys (see stream.py).
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,24 @@ import tensorflow as tf
 
 from accumtrain.data.stream import random_below, random_uniform
 
-# Random changes to training images, each a pure function of the image and its key (see stream.py).
-
-
-# The number of each draw from one key.
+# The number of each draw from one key; randaugment.py has those from 32 on.
 _ROW, _COLUMN, _MIRROR, _WINDOW, _ORDER, _BRIGHTNESS, _SATURATION, _HUE, _CONTRAST = range(9)
-_ERASED, _AREA, _ASPECT, _TOP, _LEFT = range(24, 29)  # mix.py has those before, randaugment.py those behind
+_SHARE, _KIND, _MIX_ROW, _MIX_COLUMN = range(16, 20)
+_ERASED, _AREA, _ASPECT, _TOP, _LEFT = range(24, 29)
+
 _ERASED_SIDES = np.sqrt(np.linspace(0.02, 1 / 3, 1024))  # of a square of this area
 _ERASED_STRETCHES = np.sqrt(np.geomspace(0.3, 1 / 0.3, 1024))  # of this aspect
+_LEVELS = 4096  # of the distribution of the shares of MixUp and CutMix
+_HALVINGS = 60
+
+Batch = dict[str, tf.Tensor]
+
+
+# ---- one image, or a batch of them ----
 
 
 def random_crop(images: tf.Tensor, key: tf.Tensor, *, padding: int, flip: bool) -> tf.Tensor:
-    """Pads with zeros, crops to the old size at a random place and, with `flip`, mirrors with probability 1/2.
+    """Pad with zeros, crop to the old size at a random place and, with `flip`, mirror with probability 1/2.
 
     Padding 4 with flips is the CIFAR augmentation of He et al. 2015, arXiv:1512.03385, section 4.2.
 
@@ -29,7 +38,6 @@ def random_crop(images: tf.Tensor, key: tf.Tensor, *, padding: int, flip: bool) 
         images: float32 [n, height, width, channels].
         key: uint64 [n].
         padding: Pixels added on each side.
-        flip: Whether to mirror.
 
     Returns:
         float32 [n, height, width, channels].
@@ -49,7 +57,7 @@ def random_crop(images: tf.Tensor, key: tf.Tensor, *, padding: int, flip: bool) 
 
 
 def random_window(shape: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-    """A random window, int32 [4] of top, left, height and width, of an image whose shape is int32 [3].
+    """Return a random window, int32 [4] of top, left, height and width, of an image whose shape is int32 [3].
 
     It has 0.05..1 of the area of the image and an aspect ratio of 3/4..4/3; it is the whole image if 100 trials fail.
     Szegedy et al. 2014, arXiv:1409.4842, section 6, with the ranges of the RevNet authors' code.
@@ -67,12 +75,12 @@ def random_window(shape: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
 
 
 def random_flip(image: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-    """Mirrors an image [height, width, channels] with probability 1/2. `key`: uint64 []."""
+    """Mirror an image [height, width, channels] with probability 1/2. `key`: uint64 []."""
     return tf.cond(_coin(key, _MIRROR), lambda: tf.reverse(image, axis=[1]), lambda: image)
 
 
 def random_colour(image: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-    """Jitters brightness, saturation, hue and contrast in one of two orders, as the RevNet authors' code does.
+    """Jitter brightness, saturation, hue and contrast in one of two orders, as the RevNet authors' code does.
 
     Args:
         image: float32 [height, width, channels], 0..1; with one channel, hue and saturation are left alone.
@@ -98,8 +106,8 @@ def random_colour(image: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
     return tf.clip_by_value(image, 0.0, 1.0)
 
 
-def jitter(image: tf.Tensor, key: tf.Tensor, strength: float) -> tf.Tensor:
-    """Multiplies brightness, contrast and saturation by 1 - strength to 1 + strength each.
+def random_jitter(image: tf.Tensor, key: tf.Tensor, strength: float) -> tf.Tensor:
+    """Multiply brightness, contrast and saturation by random factors of 1 - strength to 1 + strength.
 
     Args:
         image: float32 [height, width, channels], 0..1; with one channel, saturation is left alone.
@@ -114,7 +122,7 @@ def jitter(image: tf.Tensor, key: tf.Tensor, strength: float) -> tf.Tensor:
 
 
 def random_erasing(images: tf.Tensor, key: tf.Tensor, probability: float) -> tf.Tensor:
-    """Sets a rectangle of 2 to 33 % of the area and aspect 0.3 to 3.3 to 0, the mean of normalised images.
+    """Set a rectangle of 2 to 33 % of the area and aspect 0.3 to 3.3 to 0, the mean of normalised images.
 
     Zhong et al. 2017, arXiv:1708.04896, with its ranges. A rectangle longer than the image is cut to its length.
 
@@ -123,13 +131,11 @@ def random_erasing(images: tf.Tensor, key: tf.Tensor, probability: float) -> tf.
         key: uint64 [n].
     """
     _, height, width, _ = images.shape
-    side, stretch = _one_of(_ERASED_SIDES, key, _AREA), _one_of(_ERASED_STRETCHES, key, _ASPECT)
+    side, stretch = _draw_level(_ERASED_SIDES, key, _AREA), _draw_level(_ERASED_STRETCHES, key, _ASPECT)
 
     def along(size: int, share: tf.Tensor, draw: int) -> tf.Tensor:
         length = tf.clip_by_value(tf.cast(size * share + 0.5, tf.int64), 1, size)
-        first = random_below(size - length + 1, key, draw)
-        place = tf.range(size, dtype=tf.int64)[None]
-        return (place >= first[:, None]) & (place < (first + length)[:, None])
+        return _mask_interval(random_below(size - length + 1, key, draw), length, size)
 
     rows, columns = along(height, side * stretch, _TOP), along(width, side / stretch, _LEFT)
     drawn = random_uniform(0.0, 1.0, key, _ERASED) < probability
@@ -137,54 +143,54 @@ def random_erasing(images: tf.Tensor, key: tf.Tensor, probability: float) -> tf.
     return tf.where(erased[..., None], 0.0, images)
 
 
-def _one_of(levels: np.ndarray, key: tf.Tensor, draw: int) -> tf.Tensor:
-    """One of the levels, float32 [n]. Roots and powers in a graph may depend on the size of the batch."""
+def _draw_level(levels: np.ndarray, key: tf.Tensor, draw: int) -> tf.Tensor:
+    """Return one of the levels, float32 [n]. Roots and powers in a graph may depend on the size of the batch."""
     return tf.gather(tf.constant(levels, tf.float32), random_below(len(levels), key, draw))
+
+
+def _mask_interval(first: tf.Tensor, length: tf.Tensor, size: int) -> tf.Tensor:
+    """Return a mask, bool [n, size], of the `length` places from `first` on, each int64 [n]."""
+    place = tf.range(size, dtype=tf.int64)[None]
+    return (place >= first[:, None]) & (place < (first + length)[:, None])
 
 
 def _coin(key: tf.Tensor, draw: int) -> tf.Tensor:
     return random_below(2, key, draw) == 1
 
 
-# MixUp and CutMix: a training image and another one of the stream become one image with two labels.
-#
-# Share, rectangle and kind are drawn from the key of the first example (see stream.py); the other example is the one
-# at the same position of a second stream. So a mixed example depends on seed and position alone, not on its batch.
-
-
-_SHARE, _KIND, _MIX_ROW, _MIX_COLUMN = range(
-    16, 20
-)  # the numbers of the draws from one key; augment.py has those before
-_LEVELS = 4096  # of the shares' distribution
-_HALVINGS = 60
-
-Batch = dict[str, tf.Tensor]
+# ---- MixUp and CutMix ----
 
 
 @dataclass(frozen=True)
 class Mix:
-    """How images are mixed: `mixup` and `cutmix` are the alphas of Beta(alpha, alpha); 0 turns one off."""
+    """MixUp and CutMix: a training image and another one of the stream become one image with two labels.
+
+    Share, rectangle and kind are drawn from the key of the first example. The other example is the one at the same
+    position of a second stream. So a mixed example depends on seed and position alone, not on its batch.
+
+    `mixup` and `cutmix` are the alphas of Beta(alpha, alpha); 0 turns one off.
+    """
 
     mixup: float = 0.0
     cutmix: float = 0.0
 
     @property
-    def on(self) -> bool:
+    def is_on(self) -> bool:
         return self.mixup > 0 or self.cutmix > 0
 
     def __call__(self, key: tf.Tensor, own: Batch, other: Batch) -> Batch:
-        """Mixes two batches of image, label and weight, example by example.
+        """Mix two batches of image, label and weight, example by example.
 
         Args:
             key: of the examples of `own`, uint64 [n].
 
         Returns:
-            The batch `own` with mixed images, and in addition `other_label`, int32 [n], and `share`, float32 [n]: the
-            part of `label` in the target, where `other_label` has the rest. An other example of weight 0 has no part.
+            The batch `own` with mixed images, `other_label`, int32 [n], and `share`, float32 [n]. A share is the part
+            of `label` in the target, and `other_label` has the rest. An other example of weight 0 has no part.
         """
         image = own["image"]
         _, height, width, _ = image.shape
-        by_cutmix = self._by_cutmix(key)
+        by_cutmix = self._draw_cutmix(key)
         level = random_below(_LEVELS, key, _SHARE)
         shares, side = (_beta_levels(alpha or 1.0) for alpha in (self.mixup, self.cutmix))
         share = tf.gather(tf.constant(shares), level)
@@ -199,31 +205,29 @@ class Mix:
         mixed = of_pixel * image + (1.0 - of_pixel) * other["image"]
         return {**own, "image": mixed, "other_label": other["label"], "share": share}
 
-    def _by_cutmix(self, key: tf.Tensor) -> tf.Tensor:
-        """Whether CutMix is drawn for each example; every second time if both are on."""
+    def _draw_cutmix(self, key: tf.Tensor) -> tf.Tensor:
+        """Return whether CutMix is drawn, bool [n]; every second time if both are on."""
         if self.mixup and self.cutmix:
             return random_below(2, key, _KIND) == 1
         return tf.fill(tf.shape(key), self.cutmix > 0)
 
 
 def _rectangles(key: tf.Tensor, side: tf.Tensor, height: int, width: int) -> tf.Tensor:
-    """Masks, bool [n, height, width], of rectangles around a random pixel; `side`, float32 [n], is relative.
+    """Return masks, bool [n, height, width], of rectangles around a random pixel; `side`, float32 [n], is relative.
 
     What is outside of the image is cut off (Yun et al. 2019, arXiv:1905.04899).
     """
 
     def along(size: int, draw: int) -> tf.Tensor:
         length = tf.cast(size * side, tf.int64)
-        first = random_below(size, key, draw) - length // 2
-        place = tf.range(size, dtype=tf.int64)[None]
-        return (place >= first[:, None]) & (place < (first + length)[:, None])
+        return _mask_interval(random_below(size, key, draw) - length // 2, length, size)
 
     return along(height, _MIX_ROW)[:, :, None] & along(width, _MIX_COLUMN)[:, None, :]
 
 
 @cache
 def _beta_levels(alpha: float) -> np.ndarray:
-    """Quantiles of Beta(alpha, alpha) at the middles of _LEVELS equal parts, float32, by bisection."""
+    """Return quantiles of Beta(alpha, alpha) at the middles of _LEVELS equal parts, float32, by bisection."""
     target = (np.arange(_LEVELS) + 0.5) / _LEVELS
     low, high = np.zeros(_LEVELS), np.ones(_LEVELS)
     alphas = np.full(_LEVELS, alpha)

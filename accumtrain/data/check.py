@@ -1,4 +1,4 @@
-"""job=check: read everything once."""
+"""job=check: read a whole data set once, and say what is in it, what is bad, and what is in two splits or classes."""
 
 from __future__ import annotations
 
@@ -24,23 +24,61 @@ from accumtrain.process.environment import caught_stderr
 from accumtrain.progress import counting
 from accumtrain.runs.names import result_file
 
-# Reads all examples of a split once: their labels and sizes, which are bad, and which are the same.
-
-
-# the warnings of libjpeg about the data of an image
-_JPEG_WARNING = re.compile(r"Corrupt JPEG data|Premature end of JPEG|Inconsistent progression|Invalid SOS parameters")
+_SHOWN = 20  # classes, bad examples and duplicates that are printed; the file has all
 _CHUNK = 256  # examples between two reports
 _ARRAY_CHUNK = 32  # arrays of a chunk are in memory together
+# the warnings of libjpeg about the data of an image
+_JPEG_WARNING = re.compile(r"Corrupt JPEG data|Premature end of JPEG|Inconsistent progression|Invalid SOS parameters")
+
+
+def check_data(config: Config) -> dict[str, Any]:
+    """Print tables and return the content of check.json. Train nothing.
+
+    Raises:
+        DataError: examples are bad, or the data set can't be opened at all.
+    """
+    data = open_data(replace(config.data, on_error="skip"), config.run.seed)  # bad examples are listed, all of them
+    statistics = {}
+    for name, split in data.whole_splits.items():
+        with counting(f"reading {name}", split.size) as report:
+            statistics[name] = scan_split(split, name, data.num_classes, report)
+    bad = [
+        {"split": name, "name": example.name, "reason": example.reason}
+        for name, found in statistics.items()
+        for example in found.bad
+    ]
+    result = {
+        "status": "bad" if bad else "completed",
+        "fingerprint": dict(data.fingerprint),
+        **{name: _summarize(found, data.classes) for name, found in statistics.items()},
+        "bad": _with_count(bad),
+        "duplicates": _with_count(_find_duplicates(statistics)),
+        "two_classes": _with_count(_find_two_classes(statistics, data.classes)),
+    }
+    _print_tables(config.data.label, result, data.classes)
+    for note in data.notes:
+        say(note)
+    if bad:
+        total = sum(split.size for split in data.whole_splits.values())
+        raise DataError(
+            f"{len(bad)} of {total} examples are bad, {result_file(config)} names them: "
+            "replace them, or train with data.on_error=skip to go on without those that can't be read",
+            result,
+        )
+    return result
+
+
+# ---- one split ----
 
 
 @dataclass
 class SplitStatistics:
-    """What is known of the examples of a split.
+    """The examples of a split in numbers.
 
     Attributes:
-        labels: How many good examples have each label.
-        sizes: How many good examples have each size, (height, width).
-        contents: A hash of each good example's image, and the names of those that have it, with their labels.
+        labels: The number of good examples of each label.
+        sizes: The number of good examples of each size, (height, width).
+        contents: By a hash of an image, the good examples that have it: their names and labels.
         bad: The examples that can't be used, in order.
     """
 
@@ -59,31 +97,31 @@ class _Image:
 
 
 def scan_split(split: Split, title: str, num_classes: int, report: Callable[[int], None]) -> SplitStatistics:
-    """Reads every example.
+    """Read every example.
 
     Args:
         split: The split to read.
         title: Its name in the names of examples that have none of their own.
         num_classes: Labels are 0..num_classes-1.
-        report: Called now and then with how many more examples are read.
+        report: Called now and then with the number of examples that were read since.
 
     Raises:
         DataError: A whole file can't be read any more.
     """
-    census = SplitStatistics()
-    for found in _of_files(split) if isinstance(split, EncodedSplit) else _of_arrays(split, title, num_classes):
-        for each in found:
-            if isinstance(each, BadExample):
-                census.bad.append(each)
+    statistics = SplitStatistics()
+    for examples in _scan_files(split) if isinstance(split, EncodedSplit) else _scan_arrays(split, title, num_classes):
+        for example in examples:
+            if isinstance(example, BadExample):
+                statistics.bad.append(example)
                 continue
-            census.labels[each.label] += 1
-            census.sizes[each.size] += 1
-            census.contents.setdefault(each.content, []).append((each.name, each.label))
-        report(len(found))
-    return census
+            statistics.labels[example.label] += 1
+            statistics.sizes[example.size] += 1
+            statistics.contents.setdefault(example.content, []).append((example.name, example.label))
+        report(len(examples))
+    return statistics
 
 
-def _of_files(split: EncodedSplit) -> Iterator[list[_Image | BadExample]]:
+def _scan_files(split: EncodedSplit) -> Iterator[list[_Image | BadExample]]:
     def examine(index: int) -> _Image | BadExample:
         try:
             stored = split.inspect(index)
@@ -92,32 +130,33 @@ def _of_files(split: EncodedSplit) -> Iterator[list[_Image | BadExample]]:
         return _Image(split.name(index), stored.label, stored.shape[:2], _hash(stored.image))
 
     def examine_alone(index: int) -> _Image | BadExample:
-        with caught_stderr() as (said, _):
-            found = examine(index)
-            warnings, _others = _lines_of(said)
-        if isinstance(found, BadExample) or not warnings:
-            return found
-        return BadExample(found.name, f"is damaged, though it can be decoded: {warnings[0]}", "replace or remove it")
+        with caught_stderr() as (captured, _):
+            example = examine(index)
+            warnings, _others = _read_warnings(captured)
+        if isinstance(example, BadExample) or not warnings:
+            return example
+        return BadExample(example.name, f"is damaged, though it can be decoded: {warnings[0]}", "replace or remove it")
 
     with ThreadPoolExecutor() as pool:
         for start in range(0, split.size, _CHUNK):
             chunk = range(start, min(start + _CHUNK, split.size))
-            with caught_stderr() as (said, stderr):
-                examined = list(pool.map(examine, chunk))
-                warnings, others = _lines_of(said)
+            with caught_stderr() as (captured, stderr):
+                examples = list(pool.map(examine, chunk))
+                warnings, others = _read_warnings(captured)
                 os.write(stderr, "".join(others).encode())
-            yield list(map(examine_alone, chunk)) if warnings else examined
+            # warnings do not name the image
+            yield list(map(examine_alone, chunk)) if warnings else examples
 
 
-def _lines_of(said: BinaryIO) -> tuple[list[str], list[str]]:
-    """The warnings of the decoder of JPEGs, which writes them to stderr and decodes on, and all other lines."""
-    said.seek(0)
-    lines = said.read().decode(errors="replace").splitlines(keepends=True)
+def _read_warnings(captured: BinaryIO) -> tuple[list[str], list[str]]:
+    """Return the warnings of the decoder of JPEGs, which it writes to stderr before it goes on, and all other lines."""
+    captured.seek(0)
+    lines = captured.read().decode(errors="replace").splitlines(keepends=True)
     warnings = [line.strip() for line in lines if _JPEG_WARNING.search(line)]
     return warnings, [line for line in lines if not _JPEG_WARNING.search(line)]
 
 
-def _of_arrays(split: Split, title: str, num_classes: int) -> Iterator[list[_Image | BadExample]]:
+def _scan_arrays(split: Split, title: str, num_classes: int) -> Iterator[list[_Image | BadExample]]:
     def read(start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return split.read(tf.range(start, tf.minimum(start + _ARRAY_CHUNK, split.size)))
 
@@ -139,135 +178,89 @@ def _hash(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()[:16]
 
 
-# job=check: reads a whole data set once and says what is in it, what is bad, and what is in two splits or classes.
+# ---- check.json ----
 
 
-SHOWN = 20  # classes, bad examples and duplicates that are printed; the file has all
-SIZE = "{} / {} / {}"
-
-
-def check_data(config: Config) -> dict[str, Any]:
-    """Prints tables and returns the content of check.json. Trains nothing.
-
-    Raises:
-        DataError: examples are bad, or the data set can't be opened at all.
-    """
-    data = open_data(replace(config.data, on_error="skip"), config.run.seed)  # bad examples are listed, all of them
-    splits = data.whole_splits
-    censuses = {}
-    for name, split in splits.items():
-        with counting(f"reading {name}", split.size) as report:
-            censuses[name] = scan_split(split, name, data.num_classes, report)
-    classes = data.classes
-    bad = _bad(censuses)
-    result = {
-        "status": "bad" if bad else "completed",
-        "fingerprint": dict(data.fingerprint),
-        **{name: _summary(census, classes) for name, census in censuses.items()},
-        "bad": _counted(bad),
-        "duplicates": _counted(_duplicates(censuses)),
-        "two_classes": _counted(_of_two_classes(censuses, classes)),
-    }
-    _show(config, result, classes)
-    for note in data.notes:
-        say(note)
-    if bad:
-        total = sum(split.size for split in splits.values())
-        raise DataError(
-            f"{len(bad)} of {total} examples are bad, {result_file(config)} names them: "
-            "replace them, or train with data.on_error=skip to go on without those that can't be read",
-            result,
-        )
-    return result
-
-
-def _summary(census: SplitStatistics, classes: list[str]) -> dict[str, Any]:
+def _summarize(statistics: SplitStatistics, classes: list[str]) -> dict[str, Any]:
     return {
-        "examples": sum(census.labels.values()),
-        "classes": {name: census.labels[label] for label, name in enumerate(classes)},
-        "height": _spread(height for size, count in census.sizes.items() for height in [size[0]] * count),
-        "width": _spread(width for size, count in census.sizes.items() for width in [size[1]] * count),
-        "bad": len(census.bad),
+        "examples": sum(statistics.labels.values()),
+        "classes": {name: statistics.labels[label] for label, name in enumerate(classes)},
+        "height": _spread(height for size, count in statistics.sizes.items() for height in [size[0]] * count),
+        "width": _spread(width for size, count in statistics.sizes.items() for width in [size[1]] * count),
+        "bad": len(statistics.bad),
     }
 
 
 def _spread(values: Iterable[int]) -> dict[str, int] | None:
-    """Smallest, median and largest value; None if there is none."""
+    """Return the smallest, median and largest value; None if there is none."""
     ordered = sorted(values)
     return {"min": ordered[0], "median": ordered[len(ordered) // 2], "max": ordered[-1]} if ordered else None
 
 
-def _counted(examples: list[dict[str, str]]) -> dict[str, Any]:
+def _with_count(examples: list[dict[str, str]]) -> dict[str, Any]:
     return {"count": len(examples), "examples": examples}
 
 
-def _bad(censuses: dict[str, SplitStatistics]) -> list[dict[str, str]]:
-    return [
-        {"split": split, "name": bad.name, "reason": bad.reason}
-        for split, census in censuses.items()
-        for bad in census.bad
-    ]
-
-
-def _duplicates(censuses: dict[str, SplitStatistics]) -> list[dict[str, str]]:
-    """The other examples whose image is in the training split, too."""
-    train = censuses["train"].contents
+def _find_duplicates(statistics: dict[str, SplitStatistics]) -> list[dict[str, str]]:
+    """Return the other examples whose image is in the training split, too."""
+    train = statistics["train"].contents
     return [
         {"train": train[content][0][0], split: name}
-        for split, census in censuses.items()
+        for split, found in statistics.items()
         if split != "train"
-        for content, examples in census.contents.items()
+        for content, examples in found.contents.items()
         if content in train
         for name, _ in examples
     ]
 
 
-def _of_two_classes(censuses: dict[str, SplitStatistics], classes: list[str]) -> list[dict[str, str]]:
-    """The images that have several labels, in all splits together: the name of an example of each of their classes."""
-    named: dict[bytes, dict[str, str]] = {}
-    for census in censuses.values():
-        for content, examples in census.contents.items():
+def _find_two_classes(statistics: dict[str, SplitStatistics], classes: list[str]) -> list[dict[str, str]]:
+    """Return the images that have several labels, over all splits: for each of their classes the name of an example."""
+    images: dict[bytes, dict[str, str]] = {}
+    for found in statistics.values():
+        for content, examples in found.contents.items():
             for name, label in examples:
-                named.setdefault(content, {}).setdefault(classes[label], name)
-    return [by_class for by_class in named.values() if len(by_class) > 1]
+                images.setdefault(content, {}).setdefault(classes[label], name)
+    return [by_class for by_class in images.values() if len(by_class) > 1]
 
 
-def _show(config: Config, result: dict[str, Any], classes: list[str]) -> None:
+# ---- tables ----
+
+
+def _print_tables(label: str, result: dict[str, Any], classes: list[str]) -> None:
     splits = [name for name in SPLIT_WORDS if name in result]
     rows = [(name, *(f"{result[split]['classes'][name]:,}" for split in splits)) for name in classes]
-    table(f"{config.data.label}: images of each class", ("class", *splits), rows[:SHOWN])
-    _more(len(rows))
+    table(f"{label}: images of each class", ("class", *splits), rows[:_SHOWN])
+    _say_more(len(rows))
     table(
         "sizes, smallest / median / largest",
         ("split", "images", "width", "height", "bad"),
-        [_row(split, result[split]) for split in splits],
+        [_format_row(split, result[split]) for split in splits],
     )
-    bad, duplicates = result["bad"], result["duplicates"]
+    bad, duplicates, two_classes = result["bad"], result["duplicates"], result["two_classes"]
     if bad["count"]:
         say(f"{bad['count']} are bad")
-        for each in bad["examples"][:SHOWN]:
-            say(f"  {each['name']} {each['reason']}")
-        _more(bad["count"])
-    others = " and ".join(splits[1:])
+    _say_first(bad, lambda example: f"{example['name']} {example['reason']}")
     tell = warn if duplicates["count"] else say
-    tell(f"{duplicates['count']} {others} images are also in the training split, byte for byte")
-    for each in duplicates["examples"][:SHOWN]:
-        say(f"  {each.get('test', each.get('val'))} is {each['train']}")
-    _more(duplicates["count"])
-    twice = result["two_classes"]
-    if twice["count"]:
-        warn(f"{twice['count']} images are in two classes, byte for byte")
-    for by_class in twice["examples"][:SHOWN]:
-        say("  " + " is ".join(by_class.values()))
-    _more(twice["count"])
+    tell(f"{duplicates['count']} {' and '.join(splits[1:])} images are also in the training split, byte for byte")
+    _say_first(duplicates, lambda pair: f"{pair.get('test', pair.get('val'))} is {pair['train']}")
+    if two_classes["count"]:
+        warn(f"{two_classes['count']} images are in two classes, byte for byte")
+    _say_first(two_classes, lambda by_class: " is ".join(by_class.values()))
 
 
-def _row(split: str, summary: dict[str, Any]) -> tuple[str, ...]:
+def _format_row(split: str, summary: dict[str, Any]) -> tuple[str, ...]:
     sizes = (summary[key] for key in ("width", "height"))
-    shown = ("-" if size is None else SIZE.format(*size.values()) for size in sizes)
+    shown = ("-" if size is None else " / ".join(map(str, size.values())) for size in sizes)
     return split, f"{summary['examples']:,}", *shown, str(summary["bad"])
 
 
-def _more(count: int) -> None:
-    if count > SHOWN:
-        say(f"  ... and {count - SHOWN:,} more")
+def _say_first(found: dict[str, Any], describe: Callable[[dict[str, str]], str]) -> None:
+    for example in found["examples"][:_SHOWN]:
+        say(f"  {describe(example)}")
+    _say_more(found["count"])
+
+
+def _say_more(count: int) -> None:
+    if count > _SHOWN:
+        say(f"  ... and {count - _SHOWN:,} more")

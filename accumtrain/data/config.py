@@ -1,4 +1,4 @@
-"""The data sources: keys, rules and opener of each kind."""
+"""The data sources: the keys, rules and opener of each."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from accumtrain.fields import (
 )
 from accumtrain.registry import ComponentConfig, Entry, Registry, required
 
-CLASSES = Range(2)
-MIX_ALPHA = Range(0, 100)
-SCALE = "must be auto, 1 or 255"
-PATH = NotEmpty("say where the data is, data.path=<value>")
+_CLASSES = Range(2)
+_MIX_ALPHA = Range(0, 100)
+_SCALE = "must be auto, 1 or 255"
+_PATH = NotEmpty("say where the data is, data.path=<value>")
 
 
 @dataclass(kw_only=True)
@@ -60,8 +60,8 @@ class DataConfig(ComponentConfig):
     randaugment: Annotated[int, Range(0, 17)] = 0
     magnitude: Annotated[float, Range(0, 10, closed=True)] = 9.0
     erasing: Annotated[float, SHARE] = 0.0
-    mixup: Annotated[float, MIX_ALPHA] = 0.0
-    cutmix: Annotated[float, MIX_ALPHA] = 0.0
+    mixup: Annotated[float, _MIX_ALPHA] = 0.0
+    cutmix: Annotated[float, _MIX_ALPHA] = 0.0
     sampling: Annotated[str, OneOf(("shuffled", "balanced"))] = "shuffled"
     image_size: Annotated[int | list[int] | None, ImageSize()] = None
     max_pixels: Annotated[int, COUNT] = 89_478_485
@@ -70,7 +70,7 @@ class DataConfig(ComponentConfig):
     on_error: Annotated[str, OneOf(("raise", "skip"))] = "raise"
     val_fraction: Annotated[float | None, Range(0, 1)] = None
 
-    VAL_SHARE: ClassVar[float] = 0.0  # what null means
+    VAL_SHARE: ClassVar[float] = 0.0  # of val_fraction=null
 
     @property
     def pixels(self) -> tuple[int, int] | None:
@@ -129,7 +129,7 @@ class SyntheticConfig(DataConfig):
     kind: str = "synthetic"
     image_size: Annotated[int | list[int] | None, ImageSize()] = 32
     channels: Annotated[int, COUNT] = 3
-    num_classes: Annotated[int, CLASSES] = 10
+    num_classes: Annotated[int, _CLASSES] = 10
     train_examples: Annotated[int, COUNT] = 1024
     test_examples: Annotated[int, COUNT] = 256
 
@@ -146,7 +146,7 @@ class RecordsConfig(DataConfig):
 
     image_feature: str = "image"
     label_feature: str = "label"
-    num_classes: Annotated[int | None, CLASSES] = None
+    num_classes: Annotated[int | None, _CLASSES] = None
     class_names: list[str] = field(default_factory=list)
 
     def check(self) -> None:
@@ -166,7 +166,7 @@ class RecordsConfig(DataConfig):
             )
 
     def about_labels(self, num_classes: int) -> tuple[str, str]:
-        """Which labels there are, and what to do about another one."""
+        """Return the rule of the labels, and the remedy for another one."""
         rule = f"with data.num_classes={num_classes} labels are 0..{num_classes - 1}"
         return rule, "correct the one or the other"
 
@@ -211,7 +211,7 @@ class FolderConfig(DataConfig):
     VAL_SHARE: ClassVar[float] = 0.1
 
     kind: str = "folder"
-    path: Annotated[str, PATH, LOCAL_PATH] = required("photos")
+    path: Annotated[str, _PATH, LOCAL_PATH] = required("photos")
     test_fraction: Annotated[float, Range(0, 1, above=True)] = 0.2
 
     @property
@@ -233,7 +233,7 @@ class TableConfig(DataConfig):
     VAL_SHARE: ClassVar[float] = 0.1
 
     kind: str = "table"
-    path: Annotated[str, PATH, LOCAL_PATH] = required("labels.csv")
+    path: Annotated[str, _PATH, LOCAL_PATH] = required("labels.csv")
     image_column: Annotated[str | int | None, COUNT] = None
     label_column: Annotated[str | int | None, COUNT] = None
     test_fraction: Annotated[float, Range(0, 1, above=True)] = 0.2
@@ -255,14 +255,14 @@ class NpzConfig(DataConfig):
     VAL_SHARE: ClassVar[float] = 0.1
 
     kind: str = "npz"
-    path: Annotated[str, PATH, LOCAL_PATH] = required("mine.npz")
-    scale: Annotated[int | str, Word("auto", SCALE)] = "auto"
+    path: Annotated[str, _PATH, LOCAL_PATH] = required("mine.npz")
+    scale: Annotated[int | str, Word("auto", _SCALE)] = "auto"
     test_fraction: Annotated[float, Range(0, 1, above=True)] = 0.2
 
     def check(self) -> None:
         super().check()
         if isinstance(self.scale, int) and self.scale not in (1, 255):
-            raise ConfigError(f"data.scale={self.scale}: {SCALE}")
+            raise ConfigError(f"data.scale={self.scale}: {_SCALE}")
 
     @property
     def label(self) -> str:
@@ -277,7 +277,7 @@ class CifarBinaryConfig(DataConfig):
     """
 
     kind: str = "cifar_binary"
-    path: Annotated[str, PATH, LOCAL_PATH] = required("cifar-10-batches-bin")
+    path: Annotated[str, _PATH, LOCAL_PATH] = required("cifar-10-batches-bin")
     mean: list[float] = field(default_factory=lambda: [0.4914, 0.4822, 0.4465])
     std: list[float] = field(default_factory=lambda: [0.2470, 0.2435, 0.2616])
     augment: Annotated[str, OneOf(("none", "shift", "crop_flip", "inception"))] = "crop_flip"
@@ -299,13 +299,13 @@ class TfrecordConfig(RecordsConfig):
     """
 
     kind: str = "tfrecord"
-    path: Annotated[str, PATH, LOCAL_PATH] = required("'path/to/train-*.tfrecord'")
+    path: Annotated[str, _PATH, LOCAL_PATH] = required("'path/to/train-*.tfrecord'")
     test_path: Annotated[str, NotEmpty("say where the data is, data.test_path=<value>"), LOCAL_PATH] = required(
         "'path/to/test-*.tfrecord'"
     )
     image_feature: str = "image/encoded"
     label_feature: str = "image/class/label"
-    num_classes: Annotated[int, CLASSES] = required("10")
+    num_classes: Annotated[int, _CLASSES] = required("10")
     raw_shape: list[int] | None = None
 
     @property

@@ -10,13 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.config import DataConfig
-from accumtrain.data.image_header import FORMATS, fault_in
-from accumtrain.data.images import decode, limited, size_of
+from accumtrain.data.image_header import FORMATS, find_image_fault
+from accumtrain.data.images import decode, limit_pixels, read_size
 from accumtrain.data.source import ArraySplit, BadExample, Split, UnreadableExample
 from accumtrain.errors import DataError
 
-# Number of reads remembered for `inspect_recent`: more than the pipeline ever has in flight.
-_REMEMBERED = 256
+_REMEMBERED = 256  # reads, for `inspect_recent`: more than the pipeline ever has in flight
 
 
 @dataclass(frozen=True)
@@ -35,9 +34,10 @@ class EncodedSplit(Split):
     an error `inspect_recent` decodes the remembered examples again, one by one.
 
     Attributes:
-        skips: Whether examples that can't be read or decoded are left out (data.on_error=skip).
+        skips: True leaves out examples that can't be read or decoded (data.on_error=skip).
         failure: The error that a read has raised in a graph, if it is known.
-        undecodable: What to do about what is no image.
+        undecodable: The remedy for what is no image.
+        decoded: The images in memory, once `cache_decoded` of pipeline.py has filled it.
     """
 
     undecodable = f"replace it by a {FORMATS}, or remove it"
@@ -47,46 +47,46 @@ class EncodedSplit(Split):
         self.image_shape = image_shape
         self.channels = channels
         self.skips = config.on_error == "skip"
-        self.decoded: ArraySplit | None = None  # filled by resident.py
+        self.decoded: ArraySplit | None = None
         self.failure: DataError | None = None
         self._max_pixels = config.max_pixels
         self._recent: deque[np.ndarray] = deque(maxlen=_REMEMBERED)
         self._skipped: dict[int, BadExample] = {}
 
     @abstractmethod
-    def stored(self, index: int) -> tuple[bytes, int]:
-        """Encoded image and label of one example; called outside of graphs. Raises DataError if it can't be read."""
+    def read_stored(self, index: int) -> tuple[bytes, int]:
+        """Return the encoded image and the label of one example, outside of graphs. Raise DataError if unreadable."""
 
     @abstractmethod
     def name(self, index: int) -> str:
-        """The name of an example in messages: a file, or a record of a file."""
+        """Return the name of an example in messages: a file, or a record of a file."""
 
     def load(self, item: tf.Tensor) -> tf.Tensor:
-        """The encoded image, string [], of one item that `read` returned; called in graphs."""
+        """Return the encoded image, string [], of one item that `read` returned. Called in graphs."""
         return item
 
     def orientation(self, index: tf.Tensor) -> tf.Tensor | None:
-        """EXIF orientations, int32 like the examples `index`, int64; None if all are upright. Called in graphs."""
+        """Return EXIF orientations, int32, of the examples `index`; None if all are upright. Called in graphs."""
         return None
 
-    def image(self, item: tf.Tensor) -> tf.Tensor:
-        """As `load`, an error for an image of more than data.max_pixels."""
-        return limited(self.load(item), self._max_pixels)
+    def load_limited(self, item: tf.Tensor) -> tf.Tensor:
+        """Return what `load` does. An image of more than data.max_pixels is an error."""
+        return limit_pixels(self.load(item), self._max_pixels)
 
     @property
     def skipped(self) -> dict[int, BadExample]:
         return dict(sorted(self._skipped.items()))
 
     def remember(self, index: np.ndarray) -> None:
-        """Remembers that the examples `index`, int64 [n], are being read."""
+        """Remember that the examples `index`, int64 [n], are read."""
         self._recent.append(index)
 
     def inspect(self, index: int) -> StoredExample:
-        """Raises a BadExample if the example can't be read, decoded, or has the wrong size."""
-        image, label = self.stored(index)
+        """Return an example. Raise BadExample if it can't be read or decoded, or has the wrong size."""
+        image, label = self.read_stored(index)
         name = self.name(index)
         try:
-            height, width = size_of(tf.constant(image)).numpy().tolist()
+            height, width = read_size(tf.constant(image)).numpy().tolist()
             if height * width > self._max_pixels:
                 raise UnreadableExample(
                     name,
@@ -96,18 +96,18 @@ class EncodedSplit(Split):
             orientation = self.orientation(tf.constant(index, tf.int64))
             shape = tuple(decode(tf.constant(image), self.channels, orientation).shape)
         except (tf.errors.InvalidArgumentError, ValueError) as error:
-            reason = fault_in(image) or f"can't be decoded as an image ({len(image)} bytes)"
+            reason = find_image_fault(image) or f"can't be decoded as an image ({len(image)} bytes)"
             raise UnreadableExample(name, reason, self.undecodable) from error
         if self.image_shape not in (None, shape):
             raise BadExample(
                 name,
-                f"is {_size(shape)}, other images are {_size(self.image_shape)}",
+                f"is {_describe_size(shape)}, other images are {_describe_size(self.image_shape)}",
                 "set data.image_size to resize all to one size",
             )
         return StoredExample(image, label, shape)
 
     def inspect_first(self) -> StoredExample:
-        """The first example that can be used. Raises DataError if there is none, or if it may not be left out."""
+        """Return the first example that can be used. Raise DataError if there is none, or if it may not be left out."""
         for index in range(self.size):
             try:
                 return self.inspect(index)
@@ -118,7 +118,7 @@ class EncodedSplit(Split):
         raise self._none_left()
 
     def skip(self, index: np.ndarray) -> None:
-        """Notes that the example `index`, int64 [], which has failed in a graph, is left out, and why.
+        """Note that the example `index`, int64 [], which has failed in a graph, is left out, and its fault.
 
         Raises:
             DataError: It may not be left out, or no example is left.
@@ -147,13 +147,13 @@ class EncodedSplit(Split):
         )
 
     def inspect_recent(self) -> None:
-        """Inspects the examples read last, one of which must have caused an input error. Raises DataError."""
+        """Inspect the examples read last, one of which must have caused an input error. Raise DataError for it."""
         if self.failure is not None:
             raise self.failure
         for index in sorted({index for read in list(self._recent) for index in read.tolist()} - self._skipped.keys()):
             self.inspect(index)
 
 
-def _size(shape: tuple[int, int, int] | None) -> str:
+def _describe_size(shape: tuple[int, int, int] | None) -> str:
     assert shape is not None
     return f"{shape[1]} x {shape[0]} pixels"

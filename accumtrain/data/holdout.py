@@ -1,6 +1,6 @@
 """Examples that are held out of those to train on: to test on, or to validate on.
 
-Those to validate on choose the best state and when to stop, so that the test examples don't.
+Those to validate on choose the best state and the end of training, so that the test examples don't.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.config import DataConfig
+from accumtrain.data.local_files import ImagesByClass
 from accumtrain.data.source import BadExample, Source, Split
-from accumtrain.data.sources.listing import Listing
 from accumtrain.errors import ConfigError, DataError
 
 _SEED = 0  # of a random choice: the same for every run.seed, so that runs are compared on the same examples
 
 
 def holdout_size(size: int, fraction: float) -> int:
-    """Return how many of `size` examples are held out: round(size * fraction), at least one, but never all."""
+    """Return the number of examples held out of `size`: round(size * fraction), at least one, but never all."""
     return min(max(round(size * fraction), 1), size - 1)
 
 
@@ -30,29 +30,29 @@ def hold_out_evenly(size: int, fraction: float) -> np.ndarray:
     return np.arange(held) * size // held
 
 
-def hold_out_by_name(listing: Listing, fraction: float) -> dict[str, Listing]:
-    """Splits into train and test. Of a class of n files, round(n * fraction) but at least one are for testing.
+def hold_out_by_name(listing: ImagesByClass, fraction: float) -> dict[str, ImagesByClass]:
+    """Split into train and test, for which `holdout_size` files of each class are held out.
 
-    These are the ones whose names have the smallest CRC-32, so the split is the same on every machine and for every
+    These are the ones whose names have the smallest CRC-32. So the split is the same on every machine and for every
     seed.
 
     Raises:
         DataError: A class has a single image.
     """
-    train, test = Listing(), Listing()
+    train, test = ImagesByClass(), ImagesByClass()
     for kind, images in listing.items():
         if len(images) < 2:
             raise DataError(f"class {kind} has a single image, {images[0].file}: it takes two to train and to test")
         held = holdout_size(len(images), fraction)
-        by_hash = sorted(images, key=lambda each: (zlib.crc32(each.name.encode()), each))
+        by_hash = sorted(images, key=lambda image: (zlib.crc32(image.name.encode()), image))
         test[kind], train[kind] = sorted(by_hash[:held]), sorted(by_hash[held:])
     return {"train": train, "test": test}
 
 
 def hold_out_at_random(split: Split, fraction: float) -> tuple[Subset, Subset]:
-    """The examples that are left, and those that are held out: a share of each class, drawn at random.
+    """Return the examples that are left, and those that are held out: a share of each class, drawn at random.
 
-    Where the labels are not known before the examples are read, they are drawn from all examples.
+    If the labels are not known before the examples are read, they are drawn from all examples.
     """
     draw = np.random.default_rng(_SEED)
     labels = np.zeros(split.size, np.int64) if split.known_labels is None else split.known_labels
@@ -63,8 +63,8 @@ def hold_out_at_random(split: Split, fraction: float) -> tuple[Subset, Subset]:
     return Subset(split, np.flatnonzero(~held)), Subset(split, np.flatnonzero(held))
 
 
-def with_validation(source: Source, config: DataConfig) -> Source:
-    """The source with a validation split: its own, or `data.val_fraction` of the training examples.
+def add_validation_split(source: Source, config: DataConfig) -> Source:
+    """Return the source with a validation split: its own, or `data.val_fraction` of the training examples.
 
     Raises:
         ConfigError: the source has one of its own, and `data.val_fraction` asks for another.

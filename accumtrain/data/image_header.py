@@ -1,4 +1,7 @@
-"""What the first bytes of an image tell: whether it can be read, which side is up, what decoding loses."""
+"""The first bytes of an image file: its faults, its orientation, and what decoding loses of it.
+
+Files are looked at once, by Pillow, when they are listed. Their pixels are decoded in graphs (images.py).
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,7 @@ from PIL.WebPImagePlugin import WebPImageFile
 
 from accumtrain.data import images
 from accumtrain.data.images import JPEG, PNG
-from accumtrain.data.local_files import fault_of
-
-# What the first bytes of a file tell (Pillow).
-
-
-# What the beginning of an image file tells: whether it can be read, which side is up, and what decoding loses of it.
-#
-# Files are looked at once, when they are listed; their pixels are decoded in graphs (images.py).
-
+from accumtrain.data.local_files import find_file_fault
 
 FORMATS = "PNG, JPEG, WebP or BMP"
 UPRIGHT = 1  # EXIF orientation
@@ -43,29 +38,29 @@ _HEIF = b"ftyp"  # from byte 4 on: also of AVIF and of films
 _ORIENTATION = 0x0112  # tag of EXIF
 _DEPTH, _COLOUR = slice(24, 25), slice(25, 26)  # bytes of a PNG: bits of a channel; 4 and 6 have transparency
 _START, _SCAN = b"\xff\xd8", b"\xff\xda"  # markers of a JPEG: its beginning, and that of its pixels
-# what Pillow raises for a damaged one, or for one of more pixels than it likes
+# Pillow raises these for a damaged one, or for one of more pixels than it likes
 _NO_HEADER = (OSError, SyntaxError, ValueError, EOFError, struct.error, DecompressionBombError)
 
 
 @dataclass(frozen=True)
 class Header:
-    """`fault`: what keeps the image from being read, after its name. `loss`: what decoding loses of it."""
+    """`fault` keeps the image from being read, and stands after its name. `loss` is what decoding loses of it."""
 
     fault: str | None = None
     orientation: int = UPRIGHT
     loss: str | None = None
 
 
-def unusual_headers(files: Sequence[Path]) -> dict[Path, Header]:
-    """The headers of the files that can't be read, are not upright, or lose something."""
+def read_unusual_headers(files: Sequence[Path]) -> dict[Path, Header]:
+    """Return the headers of the files that can't be read, are not upright, or lose something."""
     with warnings.catch_warnings(), ThreadPoolExecutor(16) as pool:
-        warnings.simplefilter("ignore")  # Pillow's, about what it finds in headers
-        headers = dict(zip(files, pool.map(_header, files), strict=True))
+        warnings.simplefilter("ignore")  # Pillow's, about headers
+        headers = dict(zip(files, pool.map(_read_header, files), strict=True))
     return {file: header for file, header in headers.items() if header != Header()}
 
 
-def fault_in(head: bytes) -> str | None:
-    """What keeps an image that begins so from being read, to be read after its name; None if nothing does."""
+def find_image_fault(head: bytes) -> str | None:
+    """Return what keeps an image with this beginning from being read, to stand after its name, or None."""
     if head.startswith(images.WEBP_HEADER_BYTES):
         return images.find_webp_fault(head)
     if head.startswith(images.BMP_HEADER_BYTES):
@@ -77,62 +72,62 @@ def fault_in(head: bytes) -> str | None:
     return f"is {other}, none of {FORMATS}" if other else f"has no {FORMATS} inside"
 
 
-def fault_of_image(file: Path) -> str | None:
-    """What keeps a file from being read as an image, as far as its first bytes tell."""
-    if fault := fault_of(file):
+def find_image_file_fault(file: Path) -> str | None:
+    """Return what keeps a file from being read as an image, as far as its first bytes tell."""
+    if fault := find_file_fault(file):
         return fault
     try:
         with file.open("rb") as stream:
-            return fault_in(stream.read(_HEAD))
+            return find_image_fault(stream.read(_HEAD))
     except OSError as error:
         return f"can't be read: {error.strerror}"
 
 
-def _header(file: Path) -> Header:
-    if fault := fault_of_image(file):
+def _read_header(file: Path) -> Header:
+    if fault := find_image_file_fault(file):
         return Header(fault)
     try:
         with file.open("rb") as stream:
             head = stream.read(_HEAD)
-            return _looked_into(stream, head) if _may_be_unusual(head) else Header()
+            return _parse_header(stream, head) if _may_be_unusual(head) else Header()
     except OSError as error:
         return Header(f"can't be read: {error.strerror}")
 
 
 def _may_be_unusual(head: bytes) -> bool:
-    """Whether it is worth to look closer, which takes ten times as long: also where the header goes on after `head`."""
+    """Return whether to parse the header, which takes ten times as long: also if it goes on after `head`."""
     if head.startswith(PNG):
-        told = b"eXIf" in head or b"tRNS" in head or b"IDAT" not in head
-        return told or head[_DEPTH] > b"\x08" or head[_COLOUR] in (b"\x04", b"\x06")
+        has_chunk = b"eXIf" in head or b"tRNS" in head or b"IDAT" not in head
+        return has_chunk or head[_DEPTH] > b"\x08" or head[_COLOUR] in (b"\x04", b"\x06")
     return not head.startswith(JPEG) or b"Exif" in head or b"Adobe" in head or not _reaches_scan(head)
 
 
 def _reaches_scan(head: bytes) -> bool:
-    """Whether the beginning of a JPEG holds all segments before its pixels: each is a marker, and a length after it."""
+    """Return whether `head` holds all segments before the pixels of a JPEG: each is a marker, and a length after it."""
     at = len(_START)
     while at + 4 <= len(head) and head[at : at + 2] != _SCAN:
         at += 2 + int.from_bytes(head[at + 2 : at + 4], "big")
     return head[at : at + 2] == _SCAN
 
 
-def _looked_into(stream: BinaryIO, head: bytes) -> Header:
-    opener = next(each for beginning, each in _OPENERS.items() if head.startswith(beginning))
+def _parse_header(stream: BinaryIO, head: bytes) -> Header:
+    opener = next(opener for beginning, opener in _OPENERS.items() if head.startswith(beginning))
     stream.seek(0)
     try:
         image = opener(stream)
-        return Header(None, _orientation(image), _loss(image))
+        return Header(None, _read_orientation(image), _find_loss(image))
     except _NO_HEADER:
-        return Header()  # the decoder says whether the file is damaged
+        return Header()  # the decoder finds the damage
 
 
-def _orientation(image: ImageFile) -> int:
+def _read_orientation(image: ImageFile) -> int:
     exif = Exif()
     exif.load(image.info.get("exif", b""))
     orientation = exif.get(_ORIENTATION)
     return orientation if type(orientation) is int and 1 <= orientation <= 8 else UPRIGHT
 
 
-def _loss(image: ImageFile) -> str | None:
+def _find_loss(image: ImageFile) -> str | None:
     if image.mode == "CMYK":
         return "CMYK, turned into RGB without its colour profile"
     if any("16" in str(tile.args) for tile in image.tile):

@@ -1,4 +1,7 @@
-"""Decode PNG, JPEG, WebP, BMP in graphs; size first."""
+"""PNG, JPEG, WebP and BMP in graphs: their sizes, and their pixels, as a whole or only a window of them.
+
+An encoded image is a string []. EXIF orientations are int32 [], 1 (upright) to 8; None is 1 for all.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,15 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-# Decodes images, as a whole or only a window of them. All functions may be called in graphs.
-#
-# An encoded image is a string []. EXIF orientations are int32 [], 1 (upright) to 8; None is 1 for all.
-
-
 # Function from the shape of an image, int32 [3], to a window: int32 [4] of top, left, height, width.
 WindowOf = Callable[[tf.Tensor], tf.Tensor]
 
-PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"  # how the files begin
+PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"  # the beginnings of files
 _RGB, _CMYK = 3, 4
 
 
-def size_of(encoded: tf.Tensor) -> tf.Tensor:
-    """Height and width, int32 [2], in the header of a PNG, JPEG, WebP or BMP. Any other content is an error."""
+def read_size(encoded: tf.Tensor) -> tf.Tensor:
+    """Return height and width, int32 [2], from the header of a PNG, JPEG, WebP or BMP. Other content is an error."""
 
     def of_png() -> tf.Tensor:
         is_png = _begins(encoded, PNG) & (tf.strings.length(encoded) > 24)
@@ -30,22 +28,22 @@ def size_of(encoded: tf.Tensor) -> tf.Tensor:
             return tf.io.decode_raw(tf.strings.substr(encoded, 16, 8), tf.int32, little_endian=False)[::-1]
 
     def of_others() -> tf.Tensor:
-        other = [(_begins(encoded, WEBP_HEADER_BYTES), lambda: webp_size(encoded))]
-        return tf.case([*other, (_begins(encoded, BMP_HEADER_BYTES), lambda: bmp_size(encoded))], of_png)
+        other = [(_begins(encoded, WEBP_HEADER_BYTES), lambda: read_webp_size(encoded))]
+        return tf.case([*other, (_begins(encoded, BMP_HEADER_BYTES), lambda: read_bmp_size(encoded))], of_png)
 
     size = tf.cond(tf.io.is_jpeg(encoded), lambda: tf.io.extract_jpeg_shape(encoded)[:2], of_others)
     return tf.ensure_shape(size, [2])
 
 
-def limited(encoded: tf.Tensor, max_pixels: int) -> tf.Tensor:
-    """The same image. It is an error if its header says more pixels, before memory is taken."""
-    pixels = tf.reduce_prod(tf.cast(size_of(encoded), tf.int64))
+def limit_pixels(encoded: tf.Tensor, max_pixels: int) -> tf.Tensor:
+    """Return the same image. More pixels in its header are an error, before memory is taken."""
+    pixels = tf.reduce_prod(tf.cast(read_size(encoded), tf.int64))
     with tf.control_dependencies([tf.debugging.Assert(pixels <= max_pixels, ["too many pixels", pixels])]):
         return tf.identity(encoded)
 
 
 def decode(encoded: tf.Tensor, channels: int, orientation: tf.Tensor | None = None) -> tf.Tensor:
-    """An image that `size_of` can read, upright, as uint8 [height, width, channels]. Transparency is ignored."""
+    """Return an image that `read_size` can read, upright, uint8 [height, width, channels]. Transparency is ignored."""
     is_webp, is_bmp = _begins(encoded, WEBP_HEADER_BYTES), _begins(encoded, BMP_HEADER_BYTES)
 
     def in_colour() -> tf.Tensor:
@@ -61,13 +59,13 @@ def decode(encoded: tf.Tensor, channels: int, orientation: tf.Tensor | None = No
         only_in_colour, in_colour, lambda: tf.io.decode_image(encoded, channels=channels, expand_animations=False)
     )
     image.set_shape([None, None, channels])
-    return image if orientation is None else upright(image, orientation)
+    return image if orientation is None else turn_upright(image, orientation)
 
 
 def decode_window(
     encoded: tf.Tensor, channels: int, window_of: WindowOf, orientation: tf.Tensor | None = None
 ) -> tf.Tensor:
-    """A window of an upright image, as uint8 [height, width, channels]. Only that part of a JPEG is decoded."""
+    """Return a window of an upright image, uint8 [height, width, channels]. Only that part of a JPEG is decoded."""
 
     def from_jpeg() -> tf.Tensor:
         window = window_of(tf.io.extract_jpeg_shape(encoded))
@@ -78,13 +76,13 @@ def decode_window(
         in_part &= ~_is_cmyk(encoded)
     if orientation is not None:
         in_part &= orientation == 1
-    window = tf.cond(in_part, from_jpeg, lambda: cut(decode(encoded, channels, orientation), window_of))
+    window = tf.cond(in_part, from_jpeg, lambda: cut_window(decode(encoded, channels, orientation), window_of))
     window.set_shape([None, None, channels])
     return window
 
 
-def upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
-    """An image [height, width, channels], turned and mirrored as its EXIF orientation says."""
+def turn_upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
+    """Turn and mirror an image [height, width, channels] as its EXIF orientation says."""
 
     def among(orientations: list[int]) -> tf.Tensor:
         return tf.reduce_any(orientation == orientations)
@@ -98,14 +96,14 @@ def upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
     return image
 
 
-def cut(image: tf.Tensor, window_of: WindowOf) -> tf.Tensor:
-    """A window of an image [height, width, channels]."""
+def cut_window(image: tf.Tensor, window_of: WindowOf) -> tf.Tensor:
+    """Return a window of an image [height, width, channels]."""
     top, left, height, width = tf.unstack(window_of(tf.shape(image)))
     return image[top : top + height, left : left + width]
 
 
 def central_window(shape: tf.Tensor, fraction: float = 0.875) -> tf.Tensor:
-    """The central window, int32 [4], of an image of shape int32 [3]: `fraction` of each side."""
+    """Return the central window, int32 [4], of an image of shape int32 [3]: `fraction` of each side."""
     size = tf.cast(tf.round(tf.cast(shape[:2], tf.float32) * fraction), tf.int32)
     size = tf.maximum(size, 1)
     return tf.concat([(shape[:2] - size) // 2, size], axis=0)
@@ -116,18 +114,18 @@ def _begins(encoded: tf.Tensor, beginning: bytes) -> tf.Tensor:
 
 
 def _is_cmyk(encoded: tf.Tensor) -> tf.Tensor:
-    """Whether a JPEG has four channels, which can't be decoded as grey. False for other content."""
+    """Return whether this is a JPEG of four channels, which can't be decoded as grey."""
     return tf.cond(
         tf.io.is_jpeg(encoded), lambda: tf.io.extract_jpeg_shape(encoded)[2] == _CMYK, lambda: tf.constant(False)
     )
 
 
-# BMP images in graphs: 24 or 32 bits per pixel, or 8 with a palette, without compression.
+# ---- BMP: 24 or 32 bits per pixel, or 8 with a palette, without compression ----
 
 
 BMP_HEADER_BYTES = b"BM"
 _FILE_HEADER = 14  # bytes; then the image's header begins with its own size
-_FIELDS, _FIELDS_END = 10, 34  # the place of what `_Fields` holds
+_FIELDS, _FIELDS_END = 10, 34  # the place of `_Fields`
 _MASKS = 54  # the place of the masks of red, green and blue, if there are any
 _BGR = struct.pack("<3I", 0xFF0000, 0xFF00, 0xFF)
 _PLAIN, _MASKED = 0, 3  # values of `compression`
@@ -147,7 +145,7 @@ class _Fields(NamedTuple):
 
 
 def find_bmp_fault(head: bytes) -> str | None:
-    """What keeps a BMP that begins so from being read; None if nothing does. Called outside of graphs."""
+    """Return what keeps a BMP with this beginning from being read; None if nothing does. Called outside of graphs."""
     if len(head) <= _MASKS:
         return "is a truncated BMP"
     _, header, _, _, _, bits, compression = struct.unpack("<iiiiHHi", head[_FIELDS:_FIELDS_END])
@@ -160,11 +158,11 @@ def find_bmp_fault(head: bytes) -> str | None:
     return "is a BMP with compression or channels of an uncommon order"
 
 
-def bmp_size(encoded: tf.Tensor) -> tf.Tensor:
-    """Height and width, int32 [2]. An error for what `fault_in` names."""
+def read_bmp_size(encoded: tf.Tensor) -> tf.Tensor:
+    """Return height and width, int32 [2]. What `find_bmp_fault` names is an error."""
     with tf.control_dependencies([tf.debugging.Assert(tf.strings.length(encoded) > _MASKS, ["truncated"])]):
         encoded = tf.identity(encoded)
-    fields = _fields(encoded)
+    fields = _read_fields(encoded)
     in_order = tf.strings.substr(encoded, _MASKS, len(_BGR)) == _BGR
     bits = fields.bits
     plain = (fields.compression == _PLAIN) & ((bits == 8) | (bits == 24) | (bits == 32))
@@ -175,8 +173,8 @@ def bmp_size(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def decode_bmp(encoded: tf.Tensor) -> tf.Tensor:
-    """uint8 [height, width, 3]."""
-    fields = _fields(encoded)
+    """Return the pixels, uint8 [height, width, 3]."""
+    fields = _read_fields(encoded)
     pixels = tf.io.decode_bmp(encoded)
 
     def coloured() -> tf.Tensor:
@@ -189,24 +187,24 @@ def decode_bmp(encoded: tf.Tensor) -> tf.Tensor:
     return tf.cond(fields.bits == 8, coloured, lambda: pixels[..., :3])
 
 
-def _fields(encoded: tf.Tensor) -> _Fields:
+def _read_fields(encoded: tf.Tensor) -> _Fields:
     packed = tf.strings.substr(encoded, _FIELDS, _FIELDS_END - _FIELDS)
     fields = _Fields(*tf.unstack(tf.ensure_shape(tf.io.decode_raw(packed, tf.int32), [len(_Fields._fields)])))
     return fields._replace(bits=fields.bits // 2**16)
 
 
-# WebP images in graphs, but for animations: TensorFlow 2.21 writes beyond the memory of their frames.
+# ---- WebP, but for animations: TensorFlow 2.21 writes beyond the memory of their frames ----
 
 
 WEBP_HEADER_BYTES = b"RIFF"
-_NAME = b"WEBP"  # after BEGINNING and four bytes of length
+_NAME = b"WEBP"  # after WEBP_HEADER_BYTES and four bytes of length
 _EXTENDED, _LOSSLESS, _LOSSY = b"VP8X", b"VP8L", b"VP8 "  # kinds, after the name
 _FLAGS, _ANIMATED = 20, 2  # the place of the flags of the extended kind, and one of them
 _HEADER = 30  # bytes
 
 
 def find_webp_fault(head: bytes) -> str | None:
-    """What keeps a WebP that begins so from being read; None if nothing does. Called outside of graphs."""
+    """Return what keeps a WebP with this beginning from being read; None if nothing does. Called outside of graphs."""
     if len(head) < _HEADER or head[8:12] != _NAME:
         return "is a truncated WebP, or another RIFF file"
     if not hasattr(tf.io, "decode_webp"):
@@ -215,8 +213,8 @@ def find_webp_fault(head: bytes) -> str | None:
     return "is an animation, and no single image" if animated else None
 
 
-def webp_size(encoded: tf.Tensor) -> tf.Tensor:
-    """Height and width, int32 [2], in the header. An animation is an error, and so is another RIFF file."""
+def read_webp_size(encoded: tf.Tensor) -> tf.Tensor:
+    """Return height and width, int32 [2], from the header. An animation is an error, and so is another RIFF file."""
     with tf.control_dependencies([tf.debugging.Assert(tf.strings.length(encoded) >= _HEADER, ["truncated"])]):
         header = tf.strings.substr(encoded, 0, _HEADER)
     octets = tf.ensure_shape(tf.cast(tf.io.decode_raw(header, tf.uint8), tf.int32), [_HEADER])
@@ -242,5 +240,5 @@ def webp_size(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def decode_webp(encoded: tf.Tensor) -> tf.Tensor:
-    """uint8 [height, width, 3]."""
+    """Return the pixels, uint8 [height, width, 3]."""
     return tf.io.decode_image(encoded, expand_animations=False)[..., :3]

@@ -1,25 +1,33 @@
-"""Files of the user: those that predict.input names, and what keeps a file from being read."""
+"""Files of the user: what keeps one from being read, how messages list them, and those that predict.input names."""
 
 from __future__ import annotations
 
 import glob
 import os
 import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.train.config import check_tells_classes
 
-# What keeps a file of the user from being read, found without opening it.
-
-
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp")  # of the files in a folder that count as images
+CSV, JSONL = ".csv", ".jsonl"
+_LISTED = 5  # files named in a message
 
 
-def fault_of(file: Path) -> str | None:
-    """What is wrong with a file, to be read after its name; None if it can be opened. Reading a FIFO would hang."""
+# ---- faults ----
+
+
+def find_file_fault(file: Path) -> str | None:
+    """Return what is wrong with a file, to be read after its name; None if it can be opened.
+
+    The file is not opened, because reading a FIFO would hang.
+    """
     try:
         found = file.stat()
     except ValueError:  # the \0 in it ends a name for the system
@@ -33,8 +41,8 @@ def fault_of(file: Path) -> str | None:
     return None if found.st_size else "is empty"
 
 
-def size_of_file(file: Path) -> int:
-    """In bytes; -1 for a file that is not there."""
+def get_file_size(file: Path) -> int:
+    """Return the bytes of a file; -1 if it is not there."""
     try:
         return os.stat(file).st_size  # noqa: PTH116 - half as long as Path.stat, of millions of files
     except (OSError, ValueError):
@@ -42,53 +50,100 @@ def size_of_file(file: Path) -> int:
 
 
 def check_name(path: Path) -> None:
-    """Raises DataError for a name that TensorFlow can't take."""
+    """Raise DataError for a name that TensorFlow can't take."""
     encoded = os.fsencode(path)
     shown = encoded.decode(errors="backslashreplace")
     if encoded != shown.encode():
         raise DataError(f"{shown}: its name is not UTF-8: rename it")
 
 
-# The files that predict.input names.
+def is_image(file: Path) -> bool:
+    """Return whether the name of a file is that of an image."""
+    return file.suffix.lower() in IMAGE_SUFFIXES
 
 
-CSV, JSONL = ".csv", ".jsonl"
+@contextmanager
+def readable() -> Iterator[None]:
+    """Raise DataError for a folder that can't be read."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{error.filename} can't be read: {error.strerror}; give yourself the permission") from error
 
 
-# The images that predict.input names: a file, all in a folder and the folders in it, or those of a glob.
+def walk_files(folder: Path) -> Iterator[Path]:
+    """Yield the files in a folder and in those within it, by name, but no hidden ones. Raise OSError."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for inside, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(inside, name) for name in sorted(names) if not name.startswith("."))
+
+
+# ---- lists of files ----
+
+
+class Image(NamedTuple):
+    """An image file, and its name within its class, which is the same wherever the data set lies."""
+
+    name: str
+    file: Path
+
+
+ImagesByClass = dict[str, list[Image]]  # names are in `normal_form`
+
+
+def list_files(files: Sequence[object]) -> str:
+    """Return the number of files, and the names of the first ones."""
+    return f"{count_files(files)}: {list_first(files)}"
+
+
+def count_files(files: Sequence[object]) -> str:
+    return "1 file" if len(files) == 1 else f"{len(files):,} files"
+
+
+def list_first(names: Sequence[object]) -> str:
+    return ", ".join(map(str, names[:_LISTED])) + (", ..." if len(names) > _LISTED else "")
+
+
+# ---- predict.input ----
 
 
 @dataclass
 class NamedImages:
-    """The files in the order of their names, and what lies between them and is not named as an image."""
+    """The files in the order of their names, and the files between them that are not named as images."""
 
     files: list[Path] = field(default_factory=list)
     ignored: list[Path] = field(default_factory=list)
 
 
 def check_predict(config: Config) -> None:
-    """Raises ConfigError for a mistake in the keys of job=predict, and DataError if predict.input is not there."""
+    """Raise ConfigError for a mistake in the keys of job=predict, and DataError if predict.input is not there."""
     check_tells_classes(config.loss.kind, config.job)
     if config.predict.input is None:
         raise ConfigError("predict.input=null: say which images, predict.input=<file, folder or glob>")
-    _places(config.predict.input)
+    _find_paths(config.predict.input)
     output = Path(config.predict.output or "")
     if output.suffix not in ("", CSV, JSONL) and not output.is_dir():
         raise ConfigError(f"predict.output={output}: ends in neither {CSV} nor {JSONL}; name such a file, or a folder")
 
 
 def named_images(text: str) -> NamedImages:
-    """The images that `text` names, each once. A file that is named itself, or by a glob, may have any name.
+    """Return the images that `text` names, each once. A file that is named itself, or by a glob, may have any name.
 
     Raises:
         DataError: there is none, a folder can't be read, or a name is not UTF-8.
     """
     named = NamedImages()
-    for place in _places(text):
-        if place.is_dir():
-            _add_folder(named, place)
-        else:
-            named.files.append(place)
+    for path in _find_paths(text):
+        if not path.is_dir():
+            named.files.append(path)
+            continue
+        with readable():
+            for file in walk_files(path):
+                (named.files if is_image(file) else named.ignored).append(file)
     named.files, named.ignored = ([*dict.fromkeys(found)] for found in (named.files, named.ignored))
     if not named.files:
         endings = ", ".join(IMAGE_SUFFIXES)
@@ -98,22 +153,11 @@ def named_images(text: str) -> NamedImages:
     return named
 
 
-def _places(text: str) -> list[Path]:
-    place = Path(text)
-    if os.path.lexists(place):
-        return [place]
-    found = [Path(each) for each in sorted(glob.glob(str(place), recursive=True))]  # noqa: PTH207
+def _find_paths(text: str) -> list[Path]:
+    path = Path(text)
+    if os.path.lexists(path):
+        return [path]
+    found = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207
     if not found:
         raise DataError(f"predict.input={text}: no such file or folder; give an image, a folder or a glob in quotes")
-    return found
-
-
-def _add_folder(named: NamedImages, folder: Path) -> None:
-    def refuse(error: OSError) -> None:
-        raise DataError(f"{error.filename} can't be read: {error.strerror}; give yourself the permission") from error
-
-    for inside, folders, names in os.walk(folder, onerror=refuse):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(name for name in names if not name.startswith(".")):
-            file = Path(inside, name)
-            (named.files if file.suffix.lower() in IMAGE_SUFFIXES else named.ignored).append(file)
+    return [Path(name) for name in found]

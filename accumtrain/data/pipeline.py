@@ -1,4 +1,8 @@
-"""Position -> batch: read, skip, keep in memory, batch, distribute."""
+"""From positions in the stream to batches: the endless training stream and the finite evaluation.
+
+Examples are read by index, so any batch is reached without reading those before it. Everything runs in compiled graphs,
+in parallel, with results in a fixed order.
+"""
 
 from __future__ import annotations
 
@@ -15,106 +19,25 @@ from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.holdout import Subset
 from accumtrain.data.images import decode
 from accumtrain.data.preprocess import Preprocess
-from accumtrain.data.source import ArraySplit, Dataset, Split, labels_of
+from accumtrain.data.source import ArraySplit, Dataset, Split, read_labels
 from accumtrain.data.stream import balanced_order, example_at, example_key
 
-# Examples that can't be read or decoded: what data.on_error says is done about them.
-
-
-Example = dict[str, tf.Tensor]  # at least image, and int64 index and float32 weight, both []
-
-
-def map_or_skip(examples: tf.data.Dataset, prepare: Callable[[Example], Example], split: Split) -> tf.data.Dataset:
-    """`examples` with `prepare` applied to each, in order.
-
-    If the split skips, an example for which `prepare` fails becomes an image of zeros with weight 0, and the split
-    notes it.
-    """
-    if not isinstance(split, EncodedSplit) or not split.skips:
-        return examples.map(prepare, tf.data.AUTOTUNE)
-
-    def prepared_or_blank(example: Example) -> tf.data.Dataset:
-        prepared = tf.data.Dataset.from_tensors(example).map(prepare)
-        image = prepared.element_spec["image"]
-
-        def blank(example: Example) -> Example:
-            tf.numpy_function(split.skip, [example["index"]], [])
-            return {**example, "image": tf.zeros(image.shape, image.dtype), "weight": tf.zeros([])}
-
-        instead = tf.data.Dataset.from_tensors(example).map(blank)  # is run only if there is nothing before it
-        return prepared.ignore_errors().concatenate(instead).take(1)
-
-    return examples.interleave(
-        prepared_or_blank, cycle_length=tf.data.AUTOTUNE, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
-    )
-
-
-# Small data sets are decoded once and stay in memory; a batch is then one gather.
-
-
-# Limit for one split. MNIST and CIFAR are below it.
-RESIDENT_BYTES = 256 * 2**20
+RESIDENT_BYTES = 256 * 2**20  # limit for one decoded split in memory; MNIST and CIFAR are below it
 _CACHE_CHUNK = 256
-
-
-def cache_decoded(split: Split) -> Split:
-    """The split itself, or its decoded copy (made on first use) where that fits in RESIDENT_BYTES.
-
-    Raises:
-        DataError: An image can't be read.
-    """
-    if not isinstance(split, EncodedSplit) or split.image_shape is None:
-        return split
-    if split.size * math.prod(split.image_shape) > RESIDENT_BYTES:
-        return split
-    if split.decoded is None:
-        split.decoded = _decode_all(split)
-    return split.decoded
-
-
-def _decode_all(split: EncodedSplit) -> ArraySplit:
-    def read(start: tf.Tensor) -> Example:
-        index = tf.range(start, tf.minimum(start + _CACHE_CHUNK, split.size))
-        item, label = split.read(index)
-        return {"index": index, "image": item, "label": label, "weight": tf.ones_like(index, tf.float32)}
-
-    def pixels(example: Example) -> Example:
-        orientation = split.orientation(example["index"])
-        image = decode(split.image(example["image"]), split.channels, orientation)
-        return {**example, "image": tf.ensure_shape(image, split.image_shape)}
-
-    examples = map_or_skip(tf.data.Dataset.range(0, split.size, _CACHE_CHUNK).map(read).unbatch(), pixels, split)
-    images = np.empty([split.size, *(split.image_shape or ())], np.uint8)
-    labels = np.empty([split.size], np.int32)
-    weights = np.empty([split.size], np.float32)
-    try:
-        for batch in examples.batch(_CACHE_CHUNK).as_numpy_iterator():
-            rows = batch["index"]
-            images[rows], labels[rows], weights[rows] = batch["image"], batch["label"], batch["weight"]
-    except tf.errors.OpError:
-        split.inspect_recent()
-        raise
-    return ArraySplit(images, labels, split.white, weights)
-
-
-# Batches from a data set: the endless training stream and the finite evaluation.
-#
-# Examples are read by index, so any batch is reached without reading those before it. Everything runs in compiled
-# graphs, in parallel, with results in a fixed order.
-
-
-# Number of examples read in one call, if images are then decoded one by one.
-_CHUNK = 64
-# Number of finished batches held ready. It is fixed, as these batches take memory.
-_PREFETCH = 2
+_CHUNK = 64  # examples read in one call, if images are then decoded one by one
+_PREFETCH = 2  # finished batches held ready; fixed, as these batches take memory
 _ENDLESS = 2**40  # batches
 _OTHER_STREAM = 2**40  # added to a seed for the stream that is mixed in; the seeds of runs are below it
 
 # These graphs have no Python control flow on tensors. Without AutoGraph they take half as long to build.
 do_not_convert = tf.autograph.experimental.do_not_convert
 
+Example = dict[str, tf.Tensor]  # at least image, and int64 index and float32 weight, both []
 # Function from positions, int64 [n], to example index int64, key uint64 and weight float32, each [n].
 _AddressOf = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]
+
+
+# ---- the part of a process ----
 
 
 @dataclass(frozen=True)
@@ -126,11 +49,11 @@ class HostShard:
     replicas: int = 1
 
     def rows(self, batch: int) -> int:
-        """Number of examples of a batch that this process reads."""
+        """Return the number of examples of a batch that this process reads."""
         return batch // self.count
 
     def positions(self, place: tf.Tensor, batch: int) -> tf.Tensor:
-        """Positions in the stream, int64 [n], of the examples that are number `place`, int64 [n], in this process."""
+        """Return positions in the stream of the examples at `place` among those of this process, both int64 [n]."""
         rows = self.rows(batch)
         return place if self.count == 1 else place // rows * batch + self.index * rows + place % rows
 
@@ -139,15 +62,18 @@ WHOLE_BATCH = HostShard()
 
 
 def distribute_batches(strategy: tf.distribute.Strategy, batches: Callable[[HostShard], tf.data.Dataset]) -> Any:
-    """A distributed data set: `batches` makes the data set of a process from its share."""
+    """Return a distributed data set. `batches` makes the data set of a process from its share."""
 
     def of_process(context: tf.distribute.InputContext) -> tf.data.Dataset:
         processes = context.num_input_pipelines
         dataset = batches(HostShard(context.input_pipeline_id, processes, context.num_replicas_in_sync // processes))
-        # without an end, replicas need not ask each other before each batch whether there is another one
+        # without an end, replicas need not ask each other for another batch before each one
         return dataset if context.num_replicas_in_sync == 1 else dataset.repeat()
 
     return strategy.distribute_datasets_from_function(of_process)
+
+
+# ---- batches ----
 
 
 def train_stream(strategy: tf.distribute.Strategy, data: Dataset, *, batch: int, seed: int, first: int = 0) -> Any:
@@ -162,12 +88,11 @@ def train_stream(strategy: tf.distribute.Strategy, data: Dataset, *, batch: int,
 def train_batches(
     data: Dataset, *, batch: int, first: int, seed: int, share: HostShard = WHOLE_BATCH
 ) -> tf.data.Dataset:
-    """The training stream from position `first` on, without end.
+    """Return the training stream from position `first` on, without end.
 
     Args:
         data: An opened data set.
-        batch: Examples over all processes and replicas; batch k holds the positions from first + k * batch to
-            first + (k + 1) * batch - 1.
+        batch: Examples over all processes and replicas. Batch k begins at position first + k * batch.
         first: Position in the stream.
         seed: Decides order and augmentation.
         share: The part of each batch to read: one element for each of its replicas.
@@ -175,7 +100,7 @@ def train_batches(
     Returns:
         Elements {"image": float32 [n, height, width, channels], "label": int32 [n], "weight": float32 [n]} with
         n = batch / (share.count * share.replicas). Weights are 1, or 0 for examples that are left out. If the data is
-        mixed, also "other_label" and "share" (see mix.py).
+        mixed, also "other_label" and "share" (see `Mix`).
 
     Raises:
         DataError: An image can't be read (small data sets are read into memory here).
@@ -191,11 +116,11 @@ def train_batches(
 
         return _batches(data, cache_decoded(train.whole), address, _ENDLESS, batch, share, training=True, keyed=keyed)
 
-    if not data.mix.on:
+    if not data.mix.is_on:
         return stream(seed)
 
     @do_not_convert
-    def mix(own: dict[str, tf.Tensor], other: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def mix(own: Example, other: Example) -> Example:
         return data.mix(own.pop("key"), own, other)
 
     both = tf.data.Dataset.zip((stream(seed, keyed=True), stream(seed + _OTHER_STREAM)))
@@ -203,17 +128,17 @@ def train_batches(
 
 
 def _order(data: Dataset, seed: int) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-    """The function from positions to epochs and example indices, each int64 [n]."""
+    """Return the function from positions to epochs and example indices, each int64 [n]."""
     if data.balanced:
-        return balanced_order(labels_of(data.train), seed)
+        return balanced_order(read_labels(data.train), seed)
     return partial(example_at, size=data.train.size, seed=seed)
 
 
 def eval_batches(data: Dataset, *, batch: int, split: str = "test", share: HostShard = WHOLE_BATCH) -> tf.data.Dataset:
-    """Every example of a split of `data.splits` once, in the source's order, without augmentation.
+    """Return every example of a split of `data.splits` once, in the source's order, without augmentation.
 
-    The last batch is filled up with copies of the last example, of weight 0, or smaller than the others, as the data
-    wants it. Elements are as in `train_batches`.
+    The last batch is filled up with copies of the last example, of weight 0. It is smaller than the others if
+    `data.fills_last_batch` is false. Elements are as in `train_batches`.
     """
     examples = data.splits[split]
     stored = cache_decoded(examples.whole)
@@ -244,24 +169,24 @@ def _batches(
     training: bool,
     keyed: bool = False,
 ) -> tf.data.Dataset:
-    """`count` batches, the first at position 0. With `keyed` they also hold the keys of the examples."""
+    """Return `count` batches, the first at position 0. With `keyed` they also hold the keys of the examples."""
     by_example = isinstance(split, EncodedSplit) or data.preprocess.by_example(training)
     size = share.rows(batch) // share.replicas  # examples per element
     stride, end = _CHUNK if by_example else size, count * share.rows(batch)
 
     @do_not_convert
-    def read(start: tf.Tensor) -> dict[str, tf.Tensor]:
+    def read(start: tf.Tensor) -> Example:
         place = tf.range(start, tf.minimum(start + stride, end))
         index, key, weight = address_of(share.positions(place, batch))
         image, label = split.read(index)
         return {"index": index, "image": image, "label": label, "key": key, "weight": weight * split.weights(index)}
 
     @do_not_convert
-    def prepare(example: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        return {**example, "image": _prepared(data.preprocess, split, example, training)}
+    def prepare(example: Example) -> Example:
+        return {**example, "image": _prepare_image(data.preprocess, split, example, training)}
 
     @do_not_convert
-    def finish(examples: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def finish(examples: Example) -> Example:
         image = data.preprocess.batch(examples["image"], examples["key"], training=training)
         shaped = data.shaped({**examples, "image": image}, size)
         return shaped | {"key": examples["key"]} if keyed else shaped
@@ -275,10 +200,10 @@ def _batches(
     return batches.prefetch(_PREFETCH).with_options(_options())
 
 
-def _prepared(preprocess: Preprocess, split: Split, example: dict[str, tf.Tensor], training: bool) -> tf.Tensor:
+def _prepare_image(preprocess: Preprocess, split: Split, example: Example, training: bool) -> tf.Tensor:
     image, orientation = example["image"], None
     if isinstance(split, EncodedSplit):
-        image, orientation = split.image(image), split.orientation(example["index"])
+        image, orientation = split.load_limited(image), split.orientation(example["index"])
     image = preprocess.example(image, example["key"], orientation, channels=split.channels, training=training)
     return image if image.dtype == tf.float32 else tf.ensure_shape(image, split.image_shape)
 
@@ -286,19 +211,96 @@ def _prepared(preprocess: Preprocess, split: Split, example: dict[str, tf.Tensor
 def _options() -> tf.data.Options:
     options = tf.data.Options()
     options.deterministic = True
-    options.threading.private_threadpool_size = 0  # own threads, one for each core, as a step may have only one thread
+    options.threading.private_threadpool_size = 0  # own threads, one for each core, because a step may have only one
     return options
 
 
-# Examples as a person can look at them: what the model sees, before it is normalised.
+# ---- examples that can't be read or decoded ----
+
+
+def map_or_skip(examples: tf.data.Dataset, prepare: Callable[[Example], Example], split: Split) -> tf.data.Dataset:
+    """Return `examples` with `prepare` applied to each, in order.
+
+    If the split skips, an example for which `prepare` fails becomes an image of zeros with weight 0. The split notes
+    it.
+    """
+    if not isinstance(split, EncodedSplit) or not split.skips:
+        return examples.map(prepare, tf.data.AUTOTUNE)
+
+    def prepared_or_blank(example: Example) -> tf.data.Dataset:
+        prepared = tf.data.Dataset.from_tensors(example).map(prepare)
+        image = prepared.element_spec["image"]
+
+        def blank(example: Example) -> Example:
+            tf.numpy_function(split.skip, [example["index"]], [])
+            return {**example, "image": tf.zeros(image.shape, image.dtype), "weight": tf.zeros([])}
+
+        instead = tf.data.Dataset.from_tensors(example).map(blank)  # is run only if there is nothing before it
+        return prepared.ignore_errors().concatenate(instead).take(1)
+
+    return examples.interleave(
+        prepared_or_blank, cycle_length=tf.data.AUTOTUNE, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+    )
+
+
+# ---- small data sets, which are decoded once and stay in memory ----
+
+
+def cache_decoded(split: Split) -> Split:
+    """Return the split itself, or its decoded copy, made on first use, if that fits in RESIDENT_BYTES.
+
+    A batch of a decoded copy is one gather.
+
+    Raises:
+        DataError: An image can't be read.
+    """
+    if not isinstance(split, EncodedSplit) or split.image_shape is None:
+        return split
+    if split.size * math.prod(split.image_shape) > RESIDENT_BYTES:
+        return split
+    if split.decoded is None:
+        split.decoded = _decode_all(split)
+    return split.decoded
+
+
+def _decode_all(split: EncodedSplit) -> ArraySplit:
+    def read(start: tf.Tensor) -> Example:
+        index = tf.range(start, tf.minimum(start + _CACHE_CHUNK, split.size))
+        item, label = split.read(index)
+        return {"index": index, "image": item, "label": label, "weight": tf.ones_like(index, tf.float32)}
+
+    def pixels(example: Example) -> Example:
+        orientation = split.orientation(example["index"])
+        image = decode(split.load_limited(example["image"]), split.channels, orientation)
+        return {**example, "image": tf.ensure_shape(image, split.image_shape)}
+
+    examples = map_or_skip(tf.data.Dataset.range(0, split.size, _CACHE_CHUNK).map(read).unbatch(), pixels, split)
+    images = np.empty([split.size, *(split.image_shape or ())], np.uint8)
+    labels = np.empty([split.size], np.int32)
+    weights = np.empty([split.size], np.float32)
+    try:
+        for batch in examples.batch(_CACHE_CHUNK).as_numpy_iterator():
+            rows = batch["index"]
+            images[rows], labels[rows], weights[rows] = batch["image"], batch["label"], batch["weight"]
+    except tf.errors.OpError:
+        split.inspect_recent()
+        raise
+    return ArraySplit(images, labels, split.white, weights)
+
+
+# ---- images for a person to look at ----
 
 
 def denormalize_images(data: Dataset, split: str, positions: Sequence[int]) -> np.ndarray:
-    """The images at these places of a split, at least one: float32 [n, height, width, channels], 0..1."""
+    """Return the images at one place or more of a split, as a model sees them before they are normalised.
+
+    Returns:
+        float32 [n, height, width, channels], 0..1.
+    """
     examples = data.splits[split]
     some = Subset(examples.whole, np.array(examples.in_whole(tf.constant(positions, tf.int64))))
     batches = eval_batches(replace(data, test=some), batch=len(positions))
     images = next(iter(batches))["image"].numpy()
     scale = (data.preprocess.std, data.preprocess.mean)
-    std, mean = (np.resize(np.array(each, np.float32), images.shape[-1]) for each in scale)
+    std, mean = (np.resize(np.array(value, np.float32), images.shape[-1]) for value in scale)
     return np.clip(images * std + mean, 0, 1)

@@ -14,15 +14,17 @@ import tensorflow as tf
 
 from accumtrain.data import augment
 from accumtrain.data.config import DataConfig
-from accumtrain.data.images import central_window, cut, decode, decode_window
+from accumtrain.data.images import central_window, cut_window, decode, decode_window
 from accumtrain.data.randaugment import randaugment
 from accumtrain.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class Preprocess:
-    """`image_size`: height and width; None keeps the stored size. `white`: the pixel value of 1.0. The others are as in
-    DataConfig.
+    """The preprocessing of a data set, with keys as in DataConfig.
+
+    `image_size`: height and width; None keeps the stored size.
+    `white`: the pixel value of 1.0.
     """
 
     augment: str
@@ -36,17 +38,17 @@ class Preprocess:
     erasing: float = 0.0
 
     def by_example(self, training: bool) -> bool:
-        """Whether images must pass through `example` even if they need no decoding."""
-        return self.augment == "inception" or (training and self._changes_each)
+        """Return whether images must pass through `example` even if they need no decoding."""
+        return self.augment == "inception" or (training and self._changes_single_images)
 
     @property
-    def _changes_each(self) -> bool:
+    def _changes_single_images(self) -> bool:
         return self.jitter > 0 or self.randaugment > 0
 
     def example(
         self, image: tf.Tensor, key: tf.Tensor, orientation: tf.Tensor | None = None, *, channels: int, training: bool
     ) -> tf.Tensor:
-        """Prepares one image: an encoded string [] with its EXIF orientation, or pixels [height, width, channels].
+        """Prepare one image: an encoded string [] with its EXIF orientation, or pixels [height, width, channels].
 
         Returns:
             Pixels [height, width, channels] of the final size: uint8 0..white if the image was only decoded, else
@@ -55,25 +57,25 @@ class Preprocess:
         encoded = image.dtype == tf.string
         if self.augment == "inception":
             window_of = partial(augment.random_window, key=key) if training else central_window
-            image = decode_window(image, channels, window_of, orientation) if encoded else cut(image, window_of)
+            image = decode_window(image, channels, window_of, orientation) if encoded else cut_window(image, window_of)
             image = self._resize(image, antialias=False)
             image = augment.random_colour(augment.random_flip(image, key), key) if training else image
         else:
             image = decode(image, channels, orientation) if encoded else image
             image = image if self.image_size is None else self._resize(image)
-        return self._changed(image, key, channels) if training and self._changes_each else image
+        return self._change_colours(image, key, channels) if training and self._changes_single_images else image
 
-    def _changed(self, image: tf.Tensor, key: tf.Tensor, channels: int) -> tf.Tensor:
-        """The image, float32 0..1, after colour jitter and RandAugment."""
+    def _change_colours(self, image: tf.Tensor, key: tf.Tensor, channels: int) -> tf.Tensor:
+        """Return the image, float32 0..1, after colour jitter and RandAugment."""
         if image.dtype == tf.uint8:
             image = tf.cast(image, tf.float32) / self.white
         if self.jitter:
-            image = augment.jitter(image, key, self.jitter)
+            image = augment.random_jitter(image, key, self.jitter)
         fill = np.resize(np.array(self.mean, np.float32), channels)
         return randaugment(image, key, self.randaugment, self.magnitude / 10, fill)
 
     def batch(self, images: tf.Tensor, key: tf.Tensor, *, training: bool) -> tf.Tensor:
-        """Prepares images [n, height, width, channels] with keys uint64 [n]: normalised float32 of the final size."""
+        """Prepare images [n, height, width, channels] with keys uint64 [n]: normalised float32 of the final size."""
         if self.image_size is not None:
             images = self._resize(images)
         elif images.dtype == tf.uint8:
@@ -86,20 +88,20 @@ class Preprocess:
         return augment.random_erasing(images, key, self.erasing) if training and self.erasing else images
 
     def _normalise(self, images: tf.Tensor) -> tf.Tensor:
-        """(x - mean) / std on whole rows of pixels, as kernels are slow with an operand of only three numbers."""
+        """Return (x - mean) / std, on whole rows of pixels: kernels are slow with an operand of three numbers."""
         _, height, width, channels = images.shape
         rows = tf.reshape(images, [-1, width * channels])
-        mean, std = (np.resize(np.array(v, np.float32), width * channels) for v in (self.mean, self.std))
+        mean, std = (np.resize(np.array(value, np.float32), width * channels) for value in (self.mean, self.std))
         return tf.reshape((rows - mean) / std, [-1, height, width, channels])
 
     def _resize(self, images: tf.Tensor, *, antialias: bool = True) -> tf.Tensor:
-        """Resizes to float32 0..1. Images of the final size keep their pixels, so resizing twice does no harm."""
+        """Resize to float32 0..1. Images of the final size keep their pixels, so resizing twice does no harm."""
         resized = tf.image.resize(images, self.image_size, antialias=antialias)
         return resized / self.white if images.dtype == tf.uint8 else resized
 
 
 def make_preprocess(config: DataConfig, *, channels: int, white: int) -> Preprocess:
-    """The preprocessing of a source. Raises ConfigError if the settings do not fit the images."""
+    """Return the preprocessing of a source. Raise ConfigError if the settings do not fit the images."""
     for key, values in (("mean", config.mean), ("std", config.std)):
         if len(values) not in (1, channels):
             raise ConfigError(

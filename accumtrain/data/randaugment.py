@@ -1,8 +1,8 @@
 """RandAugment (Cubuk et al. 2019, arXiv:1909.13719): some of 14 operations, drawn for each image, all of one strength.
 
-Each function takes an image, float32 [height, width, channels] of 0..1, and a strength of 0..1, which the table at the
-end turns into its own unit, with the ranges of torchvision. Which operations and signs are drawn depends on the key of
-the image alone (see stream.py).
+An operation takes an image, float32 [height, width, channels] of 0..1, and a strength of 0..1 with a random sign. It
+turns the strength into its own unit, with the ranges of torchvision. Operations and signs depend on the key of the
+image alone (see stream.py).
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import tensorflow as tf
 
 from accumtrain.data.stream import random_below
 
-_FIRST = 32  # number of the first draw from a key; augment.py and mix.py have those before
+_FIRST = 32  # number of the first draw from a key; augment.py has those before
 _GREYS = 255
 
 Operation = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # image, and strength with a random sign, float32 []
 
 
 def randaugment(image: tf.Tensor, key: tf.Tensor, count: int, strength: float, fill: np.ndarray) -> tf.Tensor:
-    """Applies `count` operations, one after the other, each drawn from all.
+    """Apply `count` operations, one after the other, drawn from all.
 
     Args:
         image: float32 [height, width, channels], 0..1.
         key: uint64 [].
         strength: 0..1; the paper's magnitude / 10.
-        fill: float32 [channels], the colour of what comes from outside of the image.
+        fill: float32 [channels], the colour from outside of the image.
     """
     operations = _operations(fill)
     for number in range(count):
@@ -41,14 +41,14 @@ def randaugment(image: tf.Tensor, key: tf.Tensor, count: int, strength: float, f
     return image
 
 
-# --- geometry -------------------------------------------------------------------------------------------------------
+# ---- geometry ----
 
 
 def _warp(matrix: Callable[..., tuple], fill: np.ndarray, image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Moves pixels about the centre of the image, with bilinear interpolation.
+    """Move pixels about the centre of the image, with bilinear interpolation.
 
-    `matrix` is a function of strength, height and width. It returns the rows of the 2 x 3 matrix from a place (x, y, 1)
-    in the result to the place in the image from which the pixel is taken.
+    `matrix` is a function of strength, height and width. It returns the rows of a 2 x 3 matrix. This turns a
+    place (x, y, 1) in the result into the place in the image from which the pixel is taken.
     """
     height, width = (tf.cast(size, tf.float32) for size in tf.unstack(tf.shape(image)[:2]))
     (a, b, c), (d, e, f) = matrix(strength, height, width)
@@ -86,11 +86,11 @@ def _shift_y(strength: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> tuple:
     return (1.0, 0.0, 0.0), (0.0, 1.0, 150 / 331 * strength * height)
 
 
-# --- colours --------------------------------------------------------------------------------------------------------
+# ---- colours ----
 
 
 def _blend(other: Callable[[tf.Tensor], tf.Tensor], image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Moves the image away from a poorer version of it, or towards that if the strength is negative."""
+    """Move the image away from a poorer version of it, or towards that if the strength is negative."""
     poorer = other(image)
     return poorer + (1.0 + 0.9 * strength) * (image - poorer)
 
@@ -104,7 +104,7 @@ def _mean_grey(image: tf.Tensor) -> tf.Tensor:
 
 
 def _smooth(image: tf.Tensor) -> tf.Tensor:
-    """A 3 x 3 mean in which the middle counts 5 times; the border stays as it is."""
+    """Return a 3 x 3 mean in which the middle counts 5 times. The border is left alone."""
     kernel = np.ones([3, 3], np.float32)
     kernel[1, 1] = 5
     kernel = np.tile((kernel / kernel.sum())[..., None, None], [1, 1, image.shape[-1], 1])
@@ -116,25 +116,25 @@ def _smooth(image: tf.Tensor) -> tf.Tensor:
 
 
 def _posterize(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Keeps 8 to 4 bits."""
+    """Keep 8 to 4 bits."""
     dropped = tf.cast(tf.round(4.0 * tf.abs(strength)), tf.int32)
     kept = tf.bitwise.left_shift(tf.bitwise.right_shift(_levels(image), dropped), dropped)
     return tf.cast(kept, tf.float32) / _GREYS
 
 
 def _solarize(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Inverts what is brighter than a threshold of 1 to 0."""
+    """Invert pixels brighter than a threshold of 1 to 0."""
     return tf.where(image >= 1.0 - tf.abs(strength), 1.0 - image, image)
 
 
 def _stretch(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Stretches each channel to 0..1."""
+    """Stretch each channel to 0..1."""
     low, high = (reduce(image, axis=[0, 1]) for reduce in (tf.reduce_min, tf.reduce_max))
     return tf.where(high > low, (image - low) / tf.maximum(high - low, 1e-6), image)
 
 
 def _equalize(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Equalises the histogram of each channel, of 256 levels, by the rule of PIL.ImageOps.equalize."""
+    """Equalise the histogram of each channel, of 256 levels, by the rule of PIL.ImageOps.equalize."""
 
     def equalized(levels: tf.Tensor) -> tf.Tensor:
         histogram = tf.math.bincount(tf.reshape(levels, [-1]), minlength=_GREYS + 1, maxlength=_GREYS + 1)

@@ -1,6 +1,6 @@
-"""Examples that are in the training split and in another one, or in two classes, as far as a look at the start tells.
+"""Examples in the training split and in another one, or in two classes, as far as a look before training tells.
 
-job=check compares all contents of all sources; here it is done where it is cheap.
+job=check compares all contents of all sources; here files and shards are compared, which is cheap.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from accumtrain.data.source import SPLIT_WORDS, Dataset, Split
 from accumtrain.data.sources.folder import FolderSplit
 from accumtrain.data.sources.tfrecord import RecordSplit
 
-SECONDS = 1.0  # at most
+SECONDS = 1.0  # at most, before training
 
 
 class _File(NamedTuple):
@@ -29,13 +29,13 @@ class _File(NamedTuple):
 
 @dataclass
 class Repeats:
-    """What was found.
+    """The repeated examples that were found.
 
     Attributes:
-        counts: for val and test the number of examples that are training examples, too; `classes` is that of the images
-            that are in two classes.
-        warnings: what to tell the user of them.
-        note: what was not compared, empty if all was.
+        counts: for val and test the number of examples that are training examples, too; for `classes` that of the
+            images in two classes.
+        warnings: lines about them, for the user.
+        note: a line about files that were not compared; empty if all were.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Repeats:
 
 
 def find_repeats(data: Dataset, seconds: float = SECONDS) -> Repeats:
-    """Compares files of the same size by their contents, and shards by their records."""
+    """Compare files of the same size by their contents, and shards by their records."""
     splits, repeats = data.whole_splits, Repeats()
     files = {name: split for name, split in splits.items() if isinstance(split, FolderSplit)}
     records = {name: split for name, split in splits.items() if isinstance(split, RecordSplit)}
@@ -68,7 +68,7 @@ def find_repeats(data: Dataset, seconds: float = SECONDS) -> Repeats:
 
 def _compare_files(splits: dict[str, FolderSplit], deadline: float, repeats: Repeats) -> None:
     contents: dict[bytes, list[_File]] = {}
-    for file in _of_one_size(splits):
+    for file in _list_same_size(splits):
         if time.monotonic() > deadline:
             repeats.note = (
                 "some files have the same size, and no time was left to compare them: job=check does, and finds test "
@@ -83,31 +83,32 @@ def _compare_files(splits: dict[str, FolderSplit], deadline: float, repeats: Rep
         _add_trained(repeats, name, len(pairs), splits[name], *(f"{a.path} is {b.path}" for a, b in pairs[:1]))
     twice = [files for files in contents.values() if len({file.label for file in files}) > 1]
     for first, *others in twice[:1]:
-        other = next(each for each in others if each.label != first.label)
+        other = next(file for file in others if file.label != first.label)
         images = "1 image is" if len(twice) == 1 else f"{len(twice):,} images are"
         repeats.add("classes", len(twice), f"{images} in two classes, byte for byte: {first.path} is {other.path}")
 
 
-def _of_one_size(splits: dict[str, FolderSplit]) -> Iterator[_File]:
-    """The files that have the size of one in another split or class, the smallest first."""
+def _list_same_size(splits: dict[str, FolderSplit]) -> Iterator[_File]:
+    """Yield the files that have the size of one in another split or class, the smallest first."""
     sizes = np.concatenate([split.sizes for split in splits.values()])
-    split_of = np.repeat(np.arange(len(splits)), [split.size for split in splits.values()])
+    split_numbers = np.repeat(np.arange(len(splits)), [split.size for split in splits.values()])
     labels = np.concatenate([split.labels for split in splits.values()])
     places = np.concatenate([np.arange(split.size) for split in splits.values()])
     names, files = list(splits), [split.files for split in splits.values()]
     order = np.argsort(sizes, kind="stable")
     ends = np.flatnonzero(np.diff(sizes[order])) + 1
     for group in np.split(order, ends):
-        if sizes[group[0]] > 0 and len(group) > 1 and (np.ptp(split_of[group]) or np.ptp(labels[group])):
+        if sizes[group[0]] > 0 and len(group) > 1 and (np.ptp(split_numbers[group]) or np.ptp(labels[group])):
             for at in group:
-                yield _File(names[split_of[at]], int(labels[at]), str(files[split_of[at]][places[at]]))
+                number = split_numbers[at]
+                yield _File(names[number], int(labels[at]), str(files[number][places[at]]))
 
 
 def _hash(path: str) -> bytes | None:
     try:
         with open(path, "rb") as file:  # noqa: PTH123
             return hashlib.sha256(file.read()).digest()
-    except OSError:  # it is named where it is used
+    except OSError:  # the reader of the file names it
         return None
 
 

@@ -1,4 +1,8 @@
-"""`Split`, `ArraySplit`, `Source`, `Dataset`, `Subset`, hold out, labels, fingerprint."""
+"""What every source of examples is: splits of images and labels, and the data set that they become.
+
+A `Split` returns images and labels by the index of an example. A `Source` is the splits that were opened, a `Dataset`
+adds their preprocessing. Errors about a single example say its name and its fault.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,12 @@ from accumtrain.data.preprocess import Preprocess
 from accumtrain.data.stream import UNREADABLE
 from accumtrain.errors import DataError
 
-# Errors about a single example, which say its name and what is wrong with it.
+SPLIT_WORDS = {"train": "training", "val": "validation", "test": "test"}  # in the order of messages
+_HEX_DIGITS = 16
+_CHUNK = 1024
+
+
+# ---- examples that can't be used ----
 
 
 class BadExample(DataError):
@@ -24,8 +33,8 @@ class BadExample(DataError):
 
     Attributes:
         name: A file, or a record of a file.
-        reason: What is wrong with it, to be read after its name.
-        remedy: What to do about it.
+        reason: Its fault, to be read after its name.
+        remedy: The way out.
     """
 
     def __init__(self, name: str, reason: str, remedy: str, otherwise: str = "") -> None:
@@ -40,12 +49,6 @@ class UnreadableExample(BadExample):
         super().__init__(name, reason, remedy, ", or set data.on_error=skip to go on without it")
 
 
-# A source of examples: two or three splits, each of which returns images and labels by example index.
-
-
-SPLIT_WORDS = {"train": "training", "val": "validation", "test": "test"}  # in the order in which they are told
-
-
 class Split(ABC):
     """A fixed number of examples, addressed by index.
 
@@ -54,7 +57,7 @@ class Split(ABC):
         image_shape: [height, width, channels] of the stored images; None if they may differ.
         channels: 1 or 3.
         white: The value of a uint8 pixel that means 1.0.
-        known_labels: All labels, integers [size], where they are known; labels.py reads them.
+        known_labels: All labels, integers [size], where they are known; `read_labels` reads them.
     """
 
     size: int
@@ -65,14 +68,14 @@ class Split(ABC):
 
     @abstractmethod
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Images and labels, int32 [n], of the examples `index`, int64 [n]; called in graphs.
+        """Return images and labels, int32 [n], of the examples `index`, int64 [n]; called in graphs.
 
         Images are uint8 (0..white) or float32 (0..1) [n, height, width, channels]; those of an EncodedSplit are string
         [n].
         """
 
     def weights(self, index: tf.Tensor) -> tf.Tensor:
-        """Weights, float32 [n], of the examples `index`, int64 [n]: 0 for those left out; called in graphs."""
+        """Return weights, float32 [n], of the examples `index`, int64 [n]: 0 for those left out; called in graphs."""
         return tf.ones_like(index, tf.float32)
 
     @property
@@ -86,7 +89,7 @@ class Split(ABC):
         return self
 
     def in_whole(self, index: tf.Tensor) -> tf.Tensor:
-        """The places of the examples `index`, int64 [n], in `whole`; called in graphs."""
+        """Return the places of the examples `index`, int64 [n], in `whole`; called in graphs."""
         return index
 
 
@@ -126,13 +129,14 @@ class Source:
 
     Attributes:
         train: The examples to train on.
-        test: The examples that decide nothing; None if there are only those to validate on.
+        test: The examples that decide nothing if there are some to validate on; None if there are only those.
         num_classes: Labels are 0..num_classes-1.
-        notes: What the user should know about the source, one line each.
+        notes: Facts that the user should know about the source, one line each.
         class_names: The names of the classes in order; empty if they have none.
-        val: The examples that choose the best state; None if the source has none, see data/holdout.py.
-        fingerprint: What a continued run must find again: plain JSON values by names that a user understands, such as
-            data.train.files. It depends on the content alone, not on paths or times of change.
+        val: The examples that choose the best state and the end of training; without them the test examples do.
+        fingerprint: Facts that a continued run must find again, because they change when the content does. They are
+            plain JSON values by names that a user understands, such as data.train.files. Paths and times of change
+            have no part in them.
     """
 
     train: Split
@@ -146,37 +150,29 @@ class Source:
     @property
     def splits(self) -> dict[str, Split]:
         """The splits by name: train, and val or test or both."""
-        return _splits(self)
+        splits = {name: getattr(self, name) for name in SPLIT_WORDS}
+        return {name: split for name, split in splits.items() if split is not None}
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes, or their numbers."""
+        return self.class_names or [str(number) for number in range(self.num_classes)]
 
 
-@dataclass(frozen=True)
-class Dataset:
+@dataclass(frozen=True, kw_only=True)
+class Dataset(Source):
     """An opened data set: a source with its preprocessing.
 
     Attributes:
-        train: The examples to train on.
-        test: The examples that decide nothing if there are some to validate on; None if there are only those.
-        num_classes: Labels are 0..num_classes-1.
         image_shape: [height, width, channels] of the images in a batch.
         preprocess: From stored images to the images in a batch.
-        notes: What the user should know about the source, one line each.
-        class_names: The names of the classes in order; empty if they have none.
-        val: The examples that choose the best state and when to stop; without them the test examples do.
-        fingerprint: That of the source, with the classes and the number of examples of each split: plain JSON values.
-        mix: How training images are mixed with others.
-        balanced: Whether every class appears equally often in the training stream.
-        labels: What stands for each label that is stored; None if they stand for themselves.
+        mix: MixUp and CutMix of training images.
+        balanced: True lets every class appear equally often in the training stream.
+        labels: The label in a batch for each label that is stored; None if they are the same.
     """
 
-    train: Split
-    test: Split | None
-    num_classes: int
     image_shape: tuple[int, ...]
     preprocess: Preprocess
-    notes: list[str] = field(default_factory=list)
-    class_names: list[str] = field(default_factory=list)
-    val: Split | None = None
-    fingerprint: Mapping[str, Any] = field(default_factory=dict)
     mix: Mix = field(default_factory=Mix)
     balanced: bool = False
     labels: list[int] | None = None
@@ -185,34 +181,24 @@ class Dataset:
 
     @property
     def facts(self) -> str:
-        """What the banner says about the data."""
+        """The line of the banner about the data."""
         shape = " x ".join(map(str, self.image_shape))
         left_out = f", {len(self.skipped):,} more left out" if self.skipped else ""
         return f"{self.sizes} images, {shape}, {self.num_classes} classes{left_out}"
 
     @property
-    def classes(self) -> list[str]:
-        """A name for each class: its number if it has none."""
-        return self.class_names or [str(number) for number in range(self.num_classes)]
-
-    @property
-    def splits(self) -> dict[str, Split]:
-        """The splits by name: train, and val or test or both."""
-        return _splits(self)
-
-    @property
     def watched(self) -> str:
-        """The split that is evaluated while training, and chooses the best state: val, or test where there is none."""
+        """The split that is evaluated while training, and chooses the best state: val, or else test."""
         return "test" if self.val is None else "val"
 
     @property
     def sizes(self) -> str:
-        """The number of examples of each split, but for those that are known to be left out."""
+        """The number of examples of each split in words, but for those that are known to be left out."""
         counts = [f"{split.size - len(split.skipped):,} {SPLIT_WORDS[name]}" for name, split in self.splits.items()]
         return ", ".join(counts[:-1]) + f" and {counts[-1]}"
 
     def shaped(self, batch: dict[str, Any], size: int) -> dict[str, Any]:
-        """The same batch of image, label and weight, whose shapes are known: `size` examples."""
+        """Return the same batch of image, label and weight with known shapes: `size` examples."""
         if self.labels is not None:
             batch = {**batch, "label": tf.gather(self.labels, batch["label"])}
         shapes = {"image": [size, *self.image_shape], "label": [size], "weight": [size]}
@@ -232,24 +218,16 @@ class Dataset:
         """The splits as they are stored: train holds the examples that are held out of it, too."""
         stored: dict[str, Split] = {}
         for name, split in self.splits.items():
-            if not any(split.whole is each for each in stored.values()):
+            if not any(split.whole is other for other in stored.values()):
                 stored[name] = split.whole
         return stored
 
 
-def _splits(source: Source | Dataset) -> dict[str, Split]:
-    splits = {name: getattr(source, name) for name in SPLIT_WORDS}
-    return {name: split for name, split in splits.items() if split is not None}
+# ---- fingerprint ----
 
 
-# What a continued run must find again: facts about a data set that change when its content does.
-
-
-_HEX_DIGITS = 16
-
-
-def fingerprint_of(source: Source) -> dict[str, Any]:
-    """The fingerprint of an opened source: what it says of itself, its classes and the sizes of its splits."""
+def compute_fingerprint(source: Source) -> dict[str, Any]:
+    """Return the fingerprint of an opened source: its own, its classes and the sizes of its splits."""
     return {
         "data.classes": source.class_names or source.num_classes,
         **{f"data.{name}.examples": split.size for name, split in source.splits.items()},
@@ -258,7 +236,7 @@ def fingerprint_of(source: Source) -> dict[str, Any]:
 
 
 def hash_texts(parts: Iterable[str]) -> str:
-    """A short SHA-256 of texts in their order, such as the names of files relative to the data set's folder."""
+    """Return a short SHA-256 of texts in their order, such as the names of files relative to the data set's folder."""
     state = hashlib.sha256()
     for part in parts:
         encoded = part.encode()
@@ -266,35 +244,31 @@ def hash_texts(parts: Iterable[str]) -> str:
     return state.hexdigest()[:_HEX_DIGITS]
 
 
-# The labels of a whole split, read once: for class weights and for balanced sampling.
+# ---- the labels of a whole split ----
 
 
-_CHUNK = 1024
+def read_labels(split: Split) -> np.ndarray:
+    """Return the label of every example, int32 [size]. The first call reads the split, record files from end to end.
 
-
-def labels_of(split: Split) -> np.ndarray:
-    """The label of every example, int32 [size]. The first call reads the split, record files from end to end.
+    Class weights and balanced sampling need them.
 
     Raises:
-        tf.errors.OpError: an example can't be read; `planning.tensorflow_errors.in_user_words` says which.
+        tf.errors.OpError: an example can't be read; `explain_input_error` of open_data.py says which.
     """
+
+    def read(start: tf.Tensor) -> tf.Tensor:
+        image, label = split.read(tf.range(start, tf.minimum(start + _CHUNK, split.size)))
+        # an example that is left out has no image
+        return tf.where(image == b"", UNREADABLE, label) if image.dtype == tf.string else label
+
     if split.known_labels is None:
-        split.known_labels = _read_labels(split)
+        chunks = tf.data.Dataset.range(0, split.size, _CHUNK).map(read)
+        split.known_labels = np.concatenate(list(chunks.as_numpy_iterator()))
     return split.known_labels
 
 
 def class_counts(split: Split, num_classes: int) -> list[int]:
-    """How many examples of each class a split holds that can be read."""
-    labels = labels_of(split)
+    """Return the number of examples of each class that can be read."""
+    labels = read_labels(split)
     counts: list[int] = np.bincount(labels[labels != UNREADABLE], minlength=num_classes).tolist()
     return counts
-
-
-def _read_labels(split: Split) -> np.ndarray:
-    def read(start: tf.Tensor) -> tf.Tensor:
-        image, label = split.read(tf.range(start, tf.minimum(start + _CHUNK, split.size)))
-        # of an example that is left out there is no image
-        return tf.where(image == b"", UNREADABLE, label) if image.dtype == tf.string else label
-
-    chunks = tf.data.Dataset.range(0, split.size, _CHUNK).map(read)
-    return np.concatenate(list(chunks.as_numpy_iterator()))

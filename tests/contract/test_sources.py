@@ -24,8 +24,9 @@ from accumtrain.dispatch import run
 from accumtrain.errors import ConfigError, DataError
 from tests.contract import files
 from tests.contract.examples import example_of
+from tests.data.conftest import join
 
-NEEDS_FILES = [row.name for row in SOURCES if {"path", "dir"} & {each.name for each in fields(row.config)}]
+NEEDS_FILES = [row.name for row in SOURCES if {"path", "dir"} & {key.name for key in fields(row.config)}]
 CHANGES = [
     pytest.param({}, id="plain"),
     pytest.param({"image_size": [9, 7], "augment": "inception"}, id="resized and augmented", marks=pytest.mark.slow),
@@ -48,14 +49,8 @@ def prepared(name: str):
     return example_of("data", name)
 
 
-def taken(batches: tf.data.Dataset) -> dict[str, np.ndarray]:
-    """The elements, put together."""
-    elements = list(batches.as_numpy_iterator())
-    return {key: np.concatenate([element[key] for element in elements]) for key in elements[0]}
-
-
 def stream(data: Dataset, *, batch: int, count: int, first: int = 0, seed: int = 3) -> dict[str, np.ndarray]:
-    return taken(train_batches(data, batch=batch, first=first, seed=seed).take(count))
+    return join(train_batches(data, batch=batch, first=first, seed=seed).take(count))
 
 
 def assert_same(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
@@ -100,7 +95,7 @@ def test_batches_are_as_described(name, changes):
 def test_an_epoch_is_a_permutation(name):
     data = open_data(prepared(name), seed=0)
     size = data.train.size
-    examples = taken(eval_batches(data, batch=size, split="train"))
+    examples = join(eval_batches(data, batch=size, split="train"))
     assert np.isfinite(examples["image"]).all()
     assert np.unique(examples["label"]).tolist() == list(range(data.num_classes))
     stored, epochs = list(identities(examples)), stream(data, batch=size, count=2)
@@ -116,7 +111,7 @@ def test_an_epoch_is_a_permutation(name):
 def test_evaluation_covers_each_example_once(name, split):
     data = open_data(prepared(name), seed=0)
     size = getattr(data, split).size
-    whole, parts = taken(eval_batches(data, batch=size, split=split)), taken(eval_batches(data, batch=4, split=split))
+    whole, parts = join(eval_batches(data, batch=size, split=split)), join(eval_batches(data, batch=4, split=split))
     assert parts["weight"].tolist() == [1.0] * size + [0.0] * (-size % 4)
     assert 0 <= parts["label"].min() <= parts["label"].max() < data.num_classes
     assert_same({key: value[:size] for key, value in parts.items()}, whole)
@@ -158,7 +153,7 @@ def test_all_of_it_is_checked(name, tmp_path):
     assert result["duplicates"]["count"] == result["bad"]["count"] == 0
     data = open_data(replace(config.data, val_fraction=0.0), config.run.seed)  # all of train, with what is held out
     for split in ("train", "test"):
-        labels = taken(eval_batches(data, batch=1, split=split))["label"]
+        labels = join(eval_batches(data, batch=1, split=split))["label"]
         counts = np.bincount(labels, minlength=data.num_classes).tolist()
         assert list(result[split]["classes"].values()) == counts
         assert result[split]["examples"] == sum(counts)
@@ -167,7 +162,7 @@ def test_all_of_it_is_checked(name, tmp_path):
         assert result[split]["width"] == {"min": width, "median": width, "max": width}
 
 
-# --- what is refused ----------------------------------------------------------------------------------------------
+# ---- refusals ----
 
 
 @of_every_source
@@ -176,7 +171,7 @@ def test_bad_input_is_named(name):
         pytest.fail(f"data={name}: add a case of bad input to BAD in {files.__file__}")
     bad = files.BAD[name]
     with pytest.raises(bad.error, match=bad.says):  # as it is opened, or where all of it is read into memory
-        taken(train_batches(open_data(bad.config(name), seed=0), batch=4, first=0, seed=0).take(1))
+        join(train_batches(open_data(bad.config(name), seed=0), batch=4, first=0, seed=0).take(1))
 
 
 @pytest.mark.parametrize("name", NEEDS_FILES)

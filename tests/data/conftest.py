@@ -12,13 +12,16 @@ import tensorflow as tf
 
 from accumtrain.data import pipeline
 from accumtrain.data.config import FolderConfig, TfdsConfig, TfrecordConfig
+from accumtrain.data.open_data import explain_input_error
+from accumtrain.data.pipeline import eval_batches
+from accumtrain.data.source import Dataset
 
 PLAIN: dict[str, Any] = {"augment": "none", "image_size": None, "mean": [0.0], "std": [1.0]}
 
 
 @pytest.fixture(autouse=True)
 def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Keeps caches out of the home directory."""
+    """Keep caches out of the home directory."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -36,9 +39,31 @@ def picture(number: int, height: int = 6, width: int = 6) -> np.ndarray:
     return image
 
 
+def join(batches: tf.data.Dataset) -> dict[str, np.ndarray]:
+    """Return all batches, put together."""
+    elements = list(batches.as_numpy_iterator())
+    return {key: np.concatenate([element[key] for element in elements]) for key in elements[0]}
+
+
+def read_pictures(data: Dataset, split: str) -> dict[int, int]:
+    """Return the label of each picture of a split by its number, in the order of the split."""
+    batch = join(eval_batches(data, batch=data.splits[split].size, split=split))
+    found = np.rint(batch["image"][:, 0, 0, 0] * 255).astype(int).tolist()
+    return dict(zip(found, batch["label"].tolist(), strict=True))
+
+
+def read_explained(data: Dataset, batches: tf.data.Dataset) -> None:
+    """Read all batches. Raise the error of a running pipeline in the user's words."""
+    with pytest.raises(tf.errors.OpError) as failure:
+        list(batches)
+    explained = explain_input_error(failure.value, data)
+    assert explained is not None
+    raise explained
+
+
 @pytest.fixture
 def make_folder(tmp_path: Path) -> Callable[..., Path]:
-    """Writes `count` PNG pictures for each class, numbered in the order of the sorted paths."""
+    """Write `count` PNG pictures for each class, numbered in the order of the sorted paths."""
 
     def make(name: str = "photos", classes: tuple[str, ...] = ("ant", "bee"), count: int = 5, **size: int) -> Path:
         for label, kind in enumerate(classes):
@@ -78,7 +103,7 @@ def example(features: dict[str, Value | list[Value]]) -> bytes:
 
 @pytest.fixture
 def make_shards(tmp_path: Path) -> Callable[..., list[Path]]:
-    """Writes TFRecord shards with `counts` examples each; labels go round 0..2, pictures are numbered on."""
+    """Write TFRecord shards with `counts` examples each; labels go round 0..2, pictures are numbered on."""
 
     def make(prefix: str, counts: tuple[int, ...] = (4, 0, 3), **changes: bytes | int) -> list[Path]:
         paths, number = [], 0
@@ -92,6 +117,13 @@ def make_shards(tmp_path: Path) -> Callable[..., list[Path]]:
         return paths
 
     return make
+
+
+@pytest.fixture
+def shards(make_shards: Callable[..., list[Path]]) -> list[Path]:
+    """The shards to train on. There are as many to test on."""
+    make_shards("test")
+    return make_shards("train")
 
 
 @pytest.fixture
@@ -149,7 +181,7 @@ def tiny_pictures() -> Any:
 
 @pytest.fixture
 def prepare_tfds(tiny_pictures: Any, tmp_path: Path) -> Callable[..., TfdsConfig]:
-    """Prepares the tiny data set in a file format, three shards a split; gives the config that reads it."""
+    """Prepare the tiny data set in a file format, three shards a split. Return the config that reads it."""
     import tensorflow_datasets as tfds
 
     def prepare(file_format: str, **changes: object) -> TfdsConfig:

@@ -39,7 +39,7 @@ def replaced(content: bytes, at: int, new: bytes) -> bytes:
     return content[:at] + new + content[at + len(new) :]
 
 
-# --- images -------------------------------------------------------------------------------------------------------
+# ---- images ----
 
 
 def chunk(name: bytes, content: bytes) -> bytes:
@@ -154,7 +154,7 @@ def write_images(folder: Path) -> list[str]:
     return [*named, *OTHER_IMAGES]
 
 
-# --- arrays -------------------------------------------------------------------------------------------------------
+# ---- arrays ----
 
 
 def npy(header: str, content: bytes = b"", version: bytes = b"\x01\x00") -> bytes:
@@ -198,31 +198,20 @@ HEADERS = {
 }
 
 
-def member(content: bytes) -> Callable[[Path], None]:
-    """Writes a file whose images are `content`."""
-
+def pack(images: bytes, labels: bytes = LABELS) -> Callable[[Path], None]:
     def write(file: Path) -> None:
         with zipfile.ZipFile(file, "w") as packed:
-            packed.writestr("images.npy", content)
-            packed.writestr("labels.npy", LABELS)
-
-    return write
-
-
-def with_labels(content: bytes) -> Callable[[Path], None]:
-    def write(file: Path) -> None:
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
-            packed.writestr("images.npy", PIXELS)
-            packed.writestr("labels.npy", content)
+            packed.writestr("images.npy", images)
+            packed.writestr("labels.npy", labels)
 
     return write
 
 
 def changed(at: int, new: bytes) -> Callable[[Path], None]:
-    """Writes a whole file, then changes bytes of its directory, counted from where it begins."""
+    """Write a whole file, then change bytes of its directory, counted from its beginning."""
 
     def write(file: Path) -> None:
-        member(PIXELS)(file)
+        pack(PIXELS)(file)
         content = file.read_bytes()
         file.write_bytes(replaced(content, content.index(b"PK\x01\x02") + at, new))
 
@@ -230,19 +219,21 @@ def changed(at: int, new: bytes) -> Callable[[Path], None]:
 
 
 NPZ: dict[str, Callable[[Path], None]] = {
-    **{f"header of {name}": member(npy(header, bytes(648))) for name, header in HEADERS.items()},
-    "format 3": member(npy(described("(6, 6, 6, 3)"), bytes(648), b"\x03\x00")),
-    "format 9": member(npy(described("(6, 6, 6, 3)"), bytes(648), b"\x09\x09")),
-    "a header of 4 GB": member(b"\x93NUMPY\x02\x00\xff\xff\xff\xff"),
-    "no header": member(b"\x93NUMP"),
-    "nothing": member(b""),
-    "half of the pixels": member(PIXELS[: len(PIXELS) // 2]),
-    "labels without number": with_labels(array(np.full(6, np.nan))),
-    "infinite labels": with_labels(array(np.array([0, 1, np.inf, 0, 1, 0]))),
-    "the largest label": with_labels(array(np.full(6, 2**64 - 1, np.uint64))),
-    "no labels": with_labels(array(np.zeros(0, int))),
-    "labels without columns": with_labels(array(np.zeros([6, 0]))),
-    "a single label": with_labels(array(np.int64(3))),
+    **{f"header of {name}": pack(npy(header, bytes(648))) for name, header in HEADERS.items()},
+    "format 3": pack(npy(described("(6, 6, 6, 3)"), bytes(648), b"\x03\x00")),
+    "format 9": pack(npy(described("(6, 6, 6, 3)"), bytes(648), b"\x09\x09")),
+    "a header of 4 GB": pack(b"\x93NUMPY\x02\x00\xff\xff\xff\xff"),
+    "no header": pack(b"\x93NUMP"),
+    "nothing": pack(b""),
+    "a text": pack(b"a text and no array"),
+    "more than there is": pack(npy(described("(1000000000, 64, 64)")), npy(described("(1000000000,)"))),
+    "half of the pixels": pack(PIXELS[: len(PIXELS) // 2]),
+    "labels without number": pack(PIXELS, array(np.full(6, np.nan))),
+    "infinite labels": pack(PIXELS, array(np.array([0, 1, np.inf, 0, 1, 0]))),
+    "the largest label": pack(PIXELS, array(np.full(6, 2**64 - 1, np.uint64))),
+    "no labels": pack(PIXELS, array(np.zeros(0, int))),
+    "labels without columns": pack(PIXELS, array(np.zeros([6, 0]))),
+    "a single label": pack(PIXELS, array(np.int64(3))),
     "another method": changed(10, b"\x63\0"),
     "encrypted": changed(8, b"\1\0"),
     "a wrong checksum": changed(16, b"\0\0\0\0"),
@@ -251,7 +242,7 @@ NPZ: dict[str, Callable[[Path], None]] = {
 }  # fmt: skip
 
 
-# --- records ------------------------------------------------------------------------------------------------------
+# ---- records ----
 
 
 def record(payload: bytes, length: int | None = None) -> bytes:

@@ -18,13 +18,13 @@ def stream(first: int, count: int, seed: int = 3) -> tuple[np.ndarray, np.ndarra
     return turn.numpy(), index.numpy()
 
 
-def test_each_block_holds_every_class_once() -> None:
+def test_each_block_holds_every_class_once():
     blocks = LABELS[stream(0, 400)[1]].reshape(-1, 4)
     assert (np.sort(blocks, axis=1) == np.arange(4)).all()
     assert len(np.unique(blocks, axis=0)) > 10, "in orders of their own"
 
 
-def test_a_class_has_shuffled_passes() -> None:
+def test_a_class_has_shuffled_passes():
     turn, index = stream(0, 4 * 17 * 3)
     own = LABELS[index] == 1
     passes = index[own].reshape(3, 17)
@@ -33,12 +33,12 @@ def test_a_class_has_shuffled_passes() -> None:
     assert not np.array_equal(passes[0], passes[1])
 
 
-def test_it_can_be_entered_anywhere_and_depends_on_the_seed() -> None:
+def test_it_can_be_entered_anywhere_and_depends_on_the_seed():
     np.testing.assert_array_equal(stream(0, 90)[1][37:], stream(37, 53)[1])
     assert not np.array_equal(stream(0, 90)[1], stream(0, 90, seed=4)[1])
 
 
-def test_sizes_as_tensors_permute_as_numbers_do() -> None:
+def test_sizes_as_tensors_permute_as_numbers_do():
     place = tf.range(40, dtype=tf.int64)
     for size in (1, 2, 15, 16, 17, 40):
         key = hash64(ORDER, 5, place // size)
@@ -46,7 +46,7 @@ def test_sizes_as_tensors_permute_as_numbers_do() -> None:
         np.testing.assert_array_equal(by_number, permute(place % size, tf.fill([40], tf.constant(size, tf.int64)), key))
 
 
-def test_labels_are_read_once_in_order() -> None:
+def test_labels_are_read_once_in_order():
     split = ArraySplit(np.zeros([27, 2, 2, 1], np.uint8), LABELS)
     assert class_counts(split, 6) == [5, 17, 4, 1, 0, 0]
     assert split.known_labels is not None
@@ -54,7 +54,7 @@ def test_labels_are_read_once_in_order() -> None:
     assert sum(class_counts(open_data(DigitsConfig(), 0).train, 10)) == 1437
 
 
-def test_unreadable_examples_never_appear() -> None:
+def test_unreadable_examples_never_appear():
     labels = np.where(np.arange(27) % 5 == 0, UNREADABLE, LABELS)
     index = balanced_order(labels, 3)(tf.range(400, dtype=tf.int64))[1].numpy()
     readable = np.flatnonzero(labels != UNREADABLE)

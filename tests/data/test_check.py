@@ -1,10 +1,10 @@
-"""job=check: what is bad is named with its reason, and what is in both splits."""
+"""job=check: bad examples are named with their reasons, and images in both splits or two classes."""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from rich.console import Console
 
 from accumtrain import progress
 from accumtrain.data import check
+from accumtrain.data.check import scan_split
+from accumtrain.data.source import ArraySplit
 from accumtrain.errors import DataError
 
 ARGUMENTS = ("job=check", "run.name=one", "data=folder", "data.path=photos", "data.val_fraction=0")
@@ -26,7 +28,7 @@ def png(number: int, side: int = 6) -> bytes:
 
 
 @pytest.fixture
-def photos(tmp_path: Path) -> Path:
+def photos(tmp_path):
     """5 training and 2 test images of each of two classes."""
     for split, first, count in (("train", 0, 5), ("test", 50, 2)):
         for label, name in enumerate(("ant", "bee")):
@@ -41,7 +43,7 @@ def result(tmp_path: Path) -> dict[str, Any]:
     return json.loads((tmp_path / "runs" / "one" / "check.json").read_text())
 
 
-def test_a_clean_folder(photos: Path, command: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_clean_folder(photos, command, tmp_path):
     answer = command(*ARGUMENTS)
     assert answer.code == 0, answer.err
     assert result(tmp_path)["status"] == "completed"
@@ -56,7 +58,7 @@ def test_a_clean_folder(photos: Path, command: Callable[..., Any], tmp_path: Pat
     assert "0 test images are also in the training split" in answer.out
 
 
-def test_everything_bad_is_named(photos: Path, command: Callable[..., Any], tmp_path: Path) -> None:
+def test_everything_bad_is_named(photos, command, tmp_path):
     (photos / "train/ant/0.png").write_bytes(b"")
     (photos / "train/ant/1.png").write_bytes(png(1)[:60])
     (photos / "train/bee/4.png").write_bytes(png(14, side=9))
@@ -78,18 +80,18 @@ def test_everything_bad_is_named(photos: Path, command: Callable[..., Any], tmp_
         },
         {"split": "test", "name": "photos/test/bee/1.png", "reason": "has no PNG, JPEG, WebP or BMP inside"},
     ]
-    for each in found["bad"]["examples"]:
-        assert f"{each['name']} {each['reason']}" in answer.out
+    for example in found["bad"]["examples"]:
+        assert f"{example['name']} {example['reason']}" in answer.out
 
 
-def test_images_of_many_sizes(photos: Path, command: Callable[..., Any], tmp_path: Path) -> None:
+def test_images_of_many_sizes(photos, command, tmp_path):
     for number, side in enumerate((3, 7, 8, 9)):
         (photos / f"train/bee/{number}.png").write_bytes(png(number + 10, side))
     assert command(*ARGUMENTS, "data.image_size=6").code == 0
     assert result(tmp_path)["train"]["height"] == {"min": 3, "median": 6, "max": 9}
 
 
-def test_the_same_image_in_both_splits(photos: Path, command: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_same_image_in_both_splits(photos, command, tmp_path):
     (photos / "test/ant/1.png").write_bytes((photos / "train/bee/3.png").read_bytes())
     answer = command(*ARGUMENTS)
     assert answer.code == 0
@@ -100,7 +102,7 @@ def test_the_same_image_in_both_splits(photos: Path, command: Callable[..., Any]
     assert "photos/test/ant/1.png is photos/train/bee/3.png" in answer.out
 
 
-def test_one_image_in_two_classes(photos: Path, command: Callable[..., Any], tmp_path: Path) -> None:
+def test_one_image_in_two_classes(photos, command, tmp_path):
     (photos / "train/ant/copy.png").write_bytes((photos / "train/bee/3.png").read_bytes())
     (photos / "test/bee/copy.png").write_bytes((photos / "train/ant/1.png").read_bytes())
     answer = command(*ARGUMENTS)
@@ -117,7 +119,7 @@ def test_one_image_in_two_classes(photos: Path, command: Callable[..., Any], tmp
     assert "warning: 1 test images are also in the training split" in answer.err
 
 
-def test_a_jpeg_that_decodes_though_it_is_damaged(photos: Path, command: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_jpeg_that_decodes_though_it_is_damaged(photos, command, tmp_path):
     for name, damaged in (("good", False), ("damaged", True)):
         pixels = np.random.default_rng(3).integers(60, 120, [48, 48, 3], np.uint8)
         content = bytearray(tf.io.encode_jpeg(pixels, quality=95).numpy())
@@ -133,7 +135,7 @@ def test_a_jpeg_that_decodes_though_it_is_damaged(photos: Path, command: Callabl
     assert result(tmp_path)["train"]["classes"]["ant"] == 6
 
 
-def test_the_same_array_in_both_splits(command: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_same_array_in_both_splits(command, tmp_path):
     images = np.random.default_rng(0).integers(0, 256, [6, 4, 4], np.uint8)
     labels = np.arange(6) % 2
     np.savez(tmp_path / "mine.npz", images=images, labels=labels, test_images=images[4:], test_labels=labels[4:])
@@ -144,10 +146,28 @@ def test_the_same_array_in_both_splits(command: Callable[..., Any], tmp_path: Pa
     ]
 
 
-def test_the_tables_are_short(
-    photos: Path, command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(check, "SHOWN", 1)
+def test_arrays_are_looked_at_one_by_one():
+    images = np.arange(70 * 4, dtype=np.float32).reshape(70, 2, 2, 1) / 280
+    labels = np.arange(70) % 2
+    images[40, 1, 0] = np.nan
+    images[50] = images[3]
+    labels[60] = 2
+    reported: list[int] = []
+    statistics = scan_split(ArraySplit(images, labels), "train", 2, reported.append)
+    assert [(bad.name, bad.reason) for bad in statistics.bad] == [
+        ("train example 40", "has pixels that are not finite"),
+        ("train example 60", "has label 2, classes are 0..1"),
+    ]
+    assert statistics.labels == {0: 33, 1: 35}
+    assert statistics.sizes == Counter({(2, 2): 68})
+    assert [found for found in statistics.contents.values() if len(found) > 1] == [
+        [("train example 3", 1), ("train example 50", 0)]
+    ]
+    assert sum(reported) == 70
+
+
+def test_the_tables_are_short(photos, command, tmp_path, monkeypatch):
+    monkeypatch.setattr(check, "_SHOWN", 1)
     for number in range(3):
         (photos / f"train/ant/{number}.png").write_bytes(b"")
     answer = command(*ARGUMENTS)
@@ -156,7 +176,7 @@ def test_the_tables_are_short(
     assert len(result(tmp_path)["bad"]["examples"]) == 3
 
 
-def test_a_terminal_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_how_far_it_is(monkeypatch):
     text = io.StringIO()
     monkeypatch.setattr(progress, "stdout", lambda: Console(file=text, force_terminal=True, width=80))
     with progress.counting("reading train", 2000) as report:

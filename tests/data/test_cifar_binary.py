@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ def record(number: int, *labels: int) -> bytes:
 
 
 @pytest.fixture
-def cifar10(tmp_path: Path) -> Path:
+def cifar10(tmp_path):
     for batch in range(1, 6):
         numbers = range(batch * 4, batch * 4 + 4)
         content = b"".join(record(number, number % 10) for number in numbers)
@@ -30,7 +29,7 @@ def cifar10(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def cifar100(tmp_path: Path) -> Path:
+def cifar100(tmp_path):
     (tmp_path / "train.bin").write_bytes(b"".join(record(number, 19, number * 9) for number in range(12)))
     (tmp_path / "test.bin").write_bytes(record(100, 19, 7))
     return tmp_path
@@ -40,7 +39,7 @@ def config(folder: Path) -> CifarBinaryConfig:
     return CifarBinaryConfig(path=str(folder), augment="none", mean=[0.0], std=[1.0])
 
 
-def test_cifar_10(cifar10: Path) -> None:
+def test_cifar_10(cifar10):
     names = [f"kind{number}" for number in range(10)]
     (cifar10 / "batches.meta.txt").write_text("\n".join(names) + "\n\n")
     data = open_data(config(cifar10), seed=0)
@@ -52,7 +51,7 @@ def test_cifar_10(cifar10: Path) -> None:
         np.testing.assert_array_equal(np.rint(batch["image"][place] * 255), picture(number, 32, 32))
 
 
-def test_cifar_100_has_its_fine_labels(cifar100: Path) -> None:
+def test_cifar_100_has_its_fine_labels(cifar100):
     data = open_data(config(cifar100), seed=0)
     assert (data.num_classes, data.class_names, data.train.size) == (100, [], 12)
     (batch,) = eval_batches(data, batch=12, split="train")
@@ -60,7 +59,7 @@ def test_cifar_100_has_its_fine_labels(cifar100: Path) -> None:
     np.testing.assert_array_equal(np.rint(batch["image"][11] * 255), picture(11, 32, 32))
 
 
-def test_another_byte_is_another_fingerprint(cifar10: Path) -> None:
+def test_another_byte_is_another_fingerprint(cifar10):
     before = open_data(config(cifar10), seed=0).fingerprint
     content = bytearray((cifar10 / "test_batch.bin").read_bytes())
     content[-1] ^= 1
@@ -71,14 +70,6 @@ def test_another_byte_is_another_fingerprint(cifar10: Path) -> None:
 def cut(folder: Path) -> None:
     file = folder / "data_batch_3.bin"
     file.write_bytes(file.read_bytes()[:-1])
-
-
-def other_label(folder: Path) -> None:
-    (folder / "data_batch_2.bin").write_bytes(record(1, 10))
-
-
-def empty(folder: Path) -> None:
-    (folder / "test_batch.bin").write_bytes(b"")
 
 
 def no_test(folder: Path) -> None:
@@ -95,10 +86,6 @@ def nothing(folder: Path) -> None:
     no_train(folder)
 
 
-def both(folder: Path) -> None:
-    (folder / "train.bin").write_bytes(record(1, 1, 1))
-
-
 def directory(folder: Path) -> None:
     no_test(folder)
     (folder / "test_batch.bin").mkdir()
@@ -111,22 +98,25 @@ def directory(folder: Path) -> None:
             cut,
             r"data_batch_3.bin has 12291 bytes, no multiple of the 3,073 of a record \(1 of labels and 3,072 of pixels",
         ),
-        (other_label, r"data_batch_2.bin holds label 10, classes of CIFAR-10 are 0\.\.9"),
-        (empty, r"test_batch.bin is empty: unpack"),
+        (
+            lambda folder: (folder / "data_batch_2.bin").write_bytes(record(1, 10)),
+            r"data_batch_2.bin holds label 10, classes of CIFAR-10 are 0\.\.9",
+        ),
+        (lambda folder: (folder / "test_batch.bin").write_bytes(b""), r"test_batch.bin is empty: unpack"),
         (no_test, r"lacks test_batch.bin: unpack"),
         (no_train, r"lacks data_batch_\*.bin: unpack"),
         (nothing, r"has the files of neither data set: give a folder with data_batch_\*.bin"),
-        (both, r"has the files of both data sets"),
+        (lambda folder: (folder / "train.bin").write_bytes(record(1, 1, 1)), r"has the files of both data sets"),
         (directory, r"test_batch.bin is a directory"),
     ],
 )
-def test_refused(cifar10: Path, damage: Callable[[Path], None], message: str) -> None:
+def test_refused(cifar10, damage, message):
     damage(cifar10)
     with pytest.raises(DataError, match=message):
         open_data(config(cifar10), seed=0)
 
 
-def test_records_of_one_data_set_in_files_of_the_other(cifar100: Path) -> None:
+def test_records_of_one_data_set_in_files_of_the_other(cifar100):
     (cifar100 / "train.bin").write_bytes(record(1, 1))
     with pytest.raises(DataError, match=r"3,074 of a record.* must be the binary version of CIFAR-100"):
         open_data(config(cifar100), seed=0)

@@ -11,7 +11,7 @@ from accumtrain.data.pipeline import eval_batches
 from accumtrain.data.sources import builtin
 
 
-def test_split_is_fixed_and_stratified() -> None:
+def test_split_is_fixed_and_stratified():
     source = builtin.open_digits(DigitsConfig(), 0)
     train, test = source.train, source.test
     assert (train.size, test.size, test.image_shape) == (1437, 360, (8, 8, 1))
@@ -22,7 +22,7 @@ def test_split_is_fixed_and_stratified() -> None:
     assert images.numpy().max() == 16
 
 
-def test_splits_share_no_example() -> None:
+def test_splits_share_no_example():
     source = builtin.open_digits(DigitsConfig(), 0)
     train, test = (
         {image.tobytes() for image in split.read(tf.range(split.size, dtype=tf.int64))[0].numpy()}
@@ -31,14 +31,14 @@ def test_splits_share_no_example() -> None:
     assert not train & test
 
 
-def test_sixteen_is_one() -> None:
+def test_sixteen_is_one():
     data = open_data(DigitsConfig(augment="none", image_size=None, mean=[0.0], std=[1.0]), seed=0)
     image = next(iter(eval_batches(data, batch=360)))["image"].numpy()
     assert (image.min(), image.max()) == (0.0, 1.0)
     np.testing.assert_array_equal(np.unique(image), np.arange(17) / 16)
 
 
-def test_attribution_is_shipped() -> None:
+def test_attribution_is_shipped():
     folder = Path(builtin.__file__).with_name("digits")
     assert "CC BY 4.0" in (folder / "ATTRIBUTION.txt").read_text()
     assert (folder / "digits.npz").stat().st_size < 60_000

@@ -1,9 +1,7 @@
-"""What a continued run compares: another content has another fingerprint."""
+"""Fingerprints, which a continued run compares: another content has another one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,53 +13,32 @@ from accumtrain.data.config import SOURCES, NpzConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.source import ArraySplit, Source, hash_texts
 
-MakeFolder = Callable[..., Path]
-Make = Callable[..., Any]
-
 
 def changed(before: Any, after: Any) -> list[str]:
-    """The keys whose values differ."""
+    """Return the keys whose values differ."""
     assert before.keys() == after.keys()
     return [key for key in before if before[key] != after[key]]
 
 
-def test_the_parts_of_a_digest_are_apart() -> None:
+def test_the_parts_of_a_digest_are_apart():
     assert hash_texts(["ab", "c"]) != hash_texts(["a", "bc"]) != hash_texts(["abc"]) != hash_texts([])
-
-
-def rename_a_class(root: Path) -> None:
-    (root / "ant").rename(root / "cat")  # labels swap
-
-
-def delete(root: Path) -> None:
-    (root / "bee" / "00.png").unlink()
-
-
-def add(root: Path) -> None:
-    (root / "bee" / "new.png").write_bytes((root / "bee" / "00.png").read_bytes())
-
-
-def move(root: Path) -> None:
-    (root / "bee" / "00.png").rename(root / "ant" / "moved.png")
-
-
-def rename(root: Path) -> None:
-    (root / "bee" / "00.png").rename(root / "bee" / "zz.png")  # the order changes
 
 
 @pytest.mark.parametrize(
     ("change", "keys"),
     [
-        (rename_a_class, {"data.classes", "data.train.files", "data.test.files"}),
-        (delete, {"data.train.examples", "data.train.files"}),
-        (add, {"data.train.examples", "data.train.files"}),
-        (move, {"data.train.files"}),
-        (rename, {"data.train.files"}),
+        (lambda root: (root / "ant").rename(root / "cat"), {"data.classes", "data.train.files", "data.test.files"}),
+        (lambda root: (root / "bee" / "00.png").unlink(), {"data.train.examples", "data.train.files"}),
+        (
+            lambda root: (root / "bee" / "new.png").write_bytes((root / "bee" / "00.png").read_bytes()),
+            {"data.train.examples", "data.train.files"},
+        ),
+        (lambda root: (root / "bee" / "00.png").rename(root / "ant" / "moved.png"), {"data.train.files"}),
+        (lambda root: (root / "bee" / "00.png").rename(root / "bee" / "zz.png"), {"data.train.files"}),
     ],
+    ids=["a class renamed, so labels swap", "deleted", "added", "moved", "renamed, so the order changes"],
 )
-def test_a_changed_folder(
-    make_folder: MakeFolder, folder_config: Make, change: Callable[[Path], None], keys: set[str]
-) -> None:
+def test_a_changed_folder(make_folder, folder_config, change, keys):
     root = make_folder(count=10)
     before = open_data(folder_config(root), seed=0).fingerprint
     assert before["data.classes"] == ["ant", "bee"]
@@ -69,9 +46,7 @@ def test_a_changed_folder(
     assert keys <= set(changed(before, open_data(folder_config(root), seed=0).fingerprint))
 
 
-def test_other_shards(make_shards: Make, tfrecord_config: Make) -> None:
-    shards = make_shards("train")
-    make_shards("test")
+def test_other_shards(shards, tfrecord_config):
     before = open_data(tfrecord_config(), seed=0).fingerprint
     shards[0].rename(shards[0].with_name("train-5"))  # the order changes
     again = open_data(tfrecord_config(), seed=0).fingerprint
@@ -82,7 +57,7 @@ def test_other_shards(make_shards: Make, tfrecord_config: Make) -> None:
     assert changed(again, more) == ["data.train.examples", "data.train.shards"]
 
 
-def test_another_slice_of_a_prepared_data_set(prepare_tfds: Make) -> None:
+def test_another_slice_of_a_prepared_data_set(prepare_tfds):
     before = open_data(prepare_tfds("tfrecord", train_split="train[:10]"), seed=0).fingerprint
     assert before["data.version"] == "tiny_pictures/1.0.0"
     assert before["data.classes"] == 3, "its classes have no names"
@@ -91,7 +66,7 @@ def test_another_slice_of_a_prepared_data_set(prepare_tfds: Make) -> None:
 
 
 @pytest.mark.parametrize("name", ["images", "labels"])
-def test_another_value_in_an_array(tmp_path: Path, name: str) -> None:
+def test_another_value_in_an_array(tmp_path, name):
     arrays = {"images": np.full([8, 4, 4], 9, np.uint8), "labels": np.arange(8) % 2}
     config = NpzConfig(path=str(tmp_path / "mine.npz"))
     np.savez(config.path, **arrays)
@@ -103,7 +78,7 @@ def test_another_value_in_an_array(tmp_path: Path, name: str) -> None:
     assert changed(before, open_data(config, seed=0).fingerprint) == ["data.arrays"]
 
 
-def test_a_source_of_ones_own_may_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_of_ones_own_may_have_none(monkeypatch):
     monkeypatch.setattr(SOURCES, "rows", dict(SOURCES.rows))
     split = ArraySplit(np.zeros([4, 2, 2, 1]), np.arange(4) % 2)
     register_data("plain", lambda config, seed: Source(split, split, 2))

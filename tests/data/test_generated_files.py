@@ -7,11 +7,8 @@ import random
 import resource
 import struct
 import zlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import google_crc32c
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -23,8 +20,8 @@ from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches
 from accumtrain.data.source import Dataset
 from accumtrain.errors import DataError
+from tests.data.hostile import record as as_record
 
-MakeConfig = Callable[..., Any]
 MB = 2**20
 MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16", "CMYK")
 FORMATS = {  # PNG of the others
@@ -78,15 +75,15 @@ def damaged(content: bytes, draw: random.Random) -> bytes:
 
 
 def read_all(data: Dataset) -> tuple[int, int]:
-    """Reads both splits as training and as job=check do. Returns how many examples are good, and how many bad."""
+    """Read both splits as training and as job=check do. Return the numbers of good and of bad examples."""
     good = bad = 0
     for name, split in (("train", data.train), ("test", data.test)):
-        census = scan_split(split, name, data.num_classes, lambda more: None)
+        statistics = scan_split(split, name, data.num_classes, lambda more: None)
         weights = np.concatenate([batch["weight"] for batch in eval_batches(data, batch=7, split=name)])
-        assert all(each.name and each.reason for each in census.bad)
-        assert sum(census.labels.values()) + len(census.bad) == split.size
-        assert weights.sum() == sum(census.labels.values()), "both read the same examples"
-        good, bad = good + sum(census.labels.values()), bad + len(census.bad)
+        assert all(bad.name and bad.reason for bad in statistics.bad)
+        assert sum(statistics.labels.values()) + len(statistics.bad) == split.size
+        assert weights.sum() == sum(statistics.labels.values()), "both read the same examples"
+        good, bad = good + sum(statistics.labels.values()), bad + len(statistics.bad)
     return good, bad
 
 
@@ -96,7 +93,7 @@ def peak_bytes() -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("resident_bytes", [2**24, 0], ids=["in memory", "streamed"])
-def test_images(tmp_path: Path, folder_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, resident_bytes: int):
+def test_images(tmp_path, folder_config, monkeypatch, resident_bytes):
     monkeypatch.setattr(pipeline, "RESIDENT_BYTES", resident_bytes)
     draw = random.Random(resident_bytes)
     for number in range(IMAGES):
@@ -115,28 +112,19 @@ def test_images(tmp_path: Path, folder_config: MakeConfig, monkeypatch: pytest.M
         list(eval_batches(open_data(folder_config(tmp_path / "photos", image_size=8), seed=0), batch=7, split="train"))
 
 
-def with_checksums(payload: bytes) -> bytes:
-    """A record of a TFRecord file."""
-
-    def masked(text: bytes) -> bytes:
-        value = google_crc32c.value(text)
-        return struct.pack("<I", ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
-    length = struct.pack("<Q", len(payload))
-    return length + masked(length) + payload + masked(payload)
-
-
 def payloads(file: Path) -> list[bytes]:
     return [record.numpy() for record in tf.data.TFRecordDataset(str(file))]
 
 
-def test_records_that_are_no_examples(make_shards: Callable, tfrecord_config: MakeConfig):
+def test_records_that_are_no_examples(make_shards, tfrecord_config):
     """Their checksums are right. A label or a feature that is not there is never skipped: the remedy is another one."""
     (train,) = make_shards("train", (150,))
     make_shards("test", (4,))
     draw = random.Random(1)
-    records = [each if number % 10 == 0 else damaged(each, draw) for number, each in enumerate(payloads(train))]
-    train.write_bytes(b"".join(map(with_checksums, records)))
+    records = [
+        payload if number % 10 == 0 else damaged(payload, draw) for number, payload in enumerate(payloads(train))
+    ]
+    train.write_bytes(b"".join(map(as_record, records)))
     config = tfrecord_config(image_size=8, on_error="skip")
     before = peak_bytes()
     data = open_data(config, seed=0)
@@ -146,7 +134,7 @@ def test_records_that_are_no_examples(make_shards: Callable, tfrecord_config: Ma
         list(eval_batches(data, batch=7, split="train"))
     left_out = {int(bad.name.split()[1]) for bad in wrong}
     left = [record for number, record in enumerate(records) if number not in left_out]
-    train.write_bytes(b"".join(map(with_checksums, left)))
+    train.write_bytes(b"".join(map(as_record, left)))
     good, bad = read_all(open_data(config, seed=0))
     assert peak_bytes() - before < 256 * MB
     assert good + bad == len(left) + 4
@@ -155,7 +143,7 @@ def test_records_that_are_no_examples(make_shards: Callable, tfrecord_config: Ma
 
 
 @pytest.mark.slow
-def test_damaged_shards(make_shards: Callable, tfrecord_config: MakeConfig):
+def test_damaged_shards(make_shards, tfrecord_config):
     """No damage of a file is ever read as another example: what is not as it was written is an error."""
     (train,) = make_shards("train", (6,))
     make_shards("test", (2,))

@@ -1,51 +1,40 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.data.config import FolderConfig
 from accumtrain.data.open_data import explain_input_error, open_data
-from accumtrain.data.pipeline import eval_batches, train_batches
+from accumtrain.data.pipeline import train_batches
 from accumtrain.data.sources.folder import list_all
 from accumtrain.errors import DataError
-
-MakeFolder = Callable[..., Path]
-MakeConfig = Callable[..., FolderConfig]
+from tests.data.conftest import read_explained, read_pictures
 
 
-def numbers(data, split: str) -> dict[int, int]:  # type: ignore[no-untyped-def]
-    """From the number in each picture's first pixel to its label."""
-    (element,) = eval_batches(data, batch=getattr(data, split).size, split=split)
-    found = np.rint(element["image"][:, 0, 0, 0] * 255).astype(int).tolist()
-    return dict(zip(found, element["label"].numpy().tolist(), strict=True))
-
-
-def test_class_folders_are_split_by_fraction(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+def test_class_folders_are_split_by_fraction(make_folder, folder_config):
     data = open_data(folder_config(make_folder(classes=("b", "c", "a"), count=10)), seed=0)
-    train, test = numbers(data, "train"), numbers(data, "test")
+    train, test = read_pictures(data, "train"), read_pictures(data, "test")
     assert (data.num_classes, data.image_shape, data.notes) == (3, (6, 6, 3), [])
     assert np.bincount(list(test.values())).tolist() == [2, 2, 2]
     names = "bca"
     assert train | test == {number: sorted(names).index(names[number // 10]) for number in range(30)}
     again = open_data(folder_config(make_folder("copy", classes=("b", "c", "a"), count=10)), seed=5)
-    assert numbers(again, "test") == test
+    assert read_pictures(again, "test") == test
 
 
 @pytest.mark.parametrize(
     ("second", "split"), [("test", "test"), ("val", "val"), ("valid", "val"), ("validation", "val")]
 )
-def test_folders_of_splits(make_folder: MakeFolder, folder_config: MakeConfig, second: str, split: str) -> None:
+def test_folders_of_splits(make_folder, folder_config, second, split):
     root = make_folder("photos/train").parent
     make_folder(f"photos/{second}", count=2)
     data = open_data(folder_config(root), seed=0)
     assert data.splits.keys() == {"train", split}
-    assert numbers(data, "train") == {number: number // 5 for number in range(10)}
-    assert numbers(data, split) == {number: number // 2 for number in range(4)}
+    assert read_pictures(data, "train") == {number: number // 5 for number in range(10)}
+    assert read_pictures(data, split) == {number: number // 2 for number in range(4)}
 
 
 @pytest.mark.parametrize(
@@ -63,23 +52,19 @@ def test_folders_of_splits(make_folder: MakeFolder, folder_config: MakeConfig, s
         ("trainset", "validation-data", "val"),
     ],
 )
-def test_the_names_of_splits_are_no_classes(
-    make_folder: MakeFolder, folder_config: MakeConfig, train: str, second: str, split: str
-) -> None:
+def test_the_names_of_splits_are_no_classes(make_folder, folder_config, train, second, split):
     root = make_folder(f"photos/{train}")
     make_folder(f"photos/{second}", count=2)
     data = open_data(folder_config(root.parent if train.startswith("images") else root.parents[train.count("/")]), 0)
     assert (data.class_names, data.splits.keys()) == (["ant", "bee"], {"train", split})
-    assert numbers(data, "train") == {number: number // 5 for number in range(10)}
-    assert numbers(data, split) == {number: number // 2 for number in range(4)}
+    assert read_pictures(data, "train") == {number: number // 5 for number in range(10)}
+    assert read_pictures(data, split) == {number: number // 2 for number in range(4)}
 
 
 @pytest.mark.parametrize(
     "classes", [("train", "plane"), ("valid", "invalid"), ("test", "dev set"), ("trains", "tests")]
 )
-def test_a_class_may_be_named_as_a_split(
-    make_folder: MakeFolder, folder_config: MakeConfig, classes: tuple[str, str]
-) -> None:
+def test_a_class_may_be_named_as_a_split(make_folder, folder_config, classes):
     root = make_folder(classes=(*classes, "boat"), count=3)
     assert open_data(folder_config(root), seed=0).class_names == sorted([*classes, "boat"])
 
@@ -100,15 +85,13 @@ def test_a_class_may_be_named_as_a_split(
         (("ant/train", "ant/test", "bee/train", "bee/test"), "make it the other way round, as test/ant/"),
     ],
 )
-def test_what_can_be_read_in_two_ways_is_refused(
-    make_folder: MakeFolder, folder_config: MakeConfig, folders: tuple[str, ...], message: str
-) -> None:
+def test_what_can_be_read_in_two_ways_is_refused(make_folder, folder_config, folders, message):
     root = make_folder(classes=folders, count=2)
     with pytest.raises(DataError, match=message):
         open_data(folder_config(root), seed=0)
 
 
-def test_both_readings_work_as_the_refusal_says(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+def test_both_readings_work_as_the_refusal_says(make_folder, folder_config):
     folders = ("first/ant", "first/bee", "second/ant", "second/bee")
     root = make_folder("splits", folders, count=3)
     (root / "first").rename(root / "train")
@@ -121,11 +104,11 @@ def test_both_readings_work_as_the_refusal_says(make_folder: MakeFolder, folder_
     assert open_data(folder_config(root), seed=0).class_names == ["first", "second"]
 
 
-def test_a_test_folder_without_labels(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+def test_a_test_folder_without_labels(make_folder, folder_config):
     root = make_folder("photos/train").parent
     make_folder("photos", classes=("test",), count=3)
-    data, alone = (open_data(folder_config(each), seed=0) for each in (root, root / "train"))
-    assert numbers(data, "test") == numbers(alone, "test")
+    data, alone = (open_data(folder_config(path), seed=0) for path in (root, root / "train"))
+    assert read_pictures(data, "test") == read_pictures(alone, "test")
     assert data.notes == [
         f"{root}/test/ has no labels, as its images are in no class folders, and is not read: "
         f"job=predict predict.input={root}/test is for it"
@@ -134,7 +117,7 @@ def test_a_test_folder_without_labels(make_folder: MakeFolder, folder_config: Ma
     assert open_data(folder_config(root), seed=0).splits.keys() == {"train", "val"}
 
 
-def test_all_images_whatever_split_they_are_in(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+def test_all_images_whatever_split_they_are_in(make_folder, folder_config):
     root = make_folder("photos/test", classes=("bee",), count=1).parent
     listing, _ = list_all(folder_config(root))
     assert {kind: len(images) for kind, images in listing.items()} == {"bee": 1}
@@ -143,27 +126,27 @@ def test_all_images_whatever_split_they_are_in(make_folder: MakeFolder, folder_c
     assert {kind: len(images) for kind, images in listing.items()} == {"ant": 2, "bee": 3}
 
 
-def test_other_folders_beside_the_splits_are_named(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+def test_other_folders_beside_the_splits_are_named(make_folder, folder_config):
     root = make_folder("photos/train").parent
     make_folder("photos/test")
     make_folder("photos", classes=("seg_pred",))
     assert open_data(folder_config(root), seed=0).notes == ["not read, as their names say no split: seg_pred"]
 
 
-def test_a_class_without_test_images(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+def test_a_class_without_test_images(make_folder, folder_config):
     root = make_folder("photos/train", classes=("ant", "bee", "cat")).parent
     make_folder("photos/test", classes=("bee", "cat"))
     data = open_data(folder_config(root), seed=0)
-    assert np.unique(list(numbers(data, "test").values())).tolist() == [1, 2]
+    assert np.unique(list(read_pictures(data, "test").values())).tolist() == [1, 2]
     assert data.notes == ["test/ has no images of ant"]
 
 
-def test_two_spellings_of_a_name_are_one_class(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+def test_two_spellings_of_a_name_are_one_class(make_folder, folder_config):
     composed, decomposed = "caf\u00e9", "cafe\u0301"
     root = make_folder("photos/train", classes=(composed, "cafz")).parent
     make_folder("photos/test", classes=(decomposed, "cafz"))
     data = open_data(folder_config(root), seed=0)
-    assert (data.class_names, np.bincount(list(numbers(data, "test").values())).tolist()) == (
+    assert (data.class_names, np.bincount(list(read_pictures(data, "test").values())).tolist()) == (
         ["cafz", composed],
         [5, 5],
     )
@@ -173,7 +156,7 @@ def test_two_spellings_of_a_name_are_one_class(make_folder: MakeFolder, folder_c
     assert np.bincount(open_data(folder_config(root), seed=0).train.known_labels).tolist() == [5, 8]
 
 
-def test_two_folders_of_one_split_are_refused(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+def test_two_folders_of_one_split_are_refused(make_folder, folder_config):
     root = make_folder("photos/train").parent
     make_folder("photos/val")
     make_folder("photos/valid")
@@ -181,17 +164,17 @@ def test_two_folders_of_one_split_are_refused(make_folder: MakeFolder, folder_co
         open_data(folder_config(root), seed=0)
 
 
-def test_jpeg_capital_suffix_and_grey(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+def test_jpeg_capital_suffix_and_grey(make_folder, folder_config):
     root = make_folder()
     grey = tf.constant(77, tf.uint8, [6, 6, 1])
     (root / "ant" / "photo.JPG").write_bytes(tf.io.encode_jpeg(grey, quality=100).numpy())
     (root / "ant" / "scan.Jpeg").write_bytes(tf.io.encode_png(grey).numpy())
     data = open_data(folder_config(root), seed=0)
     assert data.train.size + data.test.size == 12
-    assert {77: 0}.items() <= (numbers(data, "train") | numbers(data, "test")).items()
+    assert {77: 0}.items() <= (read_pictures(data, "train") | read_pictures(data, "test")).items()
 
 
-def test_other_files_are_counted_and_named(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+def test_other_files_are_counted_and_named(make_folder, folder_config):
     root = make_folder()
     (root / "ant" / "readme.txt").write_text("x")
     (root / "notes.md").write_text("x")
@@ -204,32 +187,13 @@ def test_other_files_are_counted_and_named(make_folder: MakeFolder, folder_confi
     )
 
 
-def test_small_sets_stay_in_memory_and_equal_the_streamed(
-    make_folder: MakeFolder, folder_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = open_data(folder_config(make_folder()), seed=0)
-    in_memory = next(iter(train_batches(data, batch=16, first=3, seed=0)))
-    monkeypatch.setattr("accumtrain.data.pipeline.RESIDENT_BYTES", 0)
-    streamed = next(iter(train_batches(data, batch=16, first=3, seed=0)))
-    for key in in_memory:
-        np.testing.assert_array_equal(in_memory[key], streamed[key])
-
-
-# --- what is refused when the folder is opened ------------------------------------------------------------------
-
-
-def break_nothing_there(root: Path) -> None:
-    root.rename(root.with_name("elsewhere"))
+# ---- what is refused when the folder is opened ----
 
 
 def break_one_class(root: Path) -> None:
     for file in (root / "bee").iterdir():
         file.unlink()
     (root / "bee").rmdir()
-
-
-def break_empty_class(root: Path) -> None:
-    (root / "cat").mkdir()
 
 
 def break_single_image(root: Path) -> None:
@@ -251,9 +215,9 @@ def break_train_alone(root: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (break_nothing_there, r"data.path=.*photos is not a directory"),
+        (lambda root: root.rename(root.with_name("elsewhere")), r"data.path=.*photos is not a directory"),
         (break_one_class, r"photos has 1 class folder"),
-        (break_empty_class, r"class folder .*cat holds no image, whose name ends in .png"),
+        (lambda root: (root / "cat").mkdir(), r"class folder .*cat holds no image, whose name ends in .png"),
         (break_single_image, r"class cat has a single image, .*cat/00.png"),
         (
             break_text_inside,
@@ -263,23 +227,21 @@ def break_train_alone(root: Path) -> None:
         (break_train_alone, r"if train is a class as ant, bee may be, give its folder another name"),
     ],
 )
-def test_refused(
-    make_folder: MakeFolder, folder_config: MakeConfig, damage: Callable[[Path], None], message: str
-) -> None:
+def test_refused(make_folder, folder_config, damage, message):
     root = make_folder()
     damage(root)
     with pytest.raises(DataError, match=message):
         open_data(folder_config(root), seed=0)
 
 
-def test_a_class_that_train_lacks_is_named(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+def test_a_class_that_train_lacks_is_named(make_folder, folder_config):
     root = make_folder("photos/train").parent
     make_folder("photos/test", classes=("ant", "cat"))
     with pytest.raises(DataError, match=r"photos/test has the class cat, which train/ lacks \(it has ant, bee\)"):
         open_data(folder_config(root), seed=0)
 
 
-# --- what turns up while reading --------------------------------------------------------------------------------
+# ---- what turns up while reading ----
 
 
 def truncate(file: Path) -> None:
@@ -298,13 +260,7 @@ def enlarge(file: Path) -> None:
         (Path.unlink, r"ant/03.png can't be read"),
     ],
 )
-def test_bad_file_is_named(
-    make_folder: MakeFolder,
-    folder_config: MakeConfig,
-    damage: Callable[[Path], None],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_bad_file_is_named(make_folder, folder_config, damage, message, monkeypatch):
     root = make_folder()
     data = open_data(folder_config(root), seed=0)
     damage(root / "ant" / "03.png")
@@ -313,22 +269,17 @@ def test_bad_file_is_named(
         train_batches(data, batch=8, first=0, seed=0)
 
     monkeypatch.setattr("accumtrain.data.pipeline.RESIDENT_BYTES", 0)
-    iterator = iter(train_batches(data, batch=8, first=0, seed=0))
-    with pytest.raises(tf.errors.OpError) as failure:
-        tf.function(lambda: next(iterator))()
-    explained = explain_input_error(failure.value, data)
-    assert explained is not None
     with pytest.raises(DataError, match=message):
-        raise explained
+        read_explained(data, train_batches(data, batch=8, first=0, seed=0).take(2))
 
 
-def test_errors_of_others_are_left_alone(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+def test_errors_of_others_are_left_alone(make_folder, folder_config):
     data = open_data(folder_config(make_folder()), seed=0)
     next(iter(train_batches(data, batch=8, first=0, seed=0)))
     assert explain_input_error(tf.errors.InvalidArgumentError(None, None, "NaN"), data) is None
 
 
-def test_images_of_many_sizes_are_resized(make_folder: MakeFolder, folder_config: MakeConfig) -> None:
+def test_images_of_many_sizes_are_resized(make_folder, folder_config):
     root = make_folder()
     enlarge(root / "ant" / "03.png")
     data = open_data(folder_config(root, image_size=5), seed=0)

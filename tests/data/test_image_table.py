@@ -1,4 +1,4 @@
-"""What a table of labels may look like, and what is refused of it."""
+"""Tables of labels: the forms that people have, and the tables that are refused."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ import tensorflow as tf
 
 from accumtrain.data.config import FolderConfig, TableConfig
 from accumtrain.data.open_data import open_data
-from accumtrain.data.pipeline import eval_batches
 from accumtrain.data.source import Dataset
 from accumtrain.errors import DataError
-from tests.data.conftest import PLAIN, picture
+from tests.data.conftest import PLAIN, picture, read_pictures
 
 COUNT = 12
 LABELS = ("ant", "bee", "caf\u00e9")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """Numbered pictures 000.png to 011.png in images/."""
     (tmp_path / "images").mkdir()
     for number in range(COUNT):
@@ -35,17 +34,14 @@ def label(number: int) -> str:
 
 def opened(folder: Path, text: str, *, name: str = "labels.csv", encoding: str = "utf-8", **keys: object) -> Dataset:
     (folder / name).write_bytes(text.encode(encoding))
-    return open_data(TableConfig(path=str(folder / name), **{**PLAIN, "val_fraction": 0.0, **keys}), seed=0)  # type: ignore[arg-type]
+    return open_data(TableConfig(path=str(folder / name), **{**PLAIN, "val_fraction": 0.0, **keys}), seed=0)
 
 
 def numbers(data: Dataset) -> dict[int, str]:
-    """From the number in each picture's first pixel to the name of its class."""
-    found = {}
-    for split in data.splits:
-        (batch,) = eval_batches(data, batch=data.splits[split].size, split=split)
-        pictured = np.rint(batch["image"][:, 0, 0, 0] * 255).astype(int).tolist()
-        found |= {number: data.class_names[each] for number, each in zip(pictured, batch["label"].numpy(), strict=True)}
-    return found
+    """Return the name of the class of each picture in any split by its number."""
+    return {
+        number: data.class_names[label] for split in data.splits for number, label in read_pictures(data, split).items()
+    }
 
 
 def table(row: Callable[[int], str], header: str = "") -> str:
@@ -59,6 +55,7 @@ def table(row: Callable[[int], str], header: str = "") -> str:
         (table(lambda n: f"images/{n:03}.png,{label(n)}"), {}),
         (table(lambda n: f"{n:03}.png;{label(n)}\r", "file;class\r"), {}),
         (table(lambda n: f"images/{n:03}\t{label(n)}"), {}),
+        (table(lambda n: f"images/{n:03}\t{label(n)}", "\r\n"), {}),
         (table(lambda n: f"{n:03}.png {label(n)}"), {}),
         (table(lambda n: f'{n},"{label(n)}",{n:03}', ",what,id"), {"image_column": "id", "label_column": "what"}),
         (table(lambda n: f"{n},{label(n)}, {n:03} ", ",what,id"), {"image_column": 3, "label_column": 2}),
@@ -72,7 +69,7 @@ def table(row: Callable[[int], str], header: str = "") -> str:
         ("\ufeff" + table(lambda n: f"{n:03},{label(n)}\n", "id,label"), {}),
     ],
 )
-def test_tables_that_people_have(folder: Path, text: str, keys: dict[str, object]) -> None:
+def test_tables_that_people_have(folder, text, keys):
     data = opened(folder, text, **keys)
     assert numbers(data) == {number: label(number) for number in range(COUNT)}
     assert data.class_names == list(LABELS)
@@ -80,7 +77,7 @@ def test_tables_that_people_have(folder: Path, text: str, keys: dict[str, object
     assert np.bincount(data.test.known_labels).tolist() == [1, 1, 1]
 
 
-def test_the_split_and_the_fingerprint_do_not_depend_on_the_place(folder: Path) -> None:
+def test_the_split_and_the_fingerprint_do_not_depend_on_the_place(folder):
     text = table(lambda n: f"{n:03},{label(n)}", "id,label")
     before = opened(folder, text)
     elsewhere = folder / "elsewhere"
@@ -93,7 +90,7 @@ def test_the_split_and_the_fingerprint_do_not_depend_on_the_place(folder: Path) 
     np.testing.assert_array_equal(after.test.known_labels, before.test.known_labels)
 
 
-def test_what_is_left_out_is_told(folder: Path) -> None:
+def test_what_is_left_out_is_told(folder):
     rows = [f"{number:03},{label(number)}" for number in range(COUNT - 3)]
     data = opened(folder, "\n".join(["id,label", *rows, rows[0], "009,", "010, "]))
     assert data.notes == [
@@ -118,6 +115,7 @@ def test_what_is_left_out_is_told(folder: Path) -> None:
         ("id,label\n000,ant", {"label_column": 1, "image_column": "id"}, r"both in column 1 \(id\); give two columns"),
         ("id,label\n000,ant\n001,bee\n000,bee", {}, "row 4 gives 000 the label bee, another row ant"),
         ("id,label\n000,ant\n001", {}, "row 3 has 1 columns, row 1 has 2: complete the row"),
+        ("\nid,label\n\n000,ant\n,\n001", {}, "row 6 has 1 columns, row 2 has 2: complete the row"),
         ("id,label\n000,ant\n001,ant", {}, "has the single class ant"),
         ("id,label\nx,ant\ny,bee", {}, r"none of the images that its column 1 \(id\) names is there, such as x, y: "),
         ("id,label\n000,ant\n001,bee\n002,bee", {}, r"class ant has a single image, .*000.png"),
@@ -129,12 +127,12 @@ def test_what_is_left_out_is_told(folder: Path) -> None:
         ("id,label\n000,ant\n001,ant\n002,bee\nx\0.png,bee", {}, "has no name that a file can have|can't be read as"),
     ],
 )
-def test_refused(folder: Path, text: str, keys: dict[str, object], message: str) -> None:
+def test_refused(folder, text, keys, message):
     with pytest.raises(DataError, match=message):
         opened(folder, text, **keys)
 
 
-def test_two_files_of_a_name_are_told_apart_by_paths(folder: Path) -> None:
+def test_two_files_of_a_name_are_told_apart_by_paths(folder):
     (folder / "more").mkdir()
     (folder / "more/000.png").write_bytes(tf.io.encode_png(picture(99)).numpy())
     with pytest.raises(
@@ -145,18 +143,18 @@ def test_two_files_of_a_name_are_told_apart_by_paths(folder: Path) -> None:
     assert numbers(data) == {number: label(number) for number in range(COUNT)}
 
 
-def test_another_encoding_is_named(folder: Path) -> None:
+def test_another_encoding_is_named(folder):
     with pytest.raises(DataError, match="is no text in UTF-8: save the table as CSV in UTF-8"):
         opened(folder, table(lambda n: f"{n:03},{label(n)}"), encoding="latin-1")
 
 
-def test_images_that_are_not_there_can_be_left_out(folder: Path) -> None:
+def test_images_that_are_not_there_can_be_left_out(folder):
     (folder / "images/004.png").unlink()
     data = opened(folder, table(lambda n: f"{n:03},{label(n)}", "id,label"), on_error="skip")
-    assert [each["name"] for each in data.skipped] == [str(folder / "004")]
+    assert [example["name"] for example in data.skipped] == [str(folder / "004")]
 
 
-def test_a_folder_points_to_its_table(folder: Path) -> None:
+def test_a_folder_points_to_its_table(folder):
     text = table(lambda n: f"{n:03},{label(n)}", "id,label")
     (folder / "labels.csv").write_text(text)
     for path in (folder, folder / "images"):

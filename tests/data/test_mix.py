@@ -1,4 +1,4 @@
-"""MixUp and CutMix: what is mixed, how much of it, and what becomes of the labels."""
+"""MixUp and CutMix: the mixed images, the shares, and the labels."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def mixed(mix: Mix) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 5.0])
-def test_shares_are_of_a_beta_distribution(alpha: float) -> None:
+def test_shares_are_of_a_beta_distribution(alpha):
     levels = _beta_levels(alpha)
     assert levels.mean() == pytest.approx(0.5)
     assert levels.var() == pytest.approx(1 / (4 * (2 * alpha + 1)), rel=1e-3)
     np.testing.assert_allclose(_beta_levels(1.0), (np.arange(4096) + 0.5) / 4096, rtol=1e-6)
 
 
-def test_mixup_is_a_weighted_mean() -> None:
+def test_mixup_is_a_weighted_mean():
     result = mixed(Mix(mixup=1.0))
     np.testing.assert_array_equal(
         result["image"], np.broadcast_to(result["share"][:, None, None, None], [4000, 6, 5, 2])
@@ -35,7 +35,7 @@ def test_mixup_is_a_weighted_mean() -> None:
     assert result["share"].mean() == pytest.approx(0.5, abs=0.02)
 
 
-def test_cutmix_takes_a_rectangle_and_its_share_is_what_is_left() -> None:
+def test_cutmix_takes_a_rectangle_and_its_share_is_what_is_left():
     result = mixed(Mix(cutmix=1.0))
     assert set(np.unique(result["image"])) == {0.0, 1.0}
     np.testing.assert_allclose(result["share"], result["image"].mean(axis=(1, 2, 3)), rtol=1e-6)
@@ -46,13 +46,13 @@ def test_cutmix_takes_a_rectangle_and_its_share_is_what_is_left() -> None:
         assert np.count_nonzero(np.diff(rows)) <= 2, "the rows are neighbours"
 
 
-def test_with_both_each_example_draws_one() -> None:
+def test_with_both_each_example_draws_one():
     image = mixed(Mix(mixup=1.0, cutmix=1.0))["image"]
     cut = np.isin(image, [0.0, 1.0]).all(axis=(1, 2, 3))
     assert cut.mean() == pytest.approx(0.5, abs=0.04)
 
 
-def test_another_example_that_cannot_be_read_has_no_part() -> None:
+def test_another_example_that_cannot_be_read_has_no_part():
     for mix in (Mix(mixup=1.0), Mix(cutmix=1.0)):
         result = mix(KEYS, dict(ONES), {**ZEROS, "weight": tf.zeros([4000])})
         assert (result["share"].numpy() == 1).all()

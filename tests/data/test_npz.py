@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from accumtrain.data.pipeline import eval_batches, train_batches
 from accumtrain.data.source import Dataset
 from accumtrain.data.stream import example_at
 from accumtrain.errors import DataError
+from tests.data.conftest import read_pictures
 
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.integers(0, 256, [20, 6, 8, 3], np.uint8)
@@ -31,10 +31,10 @@ VAL = {"val_images": IMAGES[4:7], "val_labels": LABELS[4:7]}
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Callable[..., NpzConfig]:
-    """Writes mine.npz; gives a configuration that reads it and leaves pixels in 0..1."""
+def write(tmp_path):
+    """Write mine.npz. Return a configuration that reads it and leaves pixels in 0..1."""
 
-    def save(arrays: dict[str, Any], **keys: Any) -> NpzConfig:
+    def save(arrays, **keys):
         np.savez(tmp_path / "mine.npz", **arrays)
         return NpzConfig(path=str(tmp_path / "mine.npz"), **{"mean": [0.0], "std": [1.0], "val_fraction": 0.0, **keys})
 
@@ -47,17 +47,16 @@ def whole(data: Dataset, split: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def numbers(data: Dataset, split: str) -> list[int]:
-    """Of each example the number of its image, after a look at its label."""
-    images, labels = whole(data, split)
-    found = np.rint(images[:, 0, 0, 0] * 255).astype(int)
-    np.testing.assert_array_equal(labels, LABELS[found])
-    return found.tolist()
+    """Return the number of each image, after a look at its label."""
+    found = read_pictures(data, split)
+    assert list(found.values()) == LABELS[list(found)].tolist()
+    return list(found)
 
 
-# --- from the file to a batch -----------------------------------------------------------------------------------
+# ---- from the file to a batch ----
 
 
-def test_positions_of_the_stream_give_the_images_of_the_file(write: Callable[..., NpzConfig]) -> None:
+def test_positions_of_the_stream_give_the_images_of_the_file(write):
     data = open_data(write({**MINE, **TEST}), seed=0)
     assert (data.image_shape, data.num_classes, data.notes) == ((6, 8, 3), 3, [])
     batch = next(iter(train_batches(data, batch=8, first=16, seed=5)))
@@ -66,14 +65,14 @@ def test_positions_of_the_stream_give_the_images_of_the_file(write: Callable[...
     np.testing.assert_array_equal(batch["label"], LABELS[index])
 
 
-def test_grey_images_need_no_axis_of_channels(write: Callable[..., NpzConfig]) -> None:
+def test_grey_images_need_no_axis_of_channels(write):
     data = open_data(write({**MINE, **TEST, "images": IMAGES[..., 0], "test_images": IMAGES[:4, ..., 0]}), seed=0)
     assert data.image_shape == (6, 8, 1)
     np.testing.assert_array_equal(whole(data, "train")[0], IMAGES[..., :1] / np.float32(255))
 
 
 @pytest.mark.parametrize("arrays", [TEST, VAL, {**VAL, **TEST}], ids=["test", "val", "val and test"])
-def test_arrays_of_other_splits(write: Callable[..., NpzConfig], arrays: dict[str, np.ndarray]) -> None:
+def test_arrays_of_other_splits(write, arrays):
     data = open_data(write({**MINE, **arrays}), seed=0)
     expected = {"train": list(range(20)), "val": [4, 5, 6], "test": [0, 1, 2, 3]}
     assert {"train"} | {name.partition("_")[0] for name in arrays} == data.splits.keys()
@@ -88,9 +87,7 @@ def test_arrays_of_other_splits(write: Callable[..., NpzConfig], arrays: dict[st
         (0.99, list(range(17))),  # one of each class is left to train on
     ],
 )
-def test_the_same_share_of_each_class_is_held_out_for_every_seed(
-    write: Callable[..., NpzConfig], fraction: float, held_out: list[int]
-) -> None:
+def test_the_same_share_of_each_class_is_held_out_for_every_seed(write, fraction, held_out):
     for seed in (0, 7):
         data = open_data(write(MINE, test_fraction=fraction), seed)
         assert numbers(data, "test") == held_out
@@ -98,7 +95,7 @@ def test_the_same_share_of_each_class_is_held_out_for_every_seed(
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint64", ">i4"])
-def test_labels_may_be_of_any_integer_type(write: Callable[..., NpzConfig], dtype: str) -> None:
+def test_labels_may_be_of_any_integer_type(write, dtype):
     data = open_data(write({**MINE, "labels": LABELS.astype(dtype)}), seed=0)
     assert sorted(numbers(data, "train") + numbers(data, "test")) == list(range(20))
 
@@ -108,7 +105,7 @@ def test_labels_may_be_of_any_integer_type(write: Callable[..., NpzConfig], dtyp
     [LABELS[:, None], LABELS.astype(np.float32), LABELS == 1, np.eye(3)[LABELS], np.eye(3, dtype=bool)[LABELS]],
     ids=["[N, 1]", "floats", "booleans", "one-hot", "one-hot booleans"],
 )
-def test_labels_as_people_store_them(write: Callable[..., NpzConfig], labels: np.ndarray) -> None:
+def test_labels_as_people_store_them(write, labels):
     data = open_data(write({**MINE, **TEST, "labels": labels, "test_labels": labels[:4]}), seed=0)
     expected = LABELS == 1 if labels.dtype == bool and labels.ndim == 1 else LABELS
     np.testing.assert_array_equal(whole(data, "train")[1], expected)
@@ -124,7 +121,7 @@ DECOMPOSED = np.array(["tea", "cafe\u0301", "10"])
     [NAMES[LABELS], NAMES[LABELS][:, None], np.char.encode(NAMES, "utf-8")[LABELS], DECOMPOSED[LABELS]],
     ids=["texts", "[N, 1]", "bytes", "decomposed"],
 )  # fmt: skip
-def test_texts_are_the_names_of_classes(write: Callable[..., NpzConfig], labels: np.ndarray) -> None:
+def test_texts_are_the_names_of_classes(write, labels):
     data = open_data(write({**MINE, **TEST, "labels": labels, "test_labels": NAMES[LABELS[:4]]}), seed=0)
     assert (data.num_classes, data.class_names) == (3, ["10", "caf\u00e9", "tea"])
     np.testing.assert_array_equal(whole(data, "train")[1], 2 - LABELS)
@@ -132,9 +129,9 @@ def test_texts_are_the_names_of_classes(write: Callable[..., NpzConfig], labels:
     assert data.fingerprint["data.classes"] == data.class_names
 
 
-def test_the_names_of_medmnist(write: Callable[..., NpzConfig]) -> None:
+def test_the_names_of_medmnist(write):
     arrays = {**VAL, **TEST, "train_images": IMAGES, "train_labels": LABELS}
-    arrays = {name: each[:, None] if name.endswith("labels") else each for name, each in arrays.items()}
+    arrays = {name: array[:, None] if name.endswith("labels") else array for name, array in arrays.items()}
     data = open_data(write(arrays), seed=0)
     assert {split: numbers(data, split) for split in data.splits} == {
         "train": list(range(20)),
@@ -143,15 +140,13 @@ def test_the_names_of_medmnist(write: Callable[..., NpzConfig]) -> None:
     }
 
 
-def test_the_home_folder_is_found(
-    write: Callable[..., NpzConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_home_folder_is_found(write, tmp_path, monkeypatch):
     write(MINE)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert open_data(expand_homes(NpzConfig(path="~/mine.npz")), seed=0).num_classes == 3
 
 
-# --- types of pixels --------------------------------------------------------------------------------------------
+# ---- types of pixels ----
 
 
 def first_batches(data: Dataset) -> list[np.ndarray]:
@@ -178,16 +173,14 @@ def first_batches(data: Dataset) -> list[np.ndarray]:
         pytest.param({"image_size": 5, "augment": "inception"}, id="inception"),
     ],
 )
-def test_all_types_give_the_batch_of_uint8(
-    write: Callable[..., NpzConfig], images: np.ndarray, notes: list[str], keys: dict[str, Any]
-) -> None:
-    expected, data = (open_data(write({**MINE, "images": each}, **keys), seed=0) for each in (IMAGES, images))
+def test_all_types_give_the_batch_of_uint8(write, images, notes, keys):
+    expected, data = (open_data(write({**MINE, "images": pixels}, **keys), seed=0) for pixels in (IMAGES, images))
     assert data.notes == notes
     for one, other in zip(first_batches(expected), first_batches(data), strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6 if keys else 0)
 
 
-def test_floats_arrive_to_the_bit(write: Callable[..., NpzConfig]) -> None:
+def test_floats_arrive_to_the_bit(write):
     images = RANDOM.random([20, 6, 8, 1], np.float32)
     data = open_data(write({"images": images, "labels": LABELS, "test_images": images, "test_labels": LABELS}), seed=0)
     np.testing.assert_array_equal(whole(data, "test")[0], images)
@@ -205,7 +198,7 @@ def beyond(images: np.ndarray, value: float) -> np.ndarray:
 
 @pytest.mark.parametrize("split", ["", "val_", "test_"])
 @pytest.mark.parametrize("value", [np.nextafter(np.float32(1), np.float32(2)), 1.02, -0.07])
-def test_a_resize_may_overshoot_in_any_split(write: Callable[..., NpzConfig], split: str, value: float) -> None:
+def test_a_resize_may_overshoot_in_any_split(write, split, value):
     """All splits have one scale, and what is beyond it is cut off, so it is the batch of the images without it."""
     arrays = {**MINE, **VAL, **TEST, "images": UNIT, "val_images": UNIT[4:7], "test_images": UNIT[:4]}
     images = beyond(arrays[f"{split}images"], value)
@@ -215,8 +208,8 @@ def test_a_resize_may_overshoot_in_any_split(write: Callable[..., NpzConfig], sp
     ]
     expected = {"train": UNIT, "val": UNIT[4:7], "test": UNIT[:4]}
     expected[{"": "train", "val_": "val", "test_": "test"}[split]] = np.clip(images, 0, 1)
-    for name, each in expected.items():
-        np.testing.assert_array_equal(whole(data, name)[0], each)
+    for name, pixels in expected.items():
+        np.testing.assert_array_equal(whole(data, name)[0], pixels)
 
 
 DARK = {"test_images": (IMAGES[:4] // 255).astype(np.float32)}  # 0 and 1, beside images of 0..255
@@ -233,13 +226,11 @@ DARK = {"test_images": (IMAGES[:4] // 255).astype(np.float32)}  # 0 and 1, besid
     ],
     ids=["two scales", "0 and 1", "0..16", "beyond 255", "beyond 1"],
 )  # fmt: skip
-def test_what_does_not_tell_its_scale_is_refused_with_the_keys_that_do(
-    write: Callable[..., NpzConfig], arrays: dict[str, np.ndarray], told: str, remedies: dict[int, float]
-) -> None:
+def test_what_does_not_tell_its_scale_is_refused_with_the_keys_that_do(write, arrays, told, remedies):
     with pytest.raises(DataError) as refused:
         open_data(write({**MINE, **arrays}), seed=0)
     assert told in str(refused.value)
-    advised = {int(each) for each in re.findall(r"set data.scale=(\d+)", str(refused.value))}
+    advised = {int(scale) for scale in re.findall(r"set data.scale=(\d+)", str(refused.value))}
     assert advised == remedies.keys()
     for scale in (1, 255):
         config = write({**MINE, **arrays}, scale=scale)
@@ -252,19 +243,19 @@ def test_what_does_not_tell_its_scale_is_refused_with_the_keys_that_do(
 
 
 @pytest.mark.parametrize("images", [UNIT, IMAGES // 255], ids=["floats", "integers"])
-def test_a_given_scale_decides(write: Callable[..., NpzConfig], images: np.ndarray) -> None:
+def test_a_given_scale_decides(write, images):
     for scale in (1, 255):
         data = open_data(write({**MINE, "images": images}, scale=scale, test_fraction=0.01), seed=0)
         np.testing.assert_array_equal(whole(data, "train")[0], images[3:] / np.float32(scale))
 
 
-def test_images_of_two_sizes_are_resized(write: Callable[..., NpzConfig]) -> None:
+def test_images_of_two_sizes_are_resized(write):
     data = open_data(write({**MINE, **TEST, "test_images": IMAGES[:4, :5]}, image_size=7), seed=0)
     assert whole(data, "test")[0].shape == (4, 7, 7, 3)
     assert whole(data, "train")[0].shape == (20, 7, 7, 3)
 
 
-# --- what is refused --------------------------------------------------------------------------------------------
+# ---- what is refused ----
 
 
 def with_pixel(value: float) -> dict[str, np.ndarray]:
@@ -316,13 +307,13 @@ def with_pixel(value: float) -> dict[str, np.ndarray]:
         ({**TEST, "test_images": IMAGES[:4, ..., 0]}, r"images are 6 x 8 x 3, those to evaluate on 6 x 8 x 1: .* chan"),
     ],
 )  # fmt: skip
-def test_arrays_that_are_refused(write: Callable[..., NpzConfig], arrays: dict[str, Any], message: str) -> None:
+def test_arrays_that_are_refused(write, arrays, message):
     config = write({name: array for name, array in {**MINE, **arrays}.items() if array is not None})
     with pytest.raises(DataError, match=f"mine.npz:? {message}"):
         open_data(config, seed=0)
 
 
-def test_resizing_makes_no_channels(write: Callable[..., NpzConfig]) -> None:
+def test_resizing_makes_no_channels(write):
     with pytest.raises(DataError, match="the same channels"):
         open_data(write({**MINE, **TEST, "test_images": IMAGES[:4, :5, :, 0]}, image_size=7), seed=0)
 
@@ -343,29 +334,26 @@ def write_npy(file: Path) -> None:
     [
         (Path.unlink, r"data.path=.*mine.npz can't be read: No such file or directory: give the .npz file"),
         (lambda file: (file.unlink(), file.mkdir()), r"data.path=.*mine.npz is a directory: give the .npz file"),
+        (lambda file: (file.unlink(), os.mkfifo(file)), r"data.path=.*mine.npz is no regular file"),
         (write_npy, r"data.path=.*mine.npz is no .npz file, or a truncated one: write it with numpy.savez"),
         (lambda file: file.write_text("images"), r"mine.npz is no .npz file"),
         (lambda file: file.write_bytes(b""), r"mine.npz is empty: give the .npz file"),
         (lambda file: file.write_bytes(file.read_bytes()[:1000]), r"mine.npz is no .npz file"),
         (flip_a_bit, r"mine.npz: images can't be read \(Bad CRC-32 .*\): save it again"),
     ],
-    ids=["missing", "folder", "npy", "text", "empty", "truncated", "changed"],
+    ids=["missing", "folder", "FIFO", "npy", "text", "empty", "truncated", "changed"],
 )
-def test_files_that_are_refused(
-    write: Callable[..., NpzConfig], tmp_path: Path, damage: Callable[[Path], Any], message: str
-) -> None:
+def test_files_that_are_refused(write, tmp_path, damage, message):
     config = write(MINE)
     damage(tmp_path / "mine.npz")
     with pytest.raises(DataError, match=message):
         open_data(config, seed=0)
 
 
-# --- from the command line to a result --------------------------------------------------------------------------
+# ---- from the command line to a result ----
 
 
-def test_trained_from_the_command_line(
-    write: Callable[..., NpzConfig], command: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_trained_from_the_command_line(write, command, tmp_path):
     write({**MINE, "images": IMAGES / 255})
     arguments = (
         "data=npz",
@@ -381,9 +369,3 @@ def test_trained_from_the_command_line(
     assert "mine: 17 training and 3 test images, 6 x 8 x 3, 3 classes" in answer.out
     assert "images is float64 with a maximum of 1.0: taken as 0..1" in answer.out
     assert json.loads((tmp_path / "runs" / "mine" / "summary.json").read_text())["step"] == 2
-
-
-def test_refused_on_the_command_line(command: Callable[..., Any]) -> None:
-    answer = command("data=npz", "data.path=nowhere.npz", "train.steps=2")
-    assert answer.code == DataError.exit_code
-    assert "data.path=nowhere.npz can't be read: No such file" in answer.err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -13,8 +12,8 @@ import tensorflow as tf
 from PIL import Image, ImageOps
 
 from accumtrain.data.config import FolderConfig
-from accumtrain.data.image_header import fault_in, unusual_headers
-from accumtrain.data.images import decode, decode_window, limited, size_of
+from accumtrain.data.image_header import find_image_fault, read_unusual_headers
+from accumtrain.data.images import decode, decode_window, limit_pixels, read_size
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches
 from accumtrain.data.source import Dataset
@@ -23,7 +22,6 @@ from accumtrain.data.sources.folder import open_files
 from accumtrain.errors import DataError
 from accumtrain.runs.run import Images
 
-MakeConfig = Callable[..., FolderConfig]
 HEIGHT, WIDTH = 24, 32
 LOSSY = 25  # of 255: what JPEG changes at the hard edges of these pictures
 
@@ -104,17 +102,17 @@ def reader(channels: int) -> tf.types.experimental.PolymorphicFunction:
 
     @tf.function(input_signature=[tf.TensorSpec([], tf.string)], autograph=False)
     def read(content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        content = limited(content, HEIGHT * WIDTH)
-        return size_of(content), decode(content, channels), decode_window(content, channels, lambda _: [3, 2, 8, 5])
+        content = limit_pixels(content, HEIGHT * WIDTH)
+        return read_size(content), decode(content, channels), decode_window(content, channels, lambda _: [3, 2, 8, 5])
 
     return read
 
 
 @of_every_good
 @pytest.mark.parametrize("channels", [1, 3])
-def test_an_image_is_decoded_as_it_looks(name: str, channels: int) -> None:
+def test_an_image_is_decoded_as_it_looks(name, channels):
     content, image, tolerance = GOOD[name]
-    assert fault_in(content) is None
+    assert find_image_fault(content) is None
     size, found, window = reader(channels)(tf.constant(content))
     assert size.numpy().tolist() == [HEIGHT, WIDTH]
     assert found.dtype == tf.uint8
@@ -123,14 +121,14 @@ def test_an_image_is_decoded_as_it_looks(name: str, channels: int) -> None:
 
 
 @of_every_bad
-def test_what_is_no_image_of_a_known_kind_never_reaches_a_decoder(name: str) -> None:
+def test_what_is_no_image_of_a_known_kind_never_reaches_a_decoder(name):
     content, fault = BAD[name]
-    assert fault_in(content) == fault
+    assert find_image_fault(content) == fault
     with pytest.raises(tf.errors.InvalidArgumentError, match="assertion failed"):
         reader(3)(tf.constant(content))
 
 
-# --- which side is up -------------------------------------------------------------------------------------------------
+# ---- which side is up ----
 
 TRANSPOSED = {  # what makes a photo of which EXIF says so: the inverse of what sets it upright
     1: None,
@@ -145,7 +143,7 @@ TRANSPOSED = {  # what makes a photo of which EXIF says so: the inverse of what 
 
 
 @pytest.fixture
-def turned(tmp_path: Path) -> list[Path]:
+def turned(tmp_path):
     """The same photo in every orientation and format."""
     files = []
     for orientation, transposed in TRANSPOSED.items():
@@ -165,7 +163,7 @@ def predicted_on(files: list[Path], height: int, width: int, **keys: object) -> 
 
 
 @pytest.mark.parametrize("augment", ["none", "inception"])
-def test_exif_orientation(turned: list[Path], augment: str) -> None:
+def test_exif_orientation(turned, augment):
     expected = pixels(photo(), 3)
     if augment == "inception":  # the middle seven eighths, as they are
         expected = expected[1:22, 2:30]
@@ -176,7 +174,7 @@ def test_exif_orientation(turned: list[Path], augment: str) -> None:
     assert data.notes[0].startswith(f"turned upright, as their EXIF orientation says: {len(turned) - 3} files: ")
 
 
-def test_exif_behind_a_long_profile(tmp_path: Path) -> None:
+def test_exif_behind_a_long_profile(tmp_path):
     profile = np.random.default_rng(0).bytes(9000)
     jpeg = encoded(photo(), "JPEG", exif=exif(6))
     segment = b"\xff\xe2" + (6002).to_bytes(2, "big") + profile[:6000]
@@ -185,17 +183,17 @@ def test_exif_behind_a_long_profile(tmp_path: Path) -> None:
     files[0].write_bytes(jpeg)
     files[1].write_bytes(encoded(photo(), "PNG", exif=exif(6), icc_profile=profile))
     files[2].write_bytes(encoded(photo(), "JPEG", icc_profile=profile))
-    found = unusual_headers(files)
+    found = read_unusual_headers(files)
     assert {file.name: header.orientation for file, header in found.items()} == {"photo.jpg": 6, "photo.png": 6}
 
 
 @pytest.mark.parametrize("tag", [0, 9])
-def test_an_orientation_that_is_none_is_ignored(tmp_path: Path, tag: int) -> None:
+def test_an_orientation_that_is_none_is_ignored(tmp_path, tag):
     (tmp_path / "photo.jpg").write_bytes(encoded(photo(), "JPEG", exif=exif(tag)))
     assert predicted_on([tmp_path / "photo.jpg"], 8, 8).notes == []
 
 
-def test_a_header_that_says_nonsense_is_no_error(tmp_path: Path) -> None:
+def test_a_header_that_says_nonsense_is_no_error(tmp_path):
     content = bytearray(encoded(photo(), "JPEG", exif=exif(6)))
     place = content.index(b"Exif")
     content[place + 6 : place + 16] = b"\xff" * 10
@@ -204,11 +202,11 @@ def test_a_header_that_says_nonsense_is_no_error(tmp_path: Path) -> None:
     assert batch["weight"].numpy().tolist() == [1]
 
 
-# --- a folder of digits with all of them in it ------------------------------------------------------------------------
+# ---- a folder of digits with all of them in it ----
 
 
 @pytest.fixture
-def photos(tmp_path: Path) -> Path:
+def photos(tmp_path):
     for number in range(12):
         file = tmp_path / "photos" / f"class{number % 2}" / f"{number:03}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -219,7 +217,7 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
-def test_all_of_them_are_read_without_a_size(photos: Path, folder_config: MakeConfig) -> None:
+def test_all_of_them_are_read_without_a_size(photos, folder_config):
     data = open_data(folder_config(photos), seed=0)
     assert (data.image_shape, data.train.size + data.test.size) == ((HEIGHT, WIDTH, 3), 12 + len(GOOD) + 1)
     names = f"{photos}/class0/"
@@ -228,14 +226,14 @@ def test_all_of_them_are_read_without_a_size(photos: Path, folder_config: MakeCo
         f"16 bits a channel, of which the upper 8 are read: 1 file: {names}sixteen.png",
         f"CMYK, turned into RGB without its colour profile: 1 file: {names}cmyk.jpg",
         "transparency, which is ignored: 4 files: "
-        + ", ".join(names + each for each in sorted(each for each in GOOD if "alpha" in each or "transp" in each)),
+        + ", ".join(names + name for name in sorted(name for name in GOOD if "alpha" in name or "transp" in name)),
     ]
     for split in ("train", "test"):
         (batch,) = eval_batches(data, batch=data.splits[split].size, split=split)
         assert batch["weight"].numpy().all()
 
 
-def test_bad_ones_are_named_or_left_out(photos: Path, folder_config: MakeConfig) -> None:
+def test_bad_ones_are_named_or_left_out(photos, folder_config):
     for name, (content, _) in BAD.items():
         (photos / "class1" / name).write_bytes(content)
     (photos / "class1" / "truncated.jpg").write_bytes(TRUNCATED)
@@ -246,23 +244,23 @@ def test_bad_ones_are_named_or_left_out(photos: Path, folder_config: MakeConfig)
         list(eval_batches(data, batch=8, split=split))
     reasons = {name: reason for name, (_, reason) in BAD.items()}
     reasons["truncated.jpg"] = "can't be decoded as an image (600 bytes)"
-    assert {Path(each["name"]).name: each["reason"] for each in data.skipped} == reasons
+    assert {Path(example["name"]).name: example["reason"] for example in data.skipped} == reasons
 
 
-def test_a_header_of_more_pixels_than_pillow_likes(photos: Path, folder_config: MakeConfig) -> None:
+def test_a_header_of_more_pixels_than_pillow_likes(photos, folder_config):
     header = bytearray(encoded(photo(), "WEBP", lossless=True))
     header[21:25] = (13_999 | 13_999 << 14).to_bytes(4, "little")  # 14,000 x 14,000
     file = photos / "class1" / "large.webp"
     file.write_bytes(header)
     data = open_data(folder_config(photos), seed=0)
     with pytest.raises(DataError, match=r"large\.webp is 14000 x 14000 pixels, more than data\.max_pixels"):
-        [each for split in ("train", "test") for each in eval_batches(data, batch=8, split=split)]
+        [batch for split in ("train", "test") for batch in eval_batches(data, batch=8, split=split)]
 
 
-# --- folders within folders -------------------------------------------------------------------------------------------
+# ---- folders within folders ----
 
 
-def test_the_class_is_the_folder_at_the_top(photos: Path, folder_config: MakeConfig) -> None:
+def test_the_class_is_the_folder_at_the_top(photos, folder_config):
     flat = open_data(folder_config(photos), seed=0)
     for file in sorted((photos / "class1").iterdir()):
         inside = photos / "class1" / "more" / "and more"
@@ -270,12 +268,12 @@ def test_the_class_is_the_folder_at_the_top(photos: Path, folder_config: MakeCon
         file.rename(inside / file.name)
     data = open_data(folder_config(photos), seed=0)
     assert (data.class_names, data.train.size + data.test.size) == (["class0", "class1"], 12 + len(GOOD) + 1)
-    note = next(each for each in data.notes if "within" in each)
+    note = next(note for note in data.notes if "within" in note)
     assert note.startswith("in folders within a class's folder, and of that class: 6 files: ")
     assert flat.fingerprint["data.train.files"] != data.fingerprint["data.train.files"]
 
 
-def test_files_of_one_name_in_two_folders_are_two(photos: Path, folder_config: MakeConfig) -> None:
+def test_files_of_one_name_in_two_folders_are_two(photos, folder_config):
     for inside in ("a", "b"):
         (photos / "class1" / inside).mkdir()
         photo(20).save(photos / "class1" / inside / "same.png")
@@ -284,12 +282,12 @@ def test_files_of_one_name_in_two_folders_are_two(photos: Path, folder_config: M
     assert not set(data.train.files) & set(data.test.files)
 
 
-def test_a_link_to_a_folder_within_a_class_is_no_loop(photos: Path, folder_config: MakeConfig) -> None:
+def test_a_link_to_a_folder_within_a_class_is_no_loop(photos, folder_config):
     (photos / "class1" / "loop").symlink_to(photos / "class1", target_is_directory=True)
-    assert any(f"1 file: {photos}/class1/loop" in each for each in open_data(folder_config(photos), seed=0).notes)
+    assert any(f"1 file: {photos}/class1/loop" in note for note in open_data(folder_config(photos), seed=0).notes)
 
 
-def test_classes_one_level_too_deep_are_explained(photos: Path, folder_config: MakeConfig) -> None:
+def test_classes_one_level_too_deep_are_explained(photos, folder_config):
     photos.rename(photos.with_name("animals"))
     photos.mkdir()
     photos.with_name("animals").rename(photos / "animals")
@@ -303,9 +301,7 @@ def test_classes_one_level_too_deep_are_explained(photos: Path, folder_config: M
     ("content", "words"),
     [({}, "and nothing else"), ({"a.gif": b"GIF89a", "b.heic": b"x"}, r"it has 2 files: .*a\.gif, .*heic")],
 )
-def test_an_empty_class_folder_says_what_is_in_it(
-    photos: Path, folder_config: MakeConfig, content: dict[str, bytes], words: str
-) -> None:
+def test_an_empty_class_folder_says_what_is_in_it(photos, folder_config, content, words):
     (photos / "class2" / "inside").mkdir(parents=True)
     for name, text in content.items():
         (photos / "class2" / "inside" / name).write_bytes(text)

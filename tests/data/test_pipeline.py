@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -14,6 +11,7 @@ from accumtrain.data.config import DigitsConfig, FolderConfig, SyntheticConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
 from accumtrain.data.source import Dataset
+from tests.data.conftest import join
 
 GREY = {"mean": [0.3], "std": [0.4]}
 COLOUR = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.4]}
@@ -32,7 +30,7 @@ STRONG = {"jitter": 0.4, "randaugment": 1, "erasing": 0.5, "mixup": 0.4, "cutmix
         pytest.param("files strong and balanced", marks=pytest.mark.slow),
     ]
 )
-def data(request: pytest.FixtureRequest, make_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Dataset:
+def data(request, make_folder, monkeypatch):
     monkeypatch.setattr(pipeline, "_CHUNK", 7)
     match request.param:
         case "array resized and shifted":
@@ -53,9 +51,8 @@ def data(request: pytest.FixtureRequest, make_folder: Callable[..., Path], monke
 
 
 def take(data: Dataset, elements: int, *, batch: int, first: int = 0, seed: int = 3) -> dict[str, np.ndarray]:
-    """So many elements of the training stream, put together."""
-    taken = list(train_batches(data, batch=batch, first=first, seed=seed).take(elements).as_numpy_iterator())
-    return {key: np.concatenate([element[key] for element in taken]) for key in taken[0]}
+    """Return some elements of the training stream, put together."""
+    return join(train_batches(data, batch=batch, first=first, seed=seed).take(elements))
 
 
 def assert_same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
@@ -63,7 +60,7 @@ def assert_same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
         np.testing.assert_array_equal(a[key], b[key], strict=True)
 
 
-def test_elements_have_static_shapes(data: Dataset) -> None:
+def test_elements_have_static_shapes(data):
     specs = {
         "image": tf.TensorSpec([4, *data.image_shape], tf.float32),
         "label": tf.TensorSpec([4], tf.int32),
@@ -71,11 +68,11 @@ def test_elements_have_static_shapes(data: Dataset) -> None:
     }
     mixed = {"other_label": tf.TensorSpec([4], tf.int32), "share": tf.TensorSpec([4], tf.float32)}
     assert eval_batches(data, batch=4).element_spec == specs
-    assert train_batches(data, batch=4, first=0, seed=0).element_spec == (specs | mixed if data.mix.on else specs)
+    assert train_batches(data, batch=4, first=0, seed=0).element_spec == (specs | mixed if data.mix.is_on else specs)
 
 
 @pytest.mark.slow
-def test_stream_can_be_entered_anywhere(data: Dataset) -> None:
+def test_stream_can_be_entered_anywhere(data):
     whole = take(data, 8, batch=8)
     for first in (1, 8, 37):
         assert_same(
@@ -83,12 +80,12 @@ def test_stream_can_be_entered_anywhere(data: Dataset) -> None:
         )
 
 
-def test_stream_does_not_depend_on_batch_size(data: Dataset) -> None:
+def test_stream_does_not_depend_on_batch_size(data):
     assert_same(take(data, 8, batch=8), take(data, 2, batch=32))
     assert_same(take(data, 8, batch=8), take(data, 64, batch=1))
 
 
-def test_seeds_and_epochs_differ(data: Dataset) -> None:
+def test_seeds_and_epochs_differ(data):
     size = data.train.size
     base = take(data, 1, batch=16)
     assert np.all(base["weight"] == 1)
@@ -96,7 +93,7 @@ def test_seeds_and_epochs_differ(data: Dataset) -> None:
     assert not np.array_equal(base["image"], take(data, 1, batch=16, first=size)["image"])
 
 
-def test_epoch_holds_every_example_once_across_batches() -> None:
+def test_epoch_holds_every_example_once_across_batches():
     data = open_data(DigitsConfig(augment="none", image_size=None, **GREY), seed=0)
     size = data.train.size
     stream = take(data, 3 * size // 100 + 1, batch=100)["image"].reshape(-1, 64)
@@ -108,7 +105,7 @@ def test_epoch_holds_every_example_once_across_batches() -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 7, 10, 64])
-def test_evaluation_counts_every_example_once(batch: int) -> None:
+def test_evaluation_counts_every_example_once(batch):
     config = SyntheticConfig(augment="none", image_size=4, **GREY, channels=1, num_classes=4, **SIZES)
     for split, size in (("train", 21), ("test", 10)):
         elements = list(eval_batches(open_data(config, 0), batch=batch, split=split).as_numpy_iterator())
@@ -119,7 +116,7 @@ def test_evaluation_counts_every_example_once(batch: int) -> None:
         assert len(np.unique(image[:size].reshape(size, -1), axis=0)) == size
 
 
-def test_evaluation_does_not_augment() -> None:
+def test_evaluation_does_not_augment():
     config = SyntheticConfig(augment="crop_flip", image_size=4, **GREY, channels=1, num_classes=4, **SIZES)
     element = next(iter(eval_batches(open_data(config, 0), batch=10)))
     stored, labels = open_data(config, 0).test.read(tf.range(10, dtype=tf.int64))
@@ -127,12 +124,12 @@ def test_evaluation_does_not_augment() -> None:
     np.testing.assert_array_equal(element["label"], labels)
 
 
-def test_replicas_share_each_batch_in_order(data: Dataset) -> None:
+def test_replicas_share_each_batch_in_order(data):
     cpu = tf.config.list_logical_devices("CPU")[0].name
     strategy = tf.distribute.MirroredStrategy([cpu])
 
     @tf.function
-    def two(iterator: tf.data.Iterator) -> tuple[tf.Tensor, tf.Tensor]:
+    def two(iterator):
         return next(iterator)["image"], next(iterator)["image"]
 
     iterator = iter(strategy.experimental_distribute_dataset(train_batches(data, batch=8, first=5, seed=3)))

@@ -22,7 +22,7 @@ def photo(height: int = 40, width: int = 60) -> np.ndarray:
 
 
 @pytest.mark.parametrize("flip", [False, True])
-def test_crop_is_a_window_of_the_padded_image(flip: bool) -> None:
+def test_crop_is_a_window_of_the_padded_image(flip):
     image = np.random.default_rng(0).normal(size=[5, 7, 3]).astype(np.float32)
     padded = np.pad(image, [(2, 2), (2, 2), (0, 0)])
     windows = {}
@@ -39,7 +39,7 @@ def test_crop_is_a_window_of_the_padded_image(flip: bool) -> None:
     assert (140 < mirrored.sum() < 260) if flip else mirrored.sum() == 0
 
 
-def test_random_windows_keep_area_and_aspect() -> None:
+def test_random_windows_keep_area_and_aspect():
     windows = np.stack([augment.random_window(tf.constant([300, 400, 3]), key) for key in KEYS[:100]])
     top, left, height, width = windows.T
     assert np.all((top >= 0) & (left >= 0) & (top + height <= 300) & (left + width <= 400))
@@ -50,7 +50,7 @@ def test_random_windows_keep_area_and_aspect() -> None:
     assert len(np.unique(windows, axis=0)) == 100
 
 
-def test_colour_jitter_is_bounded_and_keyed() -> None:
+def test_colour_jitter_is_bounded_and_keyed():
     image = tf.constant(photo() / 255, tf.float32)
     jittered = np.stack([augment.random_colour(image, key) for key in KEYS[:20]])
     assert 0 <= jittered.min() <= jittered.max() <= 1
@@ -60,7 +60,7 @@ def test_colour_jitter_is_bounded_and_keyed() -> None:
     assert grey.shape == (40, 60, 1)
 
 
-def test_jpeg_window_is_the_window_of_the_whole() -> None:
+def test_jpeg_window_is_the_window_of_the_whole():
     encoded = tf.io.encode_jpeg(photo(), quality=95)
     whole = decode(encoded, 3).numpy()
     window = decode_window(encoded, 3, lambda shape: tf.constant([8, 16, 20, 30])).numpy()
@@ -70,9 +70,9 @@ def test_jpeg_window_is_the_window_of_the_whole() -> None:
 
 
 @pytest.mark.parametrize("encode", [tf.io.encode_png, tf.io.encode_jpeg])
-def test_inception_from_file_and_from_memory_agree(encode: object) -> None:
+def test_inception_from_file_and_from_memory_agree(encode):
     preprocess = Preprocess("inception", (24, 24), [0.5], [0.5], white=255)
-    encoded = encode(photo())  # type: ignore[operator]
+    encoded = encode(photo())
     for training in (False, True):
         file = preprocess.example(encoded, KEYS[0], channels=3, training=training)
         memory = preprocess.example(decode(encoded, 3), KEYS[0], channels=3, training=training)
@@ -80,13 +80,13 @@ def test_inception_from_file_and_from_memory_agree(encode: object) -> None:
         np.testing.assert_allclose(file, memory, atol=0.05)
 
 
-def test_normalisation_by_channel() -> None:
+def test_normalisation_by_channel():
     preprocess = Preprocess("none", None, [0.0, 0.5, 1.0], [1.0, 0.5, 0.25], white=255)
     batch = preprocess.batch(tf.constant(255, tf.uint8, [1, 2, 2, 3]), KEYS[:1], training=True)
     np.testing.assert_array_equal(batch[0, 0, 0], [1.0, 1.0, 0.0])
 
 
-def test_what_enters_at_the_edge() -> None:
+def test_what_enters_at_the_edge():
     white = tf.constant(255, tf.uint8, [400, 8, 8, 1])
     shifted = Preprocess("shift", None, [0.25], [0.5], white=255).batch(white, KEYS, training=True)
     assert set(np.unique(shifted)) == {-0.5, 1.5}  # black
@@ -102,7 +102,7 @@ def test_what_enters_at_the_edge() -> None:
         ({"augment": "inception"}, r"set data.image_size"),
     ],
 )
-def test_settings_that_do_not_fit(changes: dict, message: str) -> None:
+def test_settings_that_do_not_fit(changes, message):
     config = DigitsConfig(**{"augment": "none", "image_size": None, "mean": [0.0], "std": [1.0], **changes})
     with pytest.raises(ConfigError, match=message):
         open_data(config, seed=0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -41,7 +39,7 @@ def applied(number: int, strength: float, image: tf.Tensor = IMAGE) -> np.ndarra
         (SAME, 1.0, lambda image: image),
     ],
 )
-def test_a_colour_operation_is_that_of_pillow(number: int, strength: float, expected: Callable) -> None:
+def test_a_colour_operation_is_that_of_pillow(number, strength, expected):
     assert np.abs(applied(number, strength) - np.asarray(expected(PICTURE), float)).max() <= 1
 
 
@@ -53,24 +51,24 @@ def test_a_colour_operation_is_that_of_pillow(number: int, strength: float, expe
         (SHIFT, lambda image: image.transform(image.size, Image.Transform.AFFINE, (1, 0, 6000 / 331, 0, 1, 0), 2)),
     ],
 )
-def test_a_movement_is_that_of_pillow(number: int, expected: Callable) -> None:
+def test_a_movement_is_that_of_pillow(number, expected):
     inner = np.s_[14:34, 12:20]  # what comes from outside is filled otherwise
     assert np.abs(applied(number, 1.0) - np.asarray(expected(PICTURE), float))[inner].max() <= 2
 
 
-def test_what_comes_from_outside_has_the_fill_colour() -> None:
+def test_what_comes_from_outside_has_the_fill_colour():
     np.testing.assert_array_equal(applied(SHIFT, 1.0)[:, -10:], 128)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 3), (2, 2, 1), (3, 5, 1)])
-def test_small_and_grey_images_keep_their_shape(shape: tuple[int, int, int]) -> None:
+def test_small_and_grey_images_keep_their_shape(shape):
     for number in range(14):
         changed = applied(number, 0.9, tf.fill(shape, 0.5))
         assert changed.shape == shape
         assert np.isfinite(changed).all()
 
 
-def test_each_key_draws_its_own_operations() -> None:
+def test_each_key_draws_its_own_operations():
     draw = tf.function(lambda key: randaugment(IMAGE, key, 1, 0.9, FILL), autograph=False)
     drawn = {draw(tf.constant(key, tf.uint64)).numpy().tobytes() for key in range(300)}
     signs = 9  # operations whose result depends on the sign; those of five do not

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import google_crc32c
 import pytest
 import tensorflow as tf
 
-from accumtrain.data.config import TfdsConfig, TfrecordConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
-from accumtrain.data.sources.record_index import check_speed, length_of, payload_of
+from accumtrain.data.sources.record_index import check_checksum_speed, read_length, read_payload
 from accumtrain.errors import DataError
-
-MakeShards = Callable[..., list[Path]]
-MakeConfig = Callable[..., TfrecordConfig]
 
 
 def flip(path: Path, place: int) -> None:
-    """Flips a bit, and keeps the time of change, so that no index notices."""
+    """Flip a bit, and keep the time of change, so that no index notices."""
     content, times = bytearray(path.read_bytes()), path.stat()
     content[place] ^= 1
     path.write_bytes(content)
@@ -30,7 +25,7 @@ def flip(path: Path, place: int) -> None:
 
 
 def place_of_label(path: Path, record: int) -> int:
-    """Where the label of a record of `make_shards` is: the last byte of its only varint list."""
+    """Return the place of the label in a record of `make_shards`: the last byte of its only varint list."""
     content = path.read_bytes()
     start = 0
     for _ in range(record):
@@ -40,33 +35,29 @@ def place_of_label(path: Path, record: int) -> int:
     return start + 12 + payload.index(b"\x1a\x03\x0a\x01") + 4
 
 
-def test_a_record_of_tensorflow_is_taken_apart(tmp_path: Path) -> None:
+def test_a_record_of_tensorflow_is_taken_apart(tmp_path):
     path = tmp_path / "one"
     with tf.io.TFRecordWriter(str(path)) as writer:
         writer.write(b"payload")
     record = path.read_bytes()
-    assert length_of(record[:12]) == 7
-    assert payload_of(record) == b"payload"
+    assert read_length(record[:12]) == 7
+    assert read_payload(record) == b"payload"
 
 
 @pytest.mark.parametrize("place", range(12 + 7 + 4))
-def test_a_flipped_bit_anywhere_is_found(tmp_path: Path, place: int) -> None:
+def test_a_flipped_bit_anywhere_is_found(tmp_path, place):
     path = tmp_path / "one"
     with tf.io.TFRecordWriter(str(path)) as writer:
         writer.write(b"payload")
     flip(path, place)
-    assert payload_of(path.read_bytes()) is None
+    assert read_payload(path.read_bytes()) is None
 
 
 @pytest.mark.parametrize("resident_bytes", [0, 2**20])
-def test_a_flipped_label_is_not_trained_on(
-    make_shards: MakeShards, tfrecord_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, resident_bytes: int
-) -> None:
+def test_a_flipped_label_is_not_trained_on(shards, tfrecord_config, monkeypatch, resident_bytes):
     monkeypatch.setattr("accumtrain.data.pipeline.RESIDENT_BYTES", resident_bytes)
-    train = make_shards("train")
-    make_shards("test")
     open_data(tfrecord_config(), seed=0)  # makes the index
-    flip(train[2], place_of_label(train[2], 1))
+    flip(shards[2], place_of_label(shards[2], 1))
     data = open_data(tfrecord_config(), seed=0)
     message = r"record 1 of .*train-2 is damaged, its checksum is wrong"
     with pytest.raises((DataError, tf.errors.OpError)) as failure:
@@ -77,16 +68,14 @@ def test_a_flipped_label_is_not_trained_on(
         data.train.inspect_recent()
 
 
-def test_a_flipped_length_names_its_place(make_shards: MakeShards, tfrecord_config: MakeConfig) -> None:
-    train = make_shards("train")
-    make_shards("test")
-    flip(train[0], 0)
+def test_a_flipped_length_names_its_place(shards, tfrecord_config):
+    flip(shards[0], 0)
     with pytest.raises(DataError, match=r"train-0 is truncated or no TFRecord file: record 0 at byte 0 has no valid"):
         open_data(tfrecord_config(), seed=0)
 
 
 @pytest.mark.parametrize("file_format", ["tfrecord", "array_record"])
-def test_shards_of_tfds_are_verified(prepare_tfds: Callable[..., TfdsConfig], file_format: str) -> None:
+def test_shards_of_tfds_are_verified(prepare_tfds, file_format):
     config = prepare_tfds(file_format)
     shard = sorted(Path(config.dir).rglob("*train*-00001-of-*"))[0]
     content = shard.read_bytes()
@@ -96,12 +85,8 @@ def test_shards_of_tfds_are_verified(prepare_tfds: Callable[..., TfdsConfig], fi
         list(eval_batches(data, batch=4, split="train"))
 
 
-def test_checksums_in_python_are_refused(
-    make_shards: MakeShards, tfrecord_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_speed()
-    make_shards("train")
-    make_shards("test")
+def test_checksums_in_python_are_refused(shards, tfrecord_config, monkeypatch):
+    check_checksum_speed()
     monkeypatch.setattr(google_crc32c, "implementation", "python")
     with pytest.raises(DataError, match="without its C extension; install its wheel"):
         open_data(tfrecord_config(), seed=0)

@@ -1,23 +1,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from accumtrain.data import repeats
-from accumtrain.data.config import FolderConfig, TfdsConfig, TfrecordConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.repeats import find_repeats
 
-MakeFolder = Callable[..., Path]
-MakeConfig = Callable[..., FolderConfig]
-
 
 @pytest.fixture
-def root(make_folder: MakeFolder) -> Path:
+def root(make_folder):
     make_folder("photos/train", count=4)
     make_folder("photos/test", count=4, height=5)
     return make_folder("photos/val", count=3, height=4).parent
@@ -27,12 +22,12 @@ def copy(source: Path, target: Path) -> None:
     target.write_bytes(source.read_bytes())
 
 
-def test_nothing_is_repeated(root: Path, folder_config: MakeConfig) -> None:
+def test_nothing_is_repeated(root, folder_config):
     found = find_repeats(open_data(folder_config(root, image_size=6), seed=0))
     assert (found.counts, found.warnings, found.note) == ({}, [], "")
 
 
-def test_files_in_two_splits(root: Path, folder_config: MakeConfig) -> None:
+def test_files_in_two_splits(root, folder_config):
     copy(root / "train/ant/01.png", root / "test/ant/other.png")
     (root / "test/bee/link.png").symlink_to(root / "train/bee/02.png")
     copy(root / "train/bee/00.png", root / "val/bee/other.png")
@@ -44,7 +39,7 @@ def test_files_in_two_splits(root: Path, folder_config: MakeConfig) -> None:
     )
 
 
-def test_files_in_two_classes(root: Path, folder_config: MakeConfig) -> None:
+def test_files_in_two_classes(root, folder_config):
     copy(root / "train/ant/01.png", root / "train/bee/other.png")
     copy(root / "train/ant/02.png", root / "train/ant/other.png")  # of one class: no contradiction
     copy(root / "test/ant/02.png", root / "val/bee/other.png")
@@ -53,33 +48,26 @@ def test_files_in_two_classes(root: Path, folder_config: MakeConfig) -> None:
     assert found.warnings[0].startswith("2 images are in two classes, byte for byte: ")
 
 
-def test_files_of_one_size_with_other_contents(root: Path, folder_config: MakeConfig) -> None:
+def test_files_of_one_size_with_other_contents(root, folder_config):
     size = (root / "train/ant/01.png").stat().st_size
     other = root / "test/ant/00.png"
     other.write_bytes(other.read_bytes() + bytes(size - other.stat().st_size))
     assert not find_repeats(open_data(folder_config(root, image_size=6), seed=0)).counts
 
 
-def test_it_is_told(root: Path, folder_config: MakeConfig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_told(root, folder_config, capsys):
     copy(root / "train/ant/01.png", root / "test/ant/other.png")
     data = open_data(folder_config(root, image_size=6), seed=0)
     find_repeats(data).tell()
-    find_repeats(data, seconds=-1).tell()
-    told = capsys.readouterr()
-    assert "warning: 1 of 9 test images are training images, too" in told.err
-    assert "no time was left to compare them" in told.out
+    late = find_repeats(data, seconds=-1)
+    late.tell()
+    printed = capsys.readouterr()
+    assert "warning: 1 of 9 test images are training images, too" in printed.err
+    assert "no time was left to compare them: job=check does" in printed.out
+    assert not late.counts
 
 
-def test_no_time_is_left(root: Path, folder_config: MakeConfig) -> None:
-    copy(root / "train/ant/01.png", root / "test/ant/other.png")
-    found = find_repeats(open_data(folder_config(root, image_size=6), seed=0), seconds=-1)
-    assert not found.counts
-    assert "no time was left to compare them: job=check does" in found.note
-
-
-def test_time_ends_among_files_of_one_size(
-    root: Path, folder_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_ends_among_files_of_one_size(root, folder_config, monkeypatch):
     """As all of a folder of BMP files may be."""
     for file in root.rglob("*.png"):
         file.write_bytes(file.read_bytes().ljust(1000, b"\0"))
@@ -91,9 +79,7 @@ def test_time_ends_among_files_of_one_size(
     assert len(read) == 2
 
 
-def test_records_that_two_globs_name(
-    make_shards: Callable[..., list[Path]], tfrecord_config: Callable[..., TfrecordConfig], tmp_path: Path
-) -> None:
+def test_records_that_two_globs_name(make_shards, tfrecord_config, tmp_path):
     make_shards("train", (4, 3))
     make_shards("test", (5,))
     (tmp_path / "test-linked").symlink_to(tmp_path / "train-0")
@@ -108,6 +94,6 @@ def test_records_that_two_globs_name(
 @pytest.mark.parametrize(
     ("train", "test", "count"), [("train[:20]", "train[15:]", 5), ("train[:15]", "train[15:]", 0), ("all", "test", 7)]
 )
-def test_slices_of_one_data_set(prepare_tfds: Callable[..., TfdsConfig], train: str, test: str, count: int) -> None:
+def test_slices_of_one_data_set(prepare_tfds, train, test, count):
     found = find_repeats(open_data(prepare_tfds("tfrecord", train_split=train, test_split=test), seed=0))
     assert found.counts == ({"test": count} if count else {})

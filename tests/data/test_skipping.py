@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from accumtrain.data import pipeline
-from accumtrain.data.config import DataConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
 from accumtrain.data.source import Dataset, class_counts
 from accumtrain.errors import DataError
+from tests.data.conftest import join
 
 BAD_TRAIN, BAD_TEST = 3, 1  # numbers of the examples that are spoiled
-Spoiled = tuple[DataConfig, list[str]]  # and the names of the examples in messages
 
 
 @pytest.fixture(
@@ -31,15 +28,8 @@ Spoiled = tuple[DataConfig, list[str]]  # and the names of the examples in messa
         pytest.param("tfds array_record", marks=pytest.mark.slow),
     ]
 )
-def spoiled(
-    request: pytest.FixtureRequest,
-    make_folder: Callable[..., Path],
-    folder_config: Callable[..., DataConfig],
-    make_shards: Callable[..., list[Path]],
-    tfrecord_config: Callable[..., DataConfig],
-    prepare_tfds: Callable[..., DataConfig],
-) -> tuple[DataConfig, Callable[[], list[str]]]:
-    """A configuration, and a function that spoils a training and a test example and returns parts of their names."""
+def spoiled(request, make_folder, folder_config, make_shards, tfrecord_config, prepare_tfds):
+    """Return a configuration, and a function that spoils two examples and returns parts of their names."""
     source, _, file_format = request.param.partition(" ")
     if source == "folder":
         root = make_folder("photos/train").parent
@@ -57,7 +47,7 @@ def spoiled(
         places = [nth(spoil[0], b"IDAT", 3), nth(spoil[1], b"IDAT", 1)]
         names = [f"record 3 of {spoil[0]}", f"record 1 of {spoil[1]}"]
 
-    def damage() -> list[str]:
+    def damage():
         for file, place in zip(spoil, places, strict=True):
             content = bytearray(file.read_bytes())
             content[place] ^= 1
@@ -75,13 +65,8 @@ def nth(file: Path, word: bytes, number: int) -> int:
     return place + 8
 
 
-def taken(batches: Any) -> dict[str, np.ndarray]:
-    elements = list(batches.as_numpy_iterator())
-    return {key: np.concatenate([element[key] for element in elements]) for key in elements[0]}
-
-
 def first_batches(data: Dataset, first: int = 0) -> dict[str, np.ndarray]:
-    return taken(train_batches(data, batch=4, first=first, seed=0).take(10))
+    return join(train_batches(data, batch=4, first=first, seed=0).take(10))
 
 
 @pytest.mark.parametrize(
@@ -91,18 +76,18 @@ def first_batches(data: Dataset, first: int = 0) -> dict[str, np.ndarray]:
         pytest.param({"image_size": 5, "augment": "inception"}, 0, id="streamed"),
     ],
 )
-def test_bad_examples_have_no_weight_and_others_stay(spoiled, changes, resident_bytes, monkeypatch) -> None:
+def test_bad_examples_have_no_weight_and_others_stay(spoiled, changes, resident_bytes, monkeypatch):
     monkeypatch.setattr(pipeline, "RESIDENT_BYTES", resident_bytes)
     config, damage = spoiled
     config = replace(config, on_error="skip", **changes)
     before = open_data(config, seed=0)
-    expected = {"train": first_batches(before), "test": taken(eval_batches(before, batch=4))}
+    expected = {"train": first_batches(before), "test": join(eval_batches(before, batch=4))}
     assert before.skipped == []
     assert "left out" not in before.facts
 
     names = damage()
     data = open_data(config, seed=0)
-    found = {"train": first_batches(data), "test": taken(eval_batches(data, batch=4))}
+    found = {"train": first_batches(data), "test": join(eval_batches(data, batch=4))}
     bad_at = {"train": BAD_TRAIN, "test": BAD_TEST}
     for split in found:
         zero = found[split]["weight"] != expected[split]["weight"]
@@ -111,17 +96,20 @@ def test_bad_examples_have_no_weight_and_others_stay(spoiled, changes, resident_
         for key in ("image", "label"):
             np.testing.assert_array_equal(found[split][key][~zero], expected[split][key][~zero])
         assert np.isfinite(found[split]["image"]).all()
-    order = np.flatnonzero(taken(eval_batches(data, batch=1, split="train"))["weight"] == 0).tolist()
+    order = np.flatnonzero(join(eval_batches(data, batch=1, split="train"))["weight"] == 0).tolist()
     assert order == [bad_at["train"]]
-    assert [(each["split"], each["name"]) for each in data.skipped] == [("train", names[0]), ("test", names[1])]
-    assert all(each["reason"].startswith(("is damaged", "can't be decoded")) for each in data.skipped)
+    assert [(example["split"], example["name"]) for example in data.skipped] == [
+        ("train", names[0]),
+        ("test", names[1]),
+    ]
+    assert all(example["reason"].startswith(("is damaged", "can't be decoded")) for example in data.skipped)
 
     later = first_batches(open_data(config, seed=0), first=8)  # as in a continued run
     for key, value in later.items():
         np.testing.assert_array_equal(value[:24], found["train"][key][8:32])
 
 
-def test_without_it_the_same_example_ends_the_run(spoiled) -> None:
+def test_without_it_the_same_example_ends_the_run(spoiled):
     config, damage = spoiled
     names = damage()
     with pytest.raises(DataError) as refused:
@@ -130,13 +118,8 @@ def test_without_it_the_same_example_ends_the_run(spoiled) -> None:
     assert "data.on_error=skip" in str(refused.value)
 
 
-FolderOf = Callable[..., Any]
-
-
 @pytest.mark.parametrize("resident_bytes", [0, 2**20])
-def test_a_whole_batch_of_bad_images(
-    make_folder: FolderOf, folder_config: FolderOf, monkeypatch: pytest.MonkeyPatch, resident_bytes: int
-) -> None:
+def test_a_whole_batch_of_bad_images(make_folder, folder_config, monkeypatch, resident_bytes):
     monkeypatch.setattr(pipeline, "RESIDENT_BYTES", resident_bytes)
     root = make_folder("photos/train").parent
     make_folder("photos/test", count=4)
@@ -151,7 +134,7 @@ def test_a_whole_batch_of_bad_images(
     assert data.facts == "10 training and 4 test images, 6 x 6 x 3, 2 classes, 4 more left out"
 
 
-def test_files_that_are_no_images_are_not_counted(make_folder: FolderOf, folder_config: FolderOf) -> None:
+def test_files_that_are_no_images_are_not_counted(make_folder, folder_config):
     root = make_folder(count=10)
     for file in sorted(root.glob("*/*.png"))[:12:2]:
         file.write_bytes(b"no image")
@@ -162,9 +145,7 @@ def test_files_that_are_no_images_are_not_counted(make_folder: FolderOf, folder_
 
 
 @pytest.mark.parametrize("resident_bytes", [0, 2**20])
-def test_a_split_without_a_good_image_is_refused(
-    make_folder: FolderOf, folder_config: FolderOf, monkeypatch: pytest.MonkeyPatch, resident_bytes: int
-) -> None:
+def test_a_split_without_a_good_image_is_refused(make_folder, folder_config, monkeypatch, resident_bytes):
     monkeypatch.setattr(pipeline, "RESIDENT_BYTES", resident_bytes)
     root = make_folder("photos/train").parent
     make_folder("photos/test", count=1)
@@ -181,7 +162,7 @@ def test_a_split_without_a_good_image_is_refused(
         open_data(folder_config(root, on_error="skip"), seed=0)
 
 
-def test_files_that_must_not_be_opened_are_left_out(make_folder: FolderOf, folder_config: FolderOf) -> None:
+def test_files_that_must_not_be_opened_are_left_out(make_folder, folder_config):
     root = make_folder("photos/train").parent
     make_folder("photos/test", count=4)
     fifo, big, gone = (root / "train" / "ant" / f"0{number}.png" for number in range(3))
@@ -190,8 +171,8 @@ def test_files_that_must_not_be_opened_are_left_out(make_folder: FolderOf, folde
     big.write_bytes(tf.io.encode_png(tf.zeros([9, 9, 3], tf.uint8)).numpy())
     data = open_data(folder_config(root, on_error="skip", max_pixels=36), seed=0)
     gone.unlink()
-    assert taken(eval_batches(data, batch=1, split="train"))["weight"].tolist() == [0, 0, 0] + [1] * 7
-    assert [each["reason"] for each in data.skipped] == [
+    assert join(eval_batches(data, batch=1, split="train"))["weight"].tolist() == [0, 0, 0] + [1] * 7
+    assert [example["reason"] for example in data.skipped] == [
         "is no regular file",
         "is 9 x 9 pixels, more than data.max_pixels=36",
         "can't be read: No such file or directory",
@@ -199,7 +180,7 @@ def test_files_that_must_not_be_opened_are_left_out(make_folder: FolderOf, folde
 
 
 @pytest.mark.usefixtures("streamed")
-def test_what_contradicts_the_configuration_still_ends_the_run(make_folder: FolderOf, folder_config: FolderOf) -> None:
+def test_what_contradicts_the_configuration_still_ends_the_run(make_folder, folder_config):
     root = make_folder("photos/train").parent
     make_folder("photos/test", count=4)
     (root / "train/bee/02.png").write_bytes(tf.io.encode_png(tf.zeros([6, 9, 3], tf.uint8)).numpy())
@@ -211,7 +192,7 @@ def test_what_contradicts_the_configuration_still_ends_the_run(make_folder: Fold
     assert data.skipped == []
 
 
-def test_labels_of_damaged_records_do_not_count(make_shards, tfrecord_config) -> None:
+def test_labels_of_damaged_records_do_not_count(make_shards, tfrecord_config):
     train, _ = make_shards("train", (10,))[0], make_shards("test", (4,))
     content = bytearray(train.read_bytes())
     for number in (1, 4):  # labels go round 0, 1, 2

@@ -21,7 +21,7 @@ def splitmix64(seed: int, number: int) -> int:
     return x ^ (x >> 31)
 
 
-def test_random_numbers_are_those_of_splitmix64() -> None:
+def test_random_numbers_are_those_of_splitmix64():
     published = [6457827717110365317, 3203168211198807973, 9817491932198370423]  # seeded with 1234567
     assert [splitmix64(1234567, number) for number in range(3)] == published
     keys = [1234567, 0, MASK]
@@ -30,8 +30,8 @@ def test_random_numbers_are_those_of_splitmix64() -> None:
     assert random64(tensor, 5).numpy().tolist() == [splitmix64(key, 5) for key in keys]
 
 
-def test_keys_are_chained_outputs() -> None:
-    def expected(*parts: int) -> int:
+def test_keys_are_chained_outputs():
+    def expected(*parts):
         state = 0
         for part in parts:
             state = splitmix64(state + part, 0)
@@ -43,25 +43,25 @@ def test_keys_are_chained_outputs() -> None:
 
 
 @pytest.mark.parametrize("size", [*range(1, 20), 97, 1437, 5000])
-def test_every_epoch_is_a_permutation(size: int) -> None:
+def test_every_epoch_is_a_permutation(size):
     for epoch in (0, 1, 10**9):
         np.testing.assert_array_equal(np.sort(order(size, epoch)), np.arange(size))
 
 
-def test_positions_name_epoch_and_place() -> None:
+def test_positions_name_epoch_and_place():
     epoch, index = example_at(tf.constant([4, 5, 9, 10], tf.int64), 5, seed=0)
     assert epoch.numpy().tolist() == [0, 1, 1, 2]
     assert index.numpy().tolist() == [order(5, 0, 0)[4], order(5, 1, 0)[0], order(5, 1, 0)[4], order(5, 2, 0)[0]]
 
 
-def test_one_key_for_each_element() -> None:
+def test_one_key_for_each_element():
     keys = hash64(tf.range(50, dtype=tf.int64))
     place = tf.range(50, dtype=tf.int64) % 20
     together = permute(place, 20, keys).numpy()
     assert together.tolist() == [permute(place[i : i + 1], 20, keys[i : i + 1]).numpy()[0] for i in range(50)]
 
 
-def test_orders_of_small_sets_are_uniform() -> None:
+def test_orders_of_small_sets_are_uniform():
     position = tf.range(4 * 2400, dtype=tf.int64)
     orders = example_at(position, 4, seed=1)[1].numpy().reshape(2400, 4)
     _, counts = np.unique(orders, axis=0, return_counts=True)
@@ -69,7 +69,7 @@ def test_orders_of_small_sets_are_uniform() -> None:
     assert np.sum((counts - 100) ** 2 / 100) < 49.7  # chi-square with 23 degrees of freedom, p = 0.001
 
 
-def test_neighbouring_epochs_and_seeds_are_independent() -> None:
+def test_neighbouring_epochs_and_seeds_are_independent():
     size = 20_000
     orders = [order(size, epoch) for epoch in range(4)] + [order(size, 0, seed=8), np.arange(size)]
     correlation = np.corrcoef(orders) - np.eye(len(orders))
@@ -78,7 +78,7 @@ def test_neighbouring_epochs_and_seeds_are_independent() -> None:
     assert max(same_place) < 10  # one is expected
 
 
-def test_draws_are_uniform_and_keyed_by_all_of_seed_epoch_index() -> None:
+def test_draws_are_uniform_and_keyed_by_all_of_seed_epoch_index():
     index = tf.range(10_000, dtype=tf.int64)
     counts = np.bincount(random_below(9, example_key(index * 0, index, 0), 2).numpy(), minlength=9)
     assert np.sum((counts - 10_000 / 9) ** 2 / (10_000 / 9)) < 26.1  # 8 degrees of freedom, p = 0.001

@@ -16,7 +16,7 @@ def config(**changes: object) -> SyntheticConfig:
     return SyntheticConfig(**{**values, "train_examples": 60, "test_examples": 60, **changes})
 
 
-def test_example_is_a_function_of_seed_and_index() -> None:
+def test_example_is_a_function_of_seed_and_index():
     images, labels = open_data(config(), seed=1).train.read(INDEX)
     again, _ = open_data(config(train_examples=1000), seed=1).train.read(INDEX[50:])
     other, _ = open_data(config(), seed=2).train.read(INDEX)
@@ -26,21 +26,21 @@ def test_example_is_a_function_of_seed_and_index() -> None:
     assert not np.array_equal(images, other)
 
 
-def test_test_examples_are_new() -> None:
+def test_test_examples_are_new():
     data = open_data(config(), seed=1)
     both = np.concatenate([split.read(INDEX)[0] for split in (data.train, data.test)])
     assert len(np.unique(both.reshape(120, -1), axis=0)) == 120
 
 
 @pytest.mark.parametrize(("size", "channels", "classes"), [(1, 1, 2), (5, 3, 1000), (32, 2, 7)])
-def test_any_shape_and_class_count(size: int, channels: int, classes: int) -> None:
+def test_any_shape_and_class_count(size, channels, classes):
     data = open_data(config(image_size=size, channels=channels, num_classes=classes), seed=0)
     assert data.train.read(INDEX)[0].shape == (60, size, size, channels)
     assert data.num_classes == classes
     assert data.image_shape == (size, size, channels)
 
 
-def test_classes_can_be_learned() -> None:
+def test_classes_can_be_learned():
     data = open_data(config(), seed=3)
     (images, labels), (unseen, truth) = (split.read(INDEX) for split in (data.train, data.test))
     centres = np.stack([images.numpy()[labels.numpy() == label].mean(axis=0) for label in range(5)])
@@ -48,6 +48,6 @@ def test_classes_can_be_learned() -> None:
     assert np.mean(distance.argmin(axis=1) == truth.numpy()) > 0.95
 
 
-def test_size_must_be_given() -> None:
+def test_size_must_be_given():
     with pytest.raises(ConfigError, match=r"set data.image_size"):
         open_data(config(image_size=None), seed=0)

@@ -1,48 +1,34 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.data.config import TfdsConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import eval_batches, train_batches
-from accumtrain.data.source import Dataset
 from accumtrain.errors import DataError
+from tests.data.conftest import read_pictures
 
-Prepare = Callable[..., TfdsConfig]
 FORMATS = ("tfrecord", "array_record")
 
 
-def examples(data: Dataset, split: str) -> dict[int, int]:
-    """From the number in each picture's first pixel to its label, in order."""
-    elements = list(eval_batches(data, batch=5, split=split).as_numpy_iterator())
-    joined = {key: np.concatenate([element[key] for element in elements]) for key in elements[0]}
-    real = joined["weight"] == 1
-    numbers = np.rint(joined["image"][real, 0, 0, 0] * 255).astype(int).tolist()
-    return dict(zip(numbers, joined["label"][real].tolist(), strict=True))
-
-
 @pytest.mark.parametrize("resident_bytes", [pytest.param(0, marks=pytest.mark.slow), 2**20])
-def test_both_formats_give_the_same_batches(
-    prepare_tfds: Prepare, monkeypatch: pytest.MonkeyPatch, resident_bytes: int
-) -> None:
+def test_both_formats_give_the_same_batches(prepare_tfds, monkeypatch, resident_bytes):
     monkeypatch.setattr("accumtrain.data.pipeline.RESIDENT_BYTES", resident_bytes)
     one, other = (open_data(prepare_tfds(file_format), seed=0) for file_format in FORMATS)
     assert (one.train.size, one.test.size, one.num_classes, one.image_shape) == (23, 7, 3, (6, 6, 3))
     for split, numbers in (("train", range(23)), ("test", range(100, 107))):
-        assert examples(one, split) == {number: number % 3 for number in numbers}
-        assert list(examples(one, split)) == list(examples(other, split))
+        assert read_pictures(one, split) == {number: number % 3 for number in numbers}
+        assert list(read_pictures(one, split)) == list(read_pictures(other, split))
     for a, b in zip(*(train_batches(d, batch=7, first=11, seed=2).take(5) for d in (one, other)), strict=True):
         for key in a:
             np.testing.assert_array_equal(a[key], b[key])
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_images_are_those_that_tfds_reads(prepare_tfds: Prepare, file_format: str) -> None:
+def test_images_are_those_that_tfds_reads(prepare_tfds, file_format):
     import tensorflow_datasets as tfds
 
     config = prepare_tfds(file_format)
@@ -61,19 +47,19 @@ def test_images_are_those_that_tfds_reads(prepare_tfds: Prepare, file_format: st
 @pytest.mark.parametrize(
     ("feature", "names"), [("number", []), ("number", ["ant", "bee", "cat"]), ("name", ["ant", "bee", "cat"])]
 )
-def test_a_label_that_is_no_class_label(prepare_tfds: Prepare, feature: str, names: list[str]) -> None:
+def test_a_label_that_is_no_class_label(prepare_tfds, feature, names):
     data = open_data(prepare_tfds("tfrecord", label_feature=feature, num_classes=3, class_names=names), seed=0)
     assert (data.num_classes, data.class_names) == (3, names)
-    assert examples(data, "train") == {number: number % 3 for number in range(23)}
+    assert read_pictures(data, "train") == {number: number % 3 for number in range(23)}
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_slices_of_splits(prepare_tfds: Prepare, file_format: str) -> None:
-    whole = list(examples(open_data(prepare_tfds(file_format), seed=0), "train"))
+def test_slices_of_splits(prepare_tfds, file_format):
+    whole = list(read_pictures(open_data(prepare_tfds(file_format), seed=0), "train"))
     config = prepare_tfds(file_format, train_split="train[20%:]", test_split="train[:5]+test[3:]")
     data = open_data(config, seed=0)
-    assert list(examples(data, "train")) == whole[5:]
-    assert list(examples(data, "test"))[:5] == whole[:5]
+    assert list(read_pictures(data, "train")) == whole[5:]
+    assert list(read_pictures(data, "test"))[:5] == whole[:5]
     assert data.test.size == 9
 
 
@@ -92,13 +78,13 @@ def test_slices_of_splits(prepare_tfds: Prepare, file_format: str) -> None:
         ({"label_feature": "name", "num_classes": 3}, r"is the text '\w+': say which classes there are"),
     ],
 )
-def test_what_it_does_not_have(prepare_tfds: Prepare, changes: dict, message: str) -> None:
+def test_what_it_does_not_have(prepare_tfds, changes, message):
     with pytest.raises(DataError, match=message):  # as it is opened, or as all of it is read into memory
         train_batches(open_data(prepare_tfds("tfrecord", **changes), seed=0), batch=4, first=0, seed=0)
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_truncated_and_missing_shards_are_named(prepare_tfds: Prepare, file_format: str) -> None:
+def test_truncated_and_missing_shards_are_named(prepare_tfds, file_format):
     config = prepare_tfds(file_format)
     shard = sorted(Path(config.dir).rglob("*train*-00001-of-*"))[0]
     content = shard.read_bytes()
@@ -110,7 +96,7 @@ def test_truncated_and_missing_shards_are_named(prepare_tfds: Prepare, file_form
         open_data(config, seed=0)
 
 
-def test_shard_with_too_few_records_is_named(prepare_tfds: Prepare) -> None:
+def test_shard_with_too_few_records_is_named(prepare_tfds):
     config = prepare_tfds("tfrecord")
     shard = sorted(Path(config.dir).rglob("*train*-00001-of-*"))[0]
     with tf.io.TFRecordWriter(str(shard)) as writer:
@@ -121,7 +107,7 @@ def test_shard_with_too_few_records_is_named(prepare_tfds: Prepare) -> None:
 
 @pytest.mark.parametrize("file", ["dataset_info.json", "features.json"])
 @pytest.mark.parametrize("content", ["", "{", "[]"])
-def test_a_damaged_description_is_refused(prepare_tfds: Prepare, file: str, content: str) -> None:
+def test_a_damaged_description_is_refused(prepare_tfds, file, content):
     config = prepare_tfds("tfrecord")
     (damaged,) = Path(config.dir).rglob(file)
     damaged.write_text(content)
@@ -129,10 +115,12 @@ def test_a_damaged_description_is_refused(prepare_tfds: Prepare, file: str, cont
         open_data(config, seed=0)
 
 
-def test_unprepared_data_set_says_how_to_prepare_it(prepare_tfds: Prepare, tmp_path: Path) -> None:
+def test_unprepared_data_set_says_how_to_prepare_it(prepare_tfds, tmp_path):
     config = prepare_tfds("tfrecord")
     config.name, config.dir = "cifar10", str(tmp_path / "it's empty")
-    with pytest.raises(DataError, match=r"cifar10 is not prepared in .*python -c .*download_and_prepare\(\)"):
+    with pytest.raises(
+        DataError, match=r"cifar10 is not prepared in .*Add data\.download=true, or .*python -c .*_and_prepare\(\)"
+    ):
         open_data(config, seed=0)
     config.name = "cifar11"
     with pytest.raises(DataError, match=r"no data set of that name; did you mean cifar10"):

@@ -27,10 +27,10 @@ def failing(error: Exception) -> Any:
     return lambda name, data_dir: Builder()
 
 
-def test_it_is_prepared_once(tiny_pictures: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_prepared_once(tiny_pictures, tmp_path, monkeypatch):
     built = []
 
-    def builder(name: str, data_dir: str) -> Any:
+    def builder(name, data_dir):
         built.append(name)
         return tiny_pictures(data_dir=data_dir)
 
@@ -42,7 +42,7 @@ def test_it_is_prepared_once(tiny_pictures: Any, tmp_path: Path, monkeypatch: py
     assert built == ["tiny_pictures"]
 
 
-def test_a_data_set_that_there_is_not_is_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_set_that_there_is_not_is_not_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(tfds, "builder", failing(AssertionError("asked")))
     for name in ("mnost", "huggingface:mnist", "somebody/mnist"):
         with pytest.raises(DataError, match=r"no data set of that name"):
@@ -62,19 +62,14 @@ REASONS = [
 
 
 @pytest.mark.parametrize(("error", "words"), REASONS)
-def test_what_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str) -> None:
+def test_what_fails_is_told(tmp_path, monkeypatch, error, words):
     monkeypatch.setattr(tfds, "builder", failing(error))
     with pytest.raises(DataError, match=rf"data\.download=true: mnist can't be downloaded and prepared in .*{words}"):
         open_data(config(tmp_path), seed=0)
 
 
-def test_without_it_the_key_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"mnist is not prepared in .*Add data\.download=true, or prepare it once with"):
-        open_data(TfdsConfig(name="mnist", dir=str(tmp_path)), seed=0)
-
-
 @pytest.mark.slow  # tensorflow-datasets tries for some minutes
-def test_there_is_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_no_network(tmp_path, monkeypatch):
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "http://localhost:9")  # where nobody listens
     with pytest.raises(DataError, match=r"there is no connection to storage\.googleapis\.com"):

@@ -1,1 +1,4 @@
-"""TODO."""
+"""The data sources: built-in images, CIFAR, class folders, tables, arrays, TFRecord files, tensorflow-datasets.
+
+Each opens its configuration of `data/config.py` as a `Source`. `labels`, `shards` and `record_index` serve several.
+"""

@@ -1,4 +1,4 @@
-"""Digits, synthetic."""
+"""data=digits, which ship with accumtrain, and data=synthetic, which is generated."""
 
 from __future__ import annotations
 
@@ -13,26 +13,25 @@ from accumtrain.data.source import ArraySplit, Source, Split
 from accumtrain.data.stream import NOISE, PATTERN, hash64, random64, random_below
 from accumtrain.errors import ConfigError
 
-# The UCI optical digits that ship with accumtrain: 1,797 images of 8 x 8 pixels (see digits/ATTRIBUTION.txt).
-
-
-NUM_CLASSES = 10
-TEST_EXAMPLES = 360
-# A pixel is the number of set bits in a block of 4 x 4.
-_WHITE = 16
-
-
 Arrays = tuple[np.ndarray, np.ndarray]
 
 
+# ---- the UCI optical digits: 1,797 images of 8 x 8 pixels (see digits/ATTRIBUTION.txt) ----
+
+
+_NUM_CLASSES = 10
+_TEST_EXAMPLES = 360
+_WHITE = 16  # a pixel is the number of set bits in a block of 4 x 4
+
+
 def open_digits(config: DigitsConfig, seed: int) -> Source:
-    """1,437 training and 360 test examples, as `load_digits` splits them."""
+    """Return 1,437 training and 360 test examples, as `load_digits` splits them."""
     train, held_out = (ArraySplit(images, labels, _WHITE) for images, labels in load_digits())
-    return Source(train, held_out, NUM_CLASSES)
+    return Source(train, held_out, _NUM_CLASSES)
 
 
 def load_digits() -> tuple[Arrays, Arrays]:
-    """Images, uint8 [N, 8, 8, 1] of values 0 to 16, and labels, [N], of 1,437 training and 360 test examples.
+    """Return images, uint8 [N, 8, 8, 1] of values 0 to 16, and labels, [N], of 1,437 training and 360 test examples.
 
     The split is fixed: the test examples are 360 evenly spaced ones of all examples, sorted by label. So every class
     has its share of them, to within one or two examples.
@@ -41,15 +40,14 @@ def load_digits() -> tuple[Arrays, Arrays]:
         images, labels = file["images"][..., None], file["labels"]  # [1797, 8, 8, 1], [1797]
     rank = np.empty(len(labels), np.int64)
     rank[np.argsort(labels, kind="stable")] = np.arange(len(labels))
-    test = (rank + 1) * TEST_EXAMPLES // len(labels) > rank * TEST_EXAMPLES // len(labels)
+    test = (rank + 1) * _TEST_EXAMPLES // len(labels) > rank * _TEST_EXAMPLES // len(labels)
     return (images[~test], labels[~test]), (images[test], labels[test])
 
 
-# Generated images of any shape, with any number of classes that a network can learn to tell apart.
+# ---- generated images of any shape, with any number of classes that a network can learn to tell apart ----
 
 
-# A class is a coarse grid of random grey values.
-_GRID = 4
+_GRID = 4  # a class is a coarse grid of random grey values
 
 
 class SyntheticSplit(Split):
@@ -85,7 +83,7 @@ class SyntheticSplit(Split):
 
 
 def open_synthetic(config: SyntheticConfig, seed: int) -> Source:
-    """Training and test examples, all different. Raises ConfigError without an image size."""
+    """Return training and test examples, all different. Raise ConfigError without an image size."""
     if config.pixels is None:
         raise ConfigError("data=synthetic has no images of its own: set data.image_size, for example to 32")
     shape = (*config.pixels, config.channels)

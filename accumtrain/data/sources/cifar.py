@@ -1,7 +1,7 @@
-"""CIFAR-10 and CIFAR-100 in their authors' binary files.
+"""data=cifar_binary: CIFAR-10 and CIFAR-100 in their authors' binary files.
 
-A record is a byte of label (CIFAR-100: a coarse and a fine one, of which the fine one is read), then 1,024 bytes each
-of red, green and blue, row by row.
+A record is a byte of label, then 1,024 bytes each of red, green and blue, row by row. CIFAR-100 has a coarse and a fine
+label, of which the fine one is read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import google_crc32c
 import numpy as np
 
 from accumtrain.data.config import CifarBinaryConfig
-from accumtrain.data.local_files import fault_of
+from accumtrain.data.local_files import find_file_fault
 from accumtrain.data.source import ArraySplit, Source, hash_texts
 from accumtrain.errors import DataError
 
@@ -24,7 +24,7 @@ _PIXELS = 3 * 32 * 32
 
 @dataclass(frozen=True)
 class _Layout:
-    """What tells the two apart: `train` is a glob, `labels` are bytes, and the file `names` may be there."""
+    """The files and records of one of the two: `train` is a glob, `labels` are bytes, the file `names` may be there."""
 
     train: str
     test: str
@@ -33,7 +33,7 @@ class _Layout:
     names: str
 
     @property
-    def record(self) -> int:
+    def record_bytes(self) -> int:
         return self.labels + _PIXELS
 
 
@@ -42,35 +42,35 @@ _CIFAR_100 = _Layout("train.bin", "test.bin", 2, 100, "fine_label_names.txt")
 
 
 def open_cifar_binary(config: CifarBinaryConfig, seed: int) -> Source:
-    """Both splits, in memory. The seed changes nothing.
+    """Return both splits, in memory. The seed changes nothing.
 
     Raises:
         DataError: The files of neither data set are there, or one has another size or a label beyond the classes.
     """
     folder = Path(config.path)
-    layout, train, test = _find(folder)
-    records = [np.concatenate([_records(file, layout) for file in files]) for files in (train, [test])]
-    train_split, test_split = (_split(each, layout) for each in records)
+    layout, train, test = _find_files(folder)
+    records = [np.concatenate([_read_records(file, layout) for file in files]) for files in (train, [test])]
+    train_split, test_split = (_make_split(part, layout) for part in records)
     return Source(
         train_split,
         test_split,
         num_classes=layout.classes,
-        class_names=_names(folder / layout.names, layout.classes),
-        fingerprint={"data.records": hash_texts(f"{google_crc32c.value(each.tobytes()):08x}" for each in records)},
+        class_names=_read_names(folder / layout.names, layout.classes),
+        fingerprint={"data.records": hash_texts(f"{google_crc32c.value(part.tobytes()):08x}" for part in records)},
     )
 
 
-def _split(records: np.ndarray, layout: _Layout) -> ArraySplit:
+def _make_split(records: np.ndarray, layout: _Layout) -> ArraySplit:
     images = records[:, layout.labels :].reshape(-1, *_SHAPE).transpose(0, 2, 3, 1)
     return ArraySplit(images, records[:, layout.labels - 1])
 
 
-def _find(folder: Path) -> tuple[_Layout, Sequence[Path], Path]:
-    """The layout, the files to train on and the file to test on."""
+def _find_files(folder: Path) -> tuple[_Layout, Sequence[Path], Path]:
+    """Return the layout, the files to train on and the file to test on."""
     if not folder.is_dir():
         raise DataError(f"data.path={folder} is not a directory: give the folder that holds the .bin files")
-    found = [(layout, sorted(folder.glob(layout.train)), folder / layout.test) for layout in (_CIFAR_10, _CIFAR_100)]
-    found = [each for each in found if each[1] or each[2].exists()]
+    layouts = [(layout, sorted(folder.glob(layout.train)), folder / layout.test) for layout in (_CIFAR_10, _CIFAR_100)]
+    found = [(layout, train, test) for layout, train, test in layouts if train or test.exists()]
     if len(found) != 1:
         raise DataError(
             f"data.path={folder} has the files of {'both data sets' if found else 'neither data set'}: give a folder "
@@ -83,18 +83,19 @@ def _find(folder: Path) -> tuple[_Layout, Sequence[Path], Path]:
     return layout, train, test
 
 
-def _records(file: Path, layout: _Layout) -> np.ndarray:
-    """uint8 [n, bytes of a record], mapped from the file."""
-    if fault := fault_of(file):
+def _read_records(file: Path, layout: _Layout) -> np.ndarray:
+    """Return uint8 [n, bytes of a record], mapped from the file."""
+    if fault := find_file_fault(file):
         raise DataError(f"{file} {fault}: unpack the archive again")
     size = file.stat().st_size
-    if size % layout.record:
+    if size % layout.record_bytes:
         raise DataError(
-            f"{file} has {size} bytes, no multiple of the {layout.record:,} of a record ({layout.labels} of labels and "
-            f"{_PIXELS:,} of pixels): unpack the archive again; it must be the binary version of CIFAR-{layout.classes}"
+            f"{file} has {size} bytes, no multiple of the {layout.record_bytes:,} of a record ({layout.labels} of "
+            f"labels and {_PIXELS:,} of pixels): unpack the archive again; it must be the binary version of "
+            f"CIFAR-{layout.classes}"
         )
     try:
-        records = np.memmap(file, np.uint8, "r", shape=(size // layout.record, layout.record))
+        records = np.memmap(file, np.uint8, "r", shape=(size // layout.record_bytes, layout.record_bytes))
     except OSError as error:
         raise DataError(f"{file} can't be read: {error.strerror}; give yourself the permission") from error
     largest = int(records[:, layout.labels - 1].max())
@@ -106,7 +107,7 @@ def _records(file: Path, layout: _Layout) -> np.ndarray:
     return records
 
 
-def _names(file: Path, classes: int) -> list[str]:
-    """The names of the classes, a line each; empty without such a file."""
+def _read_names(file: Path, classes: int) -> list[str]:
+    """Return the names of the classes, a line each; empty without such a file."""
     names = file.read_text(encoding="utf-8", errors="replace").split() if file.is_file() else []
     return names if len(names) == classes == len(set(names)) else []

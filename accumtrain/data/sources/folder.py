@@ -1,4 +1,7 @@
-"""Class folders; files of no class."""
+"""data=folder: image files in class folders, with or without folders of splits above them; and files of no class.
+
+The sorted names of the class folders are the classes.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,24 @@ import tensorflow as tf
 from accumtrain.data.config import DataConfig, FolderConfig
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.holdout import hold_out_by_name
-from accumtrain.data.image_header import UPRIGHT, Header, fault_of_image, unusual_headers
-from accumtrain.data.local_files import IMAGE_SUFFIXES, check_name, size_of_file
+from accumtrain.data.image_header import UPRIGHT, Header, find_image_file_fault, read_unusual_headers
+from accumtrain.data.local_files import (
+    IMAGE_SUFFIXES,
+    Image,
+    ImagesByClass,
+    check_name,
+    count_files,
+    get_file_size,
+    is_image,
+    list_files,
+    list_first,
+    readable,
+)
 from accumtrain.data.preprocess import Preprocess, make_preprocess
 from accumtrain.data.source import Dataset, Source, UnreadableExample, hash_texts
-from accumtrain.data.sources.listing import Image, Listing, counted, first_of, readable, told
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
 from accumtrain.runs.run import Images
-
-# The files of a directory of class folders. The sorted names of the folders at the top are the classes.
-
 
 _SPLITS = {  # the words in the names of their folders
     "train": ("train", "training"),
@@ -33,279 +43,91 @@ _SPLITS = {  # the words in the names of their folders
 }
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _WITH_SET = re.compile(r"(set|data|images)$")  # of a word such as testset
-TABLES = (".csv", ".tsv")
+_TABLES = (".csv", ".tsv")
+_CHANNELS = 3
+_WHITE = 255  # of the pixels of a file
+_LISTED = 5  # faults in a message
 
 
-@dataclass
-class _Left:
-    """Files that are no images; images in no class's folder; and those in a folder within their class's folder."""
-
-    ignored: list[Path] = field(default_factory=list)
-    beside: list[Path] = field(default_factory=list)
-    deeper: list[Path] = field(default_factory=list)
-
-    @property
-    def notes(self) -> list[str]:
-        suffixes = ", ".join(IMAGE_SUFFIXES)
-        notes = [f"ignored, as their names end in none of {suffixes}: {told(self.ignored)}"] if self.ignored else []
-        if self.beside:
-            notes.append(f"ignored, as they are in no class's folder: {told(self.beside)}")
-        if self.deeper:
-            notes.append(f"in folders within a class's folder, and of that class: {told(self.deeper)}")
-        return notes
+# ---- sources of image files ----
 
 
-def list_splits(config: FolderConfig) -> tuple[dict[str, Listing], list[str]]:
-    """The files of train, and of val or test or both, and notes of what was left out.
+def open_folder(config: FolderConfig, seed: int) -> Source:
+    """Return the images of a folder, with notes of what was ignored, turned, or lost in decoding.
 
     Raises:
-        DataError: The folder has another structure.
-        OSError: A folder can't be read.
+        DataError: The folder can't be read or has another structure, or a file is not an image.
     """
-    root, left = _root(config), _Left()
-    tops = _tops(root)
-    splits = _split_folders(root, tops, trains=True)
-    if not splits:
-        return hold_out_by_name(_list_classes(root, left), config.test_fraction), left.notes
-    unlabelled = [name for name, folder in splits.items() if name != "train" and _has_images(folder)]
-    folders = {name: folder for name, folder in splits.items() if name not in unlabelled}
-    if len(splits) == 1 and _classes_in(splits["train"]):
-        raise _untested(root, splits["train"], tops)
-    train = _list_classes(folders["train"], left)
-    if len(folders) == 1:
-        listings = hold_out_by_name(train, config.test_fraction)
-    else:
-        listings = {name: _as_in(train, folder, name, left) for name, folder in folders.items() if name != "train"}
-        listings = {"train": train, **listings}
-    notes = [
-        f"{folders[name].name}/ has no images of {first_of(none)}"
-        for name, listing in listings.items()
-        if (none := [kind for kind, images in listing.items() if not images])
-    ]
-    notes += [
-        f"{splits[name]}/ has no labels, as its images are in no class folders, and is not read: "
-        f"job=predict predict.input={splits[name]} is for it"
-        for name in unlabelled
-    ]
-    if others := [each.name for each in tops if split_of(each.name) not in splits]:
-        notes.append(f"not read, as their names say no split: {first_of(others)}")
-    return listings, [*notes, *left.notes]
+    with readable():
+        listings, notes = list_splits(config)
+    return make_source(listings, notes, config)
 
 
-def list_all(config: FolderConfig) -> tuple[Listing, list[str]]:
-    """All images of a folder in one listing, whatever split they are in. Raises what `list_splits` raises."""
-    root, left, listing = _root(config), _Left(), Listing()
-    for folder in _split_folders(root, _tops(root), trains=False).values() or [root]:
-        for kind, images in _class_folders(folder, left).items():
-            listing.setdefault(kind, []).extend(images)
-    if not any(listing.values()):
-        raise DataError(f"{root} has no class folder that holds an image{_remedy(root)}")
-    return {kind: listing[kind] for kind in sorted(listing) if listing[kind]}, left.notes
-
-
-def _root(config: FolderConfig) -> Path:
-    root = Path(config.path)
-    if not root.is_dir():
-        raise DataError(f"data.path={config.path} is not a directory: give the folder that holds the class folders")
-    return root
-
-
-def _tops(root: Path) -> list[Path]:
-    """The folders in `root` that hold images."""
-    return [each for each in _visible(root) if each.is_dir() and _holds_images(each)]
-
-
-def split_of(name: str) -> str | None:
-    """The split that a folder's name says, such as Testing, seg_test or test_set; None if it says none, or two."""
-    words = {_WITH_SET.sub("", word.lower()) for word in _WORD.findall(name)}
-    found = [split for split, of_split in _SPLITS.items() if words & set(of_split)]
-    return found[0] if len(found) == 1 else None
-
-
-def _split_folders(root: Path, tops: Sequence[Path], *, trains: bool) -> dict[str, Path]:
-    """The folders that hold the class folders of each split; empty if `root` holds those of the classes itself.
+def make_source(listings: dict[str, ImagesByClass], notes: list[str], config: DataConfig) -> Source:
+    """Return a source of image files.
 
     Args:
-        tops: the folders in `root` that hold images.
-        trains: whether a folder to train on is needed.
+        listings: the images of train, and of val or test or both, all with the same classes.
+        notes: about them, for the user.
 
     Raises:
-        DataError: Both can be meant, or there are two folders of a split.
+        DataError: A file is not an image.
     """
-    inside = {top: _classes_in(_unwrapped(top)) for top in tops}
-    named: dict[str, list[Path]] = {}
-    for top in tops:
-        if split := split_of(top.name):
-            named.setdefault(split, []).append(top)
-    only_splits = tops and len(tops) == sum(map(len, named.values()))
-    if only_splits or any(inside[top] for top in named.get("train", [])):
-        if trains and "train" not in named:
-            raise _ambiguous(root, inside)
-        for folders in named.values():
-            if len(folders) > 1:
-                raise DataError(f"{root} has {' and '.join(f'{each.name}/' for each in folders)}: keep one of them")
-        return {split: _unwrapped(named[split][0]) for split in _SPLITS if split in named}
-    same = max(inside.values(), key=len, default=set())
-    alike = len(tops) > 1 and all(len(names) > 1 and names <= same for names in inside.values())
-    if alike or any(inside[top] for folders in named.values() for top in folders):
-        raise _ambiguous(root, inside)
-    return {}
-
-
-def _ambiguous(root: Path, inside: dict[Path, set[str]]) -> DataError:
-    """The error that shows both readings of folders within folders."""
-    tops, inner = [top.name for top in inside], sorted(set.union(*inside.values()))
-    if all(map(split_of, tops)):
-        return DataError(
-            f"{root} has {first_of(tops)}, named after splits, and no train: give the folder to train on that name, "
-            "with a folder for each class in it"
-        )
-    if all(map(split_of, inner)):
-        return DataError(
-            f"{root}: the folders of the classes, {first_of(tops)}, hold those of the splits, {first_of(inner)}: make "
-            f"it the other way round, as {split_of(inner[0])}/{tops[0]}/"
-        )
-    return DataError(
-        f"{root} can be read in two ways. If {first_of(tops)} are splits and {first_of(inner)} the classes, name the "
-        f"splits train, val and test. If {first_of(tops)} are the classes, move the images in folders within them up "
-        f"into these"
+    unusual = _read_usable_headers([file for listing in listings.values() for file in _files_of(listing)], config)
+    splits = {name: _make_split(listing, unusual, config) for name, listing in listings.items()}
+    if config.image_size is None:
+        shape = splits["train"].inspect_first().shape
+        for split in splits.values():
+            split.image_shape = shape
+    return Source(
+        splits["train"],
+        splits.get("test"),
+        num_classes=len(listings["train"]),
+        notes=[*notes, *_describe_headers(unusual)],
+        class_names=list(listings["train"]),
+        val=splits.get("val"),
+        fingerprint={f"data.{name}.files": _digest(listing, splits[name].sizes) for name, listing in listings.items()},
     )
 
 
-def _untested(root: Path, train: Path, tops: Sequence[Path]) -> DataError:
-    others = [each.name for each in tops if split_of(each.name) != "train"]
-    remedy = f"add one, or give data.path={train}"
-    if others:
-        remedy += f"; if train is a class as {first_of(others)} may be, give its folder another name"
-    return DataError(f"{root} has train/ but neither test/ nor val/ with images: {remedy}")
+def make_single_split_source(listing: ImagesByClass, notes: list[str], config: DataConfig) -> Source:
+    """Return a source whose only split has all images of a listing. Raise what `make_source` raises."""
+    unusual = _read_usable_headers(_files_of(listing), config)
+    split = _make_split(listing, unusual, config)
+    return Source(split, None, len(listing), [*notes, *_describe_headers(unusual)], class_names=list(listing))
 
 
-def _as_in(train: Listing, folder: Path, split: str, left: _Left) -> Listing:
-    """The images of another split, with the classes of train in their order; one may have no images.
+def open_files(files: Sequence[Path], config: DataConfig, images: Images) -> Dataset:
+    """Return the files as the test images of a data set. The label of an image is its place in `files`.
 
-    Raises:
-        DataError: A class is not one of train.
+    Those that can't be read or decoded are left out, and named in `skipped`.
+
+    Args:
+        config: the data keys of the run.
+        images: those that the run was trained on.
     """
-    listing = _class_folders(folder, left)
-    if unknown := sorted(kind for kind in listing.keys() - train.keys() if listing[kind]):
-        raise DataError(
-            f"{folder} has the class {first_of(unknown)}, which train/ lacks (it has {first_of(list(train))}): give "
-            f"each class training images, or move its {split} images away; images without labels are for job=predict"
-        )
-    if not any(listing.values()):
-        raise DataError(f"{folder} holds no image: add some, or remove the folder")
-    return {kind: listing.get(kind, []) for kind in train}
-
-
-def _list_classes(folder: Path, left: _Left) -> Listing:
-    """The images of two or more classes, none of which lacks images."""
-    listing = _class_folders(folder, left)
-    for kind, images in listing.items():
-        if not images:
-            others = [each for each in left.ignored if normal_form(each.relative_to(folder).parts[0]) == kind]
-            inside = f"; it has {told(others)}" if others else ", and nothing else"
-            raise DataError(
-                f"class folder {folder / kind} holds no image, whose name ends in {', '.join(IMAGE_SUFFIXES)}{inside}: "
-                "add some, or remove the folder"
-            )
-    if len(listing) < 2:
-        raise DataError(
-            f"{folder} has {len(listing)} class folder(s): it takes two or more to tell apart{_remedy(folder)}"
-        )
-    return listing
-
-
-def _class_folders(folder: Path, left: _Left) -> Listing:
-    """The images in each folder at the top of `folder`."""
-    listing = Listing()
-    for entry in _visible(folder):
-        if not entry.is_dir():
-            (left.beside if is_image(entry) else left.ignored).append(entry)
-            continue
-        files, others = _list_images(entry)
-        left.ignored += others
-        left.deeper += [file for file in files if file.parent != entry]
-        images = [Image(normal_form(file.relative_to(entry).as_posix()), file) for file in files]
-        listing.setdefault(normal_form(entry.name), []).extend(images)
-    return listing
-
-
-def _list_images(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The image files in a folder and in those within it, and all others. A link to a folder is no folder here."""
-    files, others = list[Path](), list[Path]()
-    for entry in _visible(folder):
-        if is_image(entry):
-            files.append(entry)
-        elif entry.is_dir() and not entry.is_symlink():
-            inside, rest = _list_images(entry)
-            files += inside
-            others += rest
-        else:
-            others.append(entry)
-    return files, others
-
-
-def is_image(entry: Path) -> bool:
-    """Whether the name of a file is that of an image."""
-    return entry.suffix.lower() in IMAGE_SUFFIXES
-
-
-def _has_images(folder: Path) -> bool:
-    """Whether images lie in the folder itself."""
-    return any(is_image(entry) for entry in _seen(folder))
-
-
-def _holds_images(folder: Path) -> bool:
-    """Whether there are images in the folder or in one within it."""
-    return _has_images(folder) or any(
-        entry.is_dir() and not entry.is_symlink() and _holds_images(entry) for entry in _seen(folder)
+    keys = FolderConfig(path="", max_pixels=config.max_pixels, on_error="skip")
+    unusual = read_unusual_headers(files)
+    split = FolderSplit(files, list(range(len(files))), unusual, keys)
+    split.channels = images.shape[-1]
+    return Dataset(
+        train=split,
+        test=split,
+        num_classes=len(images.class_names),
+        image_shape=images.shape,
+        preprocess=preprocess_any_size(config, images),
+        class_names=images.class_names,
+        notes=_describe_headers(unusual),
     )
 
 
-def _classes_in(folder: Path) -> set[str]:
-    """The names of the folders in `folder` that hold images; empty if images lie beside them."""
-    if _has_images(folder):
-        return set()
-    return {normal_form(entry.name) for entry in _seen(folder) if entry.is_dir() and _holds_images(entry)}
+def preprocess_any_size(config: DataConfig, images: Images) -> Preprocess:
+    """Return the preprocessing of the run, for pixels 0..255 in images of any size."""
+    height, width, channels = images.shape
+    return replace(make_preprocess(config, channels=channels, white=_WHITE), image_size=(height, width))
 
 
-def _unwrapped(folder: Path) -> Path:
-    """The folder itself, or the one in it that holds all there is, as in seg_train/seg_train/."""
-    inside = [entry for entry in _seen(folder) if entry.is_dir() and _holds_images(entry)]
-    if len(inside) == 1 and not _has_images(folder) and (split_of(inside[0].name) or _classes_in(inside[0])):
-        return _unwrapped(inside[0])
-    return folder
-
-
-def _remedy(folder: Path) -> str:
-    """What to do about a folder without class folders: where they or a table of labels may be; empty if nowhere."""
-    tables = [each for place in (folder, folder.parent) for each in _seen(place) if each.suffix.lower() in TABLES]
-    if tables and len(_classes_in(folder)) < 2:
-        return f"; if {tables[0].name} holds the labels of the images: data=table data.path={tables[0]}"
-    for entry in _visible(folder):
-        names = [each.name for each in _visible(entry) if each.is_dir()] if entry.is_dir() else []
-        if len(names) > 1:
-            return f"; if the classes are {first_of(names)}, move them up from {entry.name}/, or give data.path={entry}"
-    return ""
-
-
-def _visible(folder: Path) -> list[Path]:
-    """What is in a folder, in the order of names. Raises DataError for a name that can't be used."""
-    entries = sorted(_seen(folder), key=lambda entry: normal_form(entry.name))
-    for entry in entries:
-        check_name(entry)
-    return entries
-
-
-def _seen(folder: Path) -> Iterator[Path]:
-    return (entry for entry in folder.iterdir() if not entry.name.startswith("."))
-
-
-# Image files of classes, and those of no class: their bytes, and which side of them is up.
-
-
-_CHANNELS = 3
-_NAMED = 5  # files named in a message
+# ---- a split of image files ----
 
 
 class FolderSplit(EncodedSplit):
@@ -334,8 +156,8 @@ class FolderSplit(EncodedSplit):
 
     @cached_property
     def sizes(self) -> list[int]:
-        """The bytes of each file; -1 for one that is not there."""
-        return [size_of_file(file) for file in self.files]
+        """The bytes of the files; -1 for one that is not there."""
+        return [get_file_size(file) for file in self.files]
 
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         index = tf.ensure_shape(tf.numpy_function(self._remember, [index], tf.int64), [None])
@@ -347,9 +169,9 @@ class FolderSplit(EncodedSplit):
     def orientation(self, index: tf.Tensor) -> tf.Tensor | None:
         return None if self._orientations is None else tf.gather(self._orientations, index)
 
-    def stored(self, index: int) -> tuple[bytes, int]:
+    def read_stored(self, index: int) -> tuple[bytes, int]:
         file = self.files[index]
-        if fault := fault_of_image(file):
+        if fault := find_image_file_fault(file):
             raise UnreadableExample(str(file), fault, self.undecodable)
         try:
             return file.read_bytes(), self.labels[index]
@@ -364,119 +186,317 @@ class FolderSplit(EncodedSplit):
         return index
 
 
-def open_folder(config: FolderConfig, seed: int) -> Source:
-    """The images of a folder, and notes of what was ignored, turned, or lost in decoding.
-
-    Raises:
-        DataError: The folder can't be read or has another structure, or a file is not an image.
-    """
-    with readable():
-        listings, notes = list_splits(config)
-    return source_of(listings, notes, config)
+def _make_split(listing: ImagesByClass, unusual: Mapping[Path, Header], config: DataConfig) -> FolderSplit:
+    labels = [label for label, images in enumerate(listing.values()) for _ in images]
+    return FolderSplit(_files_of(listing), labels, unusual, config)
 
 
-def source_of(listings: dict[str, Listing], notes: list[str], config: DataConfig) -> Source:
-    """A source of image files.
-
-    Args:
-        listings: the images of train, and of val or test or both, all with the same classes.
-        notes: what the user should know of them.
-
-    Raises:
-        DataError: A file is not an image.
-    """
-    unusual = _usable_headers([file for listing in listings.values() for file in _files_of(listing)], config)
-    splits = {name: _split(listing, unusual, config) for name, listing in listings.items()}
-    if config.image_size is None:
-        shape = splits["train"].inspect_first().shape
-        for split in splits.values():
-            split.image_shape = shape
-    return Source(
-        splits["train"],
-        splits.get("test"),
-        num_classes=len(listings["train"]),
-        notes=[*notes, *notes_of(unusual)],
-        class_names=list(listings["train"]),
-        val=splits.get("val"),
-        fingerprint={f"data.{name}.files": _digest(listing, splits[name].sizes) for name, listing in listings.items()},
-    )
+def _files_of(listing: ImagesByClass) -> list[Path]:
+    return [image.file for images in listing.values() for image in images]
 
 
-def source_of_all(listing: Listing, notes: list[str], config: DataConfig) -> Source:
-    """A source whose only split has all images of a listing. Raises what `source_of` raises."""
-    unusual = _usable_headers(_files_of(listing), config)
-    split = _split(listing, unusual, config)
-    return Source(split, None, len(listing), [*notes, *notes_of(unusual)], class_names=list(listing))
+def _digest(listing: ImagesByClass, sizes: Sequence[int]) -> str:
+    """Return a hash of the names of all files, beginning with their classes, and of their sizes."""
+    names = (f"{kind}/{image.name}" for kind, images in listing.items() for image in images)
+    return hash_texts(f"{name} {size}" for name, size in zip(names, sizes, strict=True))
 
 
-def _usable_headers(files: Sequence[Path], config: DataConfig) -> dict[Path, Header]:
-    """As `unusual_headers`. Raises DataError if files can't be used that may not be left out."""
-    unusual = unusual_headers(files)
+def _read_usable_headers(files: Sequence[Path], config: DataConfig) -> dict[Path, Header]:
+    """Return what `read_unusual_headers` does. Raise DataError if files can't be used that may not be left out."""
+    unusual = read_unusual_headers(files)
     bad = [f"{file} {header.fault}" for file, header in unusual.items() if header.fault]
     if bad and config.on_error == "raise":
         raise DataError(
-            f"{counted(bad)} named as an image can't be used: {'; '.join(bad[:_NAMED])}"
-            f"{'; ...' if len(bad) > _NAMED else ''}: "
+            f"{count_files(bad)} named as an image can't be used: {'; '.join(bad[:_LISTED])}"
+            f"{'; ...' if len(bad) > _LISTED else ''}: "
             "replace or remove them, or set data.on_error=skip to go on without them"
         )
     return unusual
 
 
-def _split(listing: Listing, unusual: Mapping[Path, Header], config: DataConfig) -> FolderSplit:
-    labels = [label for label, images in enumerate(listing.values()) for _ in images]
-    return FolderSplit(_files_of(listing), labels, unusual, config)
-
-
-def _files_of(listing: Listing) -> list[Path]:
-    return [each.file for images in listing.values() for each in images]
-
-
-def _digest(listing: Listing, sizes: Sequence[int]) -> str:
-    """A hash of the names of all files, beginning with their classes, and of their sizes."""
-    names = (f"{kind}/{each.name}" for kind, images in listing.items() for each in images)
-    return hash_texts(f"{name} {size}" for name, size in zip(names, sizes, strict=True))
-
-
-def notes_of(unusual: Mapping[Path, Header]) -> list[str]:
-    """What the user should know of the images that are used: which are turned, and which lose something."""
+def _describe_headers(unusual: Mapping[Path, Header]) -> list[str]:
+    """Return notes of the images that are turned, and of those that lose something in decoding."""
     turned = [file for file, header in unusual.items() if header.orientation != UPRIGHT]
-    notes = [f"turned upright, as their EXIF orientation says: {told(turned)}"] if turned else []
+    notes = [f"turned upright, as their EXIF orientation says: {list_files(turned)}"] if turned else []
     for loss in sorted({header.loss for header in unusual.values() if header.loss}):
-        notes.append(f"{loss}: {told([file for file, header in unusual.items() if header.loss == loss])}")
+        notes.append(f"{loss}: {list_files([file for file, header in unusual.items() if header.loss == loss])}")
     return notes
 
 
-# Image files without labels, prepared as a run's test images are.
+# ---- listing the class folders ----
 
 
-WHITE = 255  # of the pixels of a file
+@dataclass
+class _OtherFiles:
+    """Files that are no images; images in no class's folder; and those in a folder within their class's folder."""
+
+    ignored: list[Path] = field(default_factory=list)
+    beside: list[Path] = field(default_factory=list)
+    deeper: list[Path] = field(default_factory=list)
+
+    @property
+    def notes(self) -> list[str]:
+        suffixes = ", ".join(IMAGE_SUFFIXES)
+        about = {
+            f"ignored, as their names end in none of {suffixes}": self.ignored,
+            "ignored, as they are in no class's folder": self.beside,
+            "in folders within a class's folder, and of that class": self.deeper,
+        }
+        return [f"{text}: {list_files(files)}" for text, files in about.items() if files]
 
 
-def open_files(files: Sequence[Path], config: DataConfig, images: Images) -> Dataset:
-    """The files as the test images of a data set; the label of each is its place in `files`.
+def list_splits(config: FolderConfig) -> tuple[dict[str, ImagesByClass], list[str]]:
+    """Return the files of train, and of val or test or both, and notes of what was left out.
 
-    Those that can't be read or decoded are left out, and named in `skipped`.
+    Raises:
+        DataError: The folder has another structure.
+        OSError: A folder can't be read.
+    """
+    root, others = _find_root(config), _OtherFiles()
+    tops = _list_tops(root)
+    splits = _find_split_folders(root, tops, needs_train=True)
+    if not splits:
+        return hold_out_by_name(_list_classes(root, others), config.test_fraction), others.notes
+    if len(splits) == 1 and _classes_in(splits["train"]):
+        raise _untested(root, splits["train"], tops)
+    unlabelled = [name for name, folder in splits.items() if name != "train" and _has_images(folder)]
+    evaluated = [name for name in splits if name != "train" and name not in unlabelled]
+    train = _list_classes(splits["train"], others)
+    if evaluated:
+        listings = {"train": train} | {name: _list_as_in(train, splits[name], name, others) for name in evaluated}
+    else:
+        listings = hold_out_by_name(train, config.test_fraction)
+    notes = [
+        f"{splits[name].name}/ has no images of {list_first(absent)}"
+        for name in evaluated
+        if (absent := [kind for kind, images in listings[name].items() if not images])
+    ]
+    notes += [
+        f"{splits[name]}/ has no labels, as its images are in no class folders, and is not read: "
+        f"job=predict predict.input={splits[name]} is for it"
+        for name in unlabelled
+    ]
+    if unread := [top.name for top in tops if find_split(top.name) not in splits]:
+        notes.append(f"not read, as their names say no split: {list_first(unread)}")
+    return listings, [*notes, *others.notes]
+
+
+def list_all(config: FolderConfig) -> tuple[ImagesByClass, list[str]]:
+    """Return all images of a folder in one listing, whatever split they are in. Raise what `list_splits` raises."""
+    root, others, listing = _find_root(config), _OtherFiles(), ImagesByClass()
+    for folder in _find_split_folders(root, _list_tops(root), needs_train=False).values() or [root]:
+        for kind, images in _list_class_folders(folder, others).items():
+            listing.setdefault(kind, []).extend(images)
+    if not any(listing.values()):
+        raise DataError(f"{root} has no class folder that holds an image{_find_remedy(root)}")
+    return {kind: listing[kind] for kind in sorted(listing) if listing[kind]}, others.notes
+
+
+def _find_root(config: FolderConfig) -> Path:
+    root = Path(config.path)
+    if not root.is_dir():
+        raise DataError(f"data.path={config.path} is not a directory: give the folder that holds the class folders")
+    return root
+
+
+def _list_tops(root: Path) -> list[Path]:
+    """Return the folders in `root` that hold images."""
+    return [entry for entry in _list_visible(root) if entry.is_dir() and _holds_images(entry)]
+
+
+def _list_classes(folder: Path, others: _OtherFiles) -> ImagesByClass:
+    """Return the images of two or more classes, none of which lacks images."""
+    listing = _list_class_folders(folder, others)
+    for kind, images in listing.items():
+        if not images:
+            ignored = [file for file in others.ignored if normal_form(file.relative_to(folder).parts[0]) == kind]
+            inside = f"; it has {list_files(ignored)}" if ignored else ", and nothing else"
+            raise DataError(
+                f"class folder {folder / kind} holds no image, whose name ends in {', '.join(IMAGE_SUFFIXES)}{inside}: "
+                "add some, or remove the folder"
+            )
+    if len(listing) < 2:
+        raise DataError(
+            f"{folder} has {len(listing)} class folder(s): it takes two or more to tell apart{_find_remedy(folder)}"
+        )
+    return listing
+
+
+def _list_as_in(train: ImagesByClass, folder: Path, split: str, others: _OtherFiles) -> ImagesByClass:
+    """Return the images of another split, with the classes of train in their order; one may have no images.
+
+    Raises:
+        DataError: A class is not one of train.
+    """
+    listing = _list_class_folders(folder, others)
+    if unknown := sorted(kind for kind in listing.keys() - train.keys() if listing[kind]):
+        raise DataError(
+            f"{folder} has the class {list_first(unknown)}, which train/ lacks (it has {list_first(list(train))}): "
+            f"give each class training images, or move its {split} images away; images without labels are for "
+            "job=predict"
+        )
+    if not any(listing.values()):
+        raise DataError(f"{folder} holds no image: add some, or remove the folder")
+    return {kind: listing.get(kind, []) for kind in train}
+
+
+def _list_class_folders(folder: Path, others: _OtherFiles) -> ImagesByClass:
+    """Return the images in each folder at the top of `folder`."""
+    listing = ImagesByClass()
+    for entry in _list_visible(folder):
+        if not entry.is_dir():
+            (others.beside if is_image(entry) else others.ignored).append(entry)
+            continue
+        files, rest = _list_images(entry)
+        others.ignored += rest
+        others.deeper += [file for file in files if file.parent != entry]
+        images = [Image(normal_form(file.relative_to(entry).as_posix()), file) for file in files]
+        listing.setdefault(normal_form(entry.name), []).extend(images)
+    return listing
+
+
+def _list_images(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the image files in a folder and in those within it, and all others. Links to folders are not followed."""
+    files, others = list[Path](), list[Path]()
+    for entry in _list_visible(folder):
+        if is_image(entry):
+            files.append(entry)
+        elif entry.is_dir() and not entry.is_symlink():
+            inside, rest = _list_images(entry)
+            files += inside
+            others += rest
+        else:
+            others.append(entry)
+    return files, others
+
+
+def _untested(root: Path, train: Path, tops: Sequence[Path]) -> DataError:
+    others = [top.name for top in tops if find_split(top.name) != "train"]
+    remedy = f"add one, or give data.path={train}"
+    if others:
+        remedy += f"; if train is a class as {list_first(others)} may be, give its folder another name"
+    return DataError(f"{root} has train/ but neither test/ nor val/ with images: {remedy}")
+
+
+def _find_remedy(folder: Path) -> str:
+    """Return a remedy for a folder without class folders: a table, or the place of the classes; else nothing."""
+    near = [file for place in (folder, folder.parent) for file in _iterate_visible(place)]
+    tables = [file for file in near if file.suffix.lower() in _TABLES]
+    if tables and len(_classes_in(folder)) < 2:
+        return f"; if {tables[0].name} holds the labels of the images: data=table data.path={tables[0]}"
+    for entry in filter(Path.is_dir, _list_visible(folder)):
+        names = [inner.name for inner in _list_visible(entry) if inner.is_dir()]
+        if len(names) > 1:
+            return (
+                f"; if the classes are {list_first(names)}, move them up from {entry.name}/, or give data.path={entry}"
+            )
+    return ""
+
+
+# ---- folders of splits ----
+
+
+def find_split(name: str) -> str | None:
+    """Return the split that a name such as Testing, seg_test or test_set says; None if it says none, or two."""
+    words = {_WITH_SET.sub("", word.lower()) for word in _WORD.findall(name)}
+    found = [split for split, of_split in _SPLITS.items() if words & set(of_split)]
+    return found[0] if len(found) == 1 else None
+
+
+def _find_split_folders(root: Path, tops: Sequence[Path], *, needs_train: bool) -> dict[str, Path]:
+    """Return the folder of each split that holds its class folders; nothing if the class folders are in `root` itself.
 
     Args:
-        config: the data keys of the run.
-        images: what the run was trained on.
+        root: the folder that the user gives.
+        tops: the folders in it that hold images.
+        needs_train: a folder to train on must be among them.
+
+    Raises:
+        DataError: Both can be meant, or there are two folders of a split.
     """
-    keys = FolderConfig(path="", max_pixels=config.max_pixels, on_error="skip")
-    unusual = unusual_headers(files)
-    split = FolderSplit(files, list(range(len(files))), unusual, keys)
-    split.channels = images.shape[-1]
-    return Dataset(
-        train=split,
-        test=split,
-        num_classes=len(images.class_names),
-        image_shape=images.shape,
-        preprocess=preprocess_any_size(config, images),
-        class_names=images.class_names,
-        notes=notes_of(unusual),
+    by_split: dict[str, list[Path]] = {}
+    for top in tops:
+        if split := find_split(top.name):
+            by_split.setdefault(split, []).append(top)
+    named = [top for folders in by_split.values() for top in folders]
+    classes = {top: _classes_in(_unwrap(top)) for top in tops}
+    train_has_classes = any(classes[top] for top in by_split.get("train", []))
+    if train_has_classes or (tops and len(named) == len(tops)):
+        if needs_train and "train" not in by_split:
+            raise _ambiguous(root, classes)
+        for folders in by_split.values():
+            if len(folders) > 1:
+                raise DataError(f"{root} has {' and '.join(f'{top.name}/' for top in folders)}: keep one of them")
+        return {split: _unwrap(by_split[split][0]) for split in _SPLITS if split in by_split}
+    named_have_classes = any(classes[top] for top in named)
+    if named_have_classes or _hold_same_classes([*classes.values()]):
+        raise _ambiguous(root, classes)
+    return {}
+
+
+def _hold_same_classes(classes: Sequence[set[str]]) -> bool:
+    """Return whether there are two folders or more, each with several classes, which all are those of the largest."""
+    largest = max(classes, key=len, default=set())
+    return len(classes) > 1 and all(len(names) > 1 and names <= largest for names in classes)
+
+
+def _ambiguous(root: Path, classes: dict[Path, set[str]]) -> DataError:
+    """Return the error that shows both readings of folders within folders."""
+    tops, inner = [top.name for top in classes], sorted(set.union(*classes.values()))
+    if all(map(find_split, tops)):
+        return DataError(
+            f"{root} has {list_first(tops)}, named after splits, and no train: give the folder to train on that name, "
+            "with a folder for each class in it"
+        )
+    if all(map(find_split, inner)):
+        return DataError(
+            f"{root}: the folders of the classes, {list_first(tops)}, hold those of the splits, {list_first(inner)}: "
+            f"make it the other way round, as {find_split(inner[0])}/{tops[0]}/"
+        )
+    return DataError(
+        f"{root} can be read in two ways. If {list_first(tops)} are splits and {list_first(inner)} the classes, name "
+        f"the splits train, val and test. If {list_first(tops)} are the classes, move the images in folders within "
+        "them up into these"
     )
 
 
-def preprocess_any_size(config: DataConfig, images: Images) -> Preprocess:
-    """The preprocessing of the run, for pixels 0..255 in images of any size."""
-    height, width, channels = images.shape
-    return replace(make_preprocess(config, channels=channels, white=WHITE), image_size=(height, width))
+def _unwrap(folder: Path) -> Path:
+    """Return the folder itself, or the one in it that holds all there is, as in seg_train/seg_train/."""
+    inside = [entry for entry in _iterate_visible(folder) if entry.is_dir() and _holds_images(entry)]
+    if len(inside) == 1 and not _has_images(folder) and (find_split(inside[0].name) or _classes_in(inside[0])):
+        return _unwrap(inside[0])
+    return folder
+
+
+# ---- the content of a folder ----
+
+
+def _has_images(folder: Path) -> bool:
+    """Return whether images lie in the folder itself."""
+    return any(is_image(entry) for entry in _iterate_visible(folder))
+
+
+def _holds_images(folder: Path) -> bool:
+    """Return whether there are images in the folder or in one within it."""
+    return _has_images(folder) or any(
+        entry.is_dir() and not entry.is_symlink() and _holds_images(entry) for entry in _iterate_visible(folder)
+    )
+
+
+def _classes_in(folder: Path) -> set[str]:
+    """Return the names of the folders in `folder` that hold images; empty if images lie beside them."""
+    if _has_images(folder):
+        return set()
+    return {normal_form(entry.name) for entry in _iterate_visible(folder) if entry.is_dir() and _holds_images(entry)}
+
+
+def _list_visible(folder: Path) -> list[Path]:
+    """Return the entries that are not hidden, in the order of names. Raise DataError for a name that can't be used."""
+    entries = sorted(_iterate_visible(folder), key=lambda entry: normal_form(entry.name))
+    for entry in entries:
+        check_name(entry)
+    return entries
+
+
+def _iterate_visible(folder: Path) -> Iterator[Path]:
+    return (entry for entry in folder.iterdir() if not entry.name.startswith("."))

@@ -1,19 +1,26 @@
-"""Image files whose classes stand in a table: a CSV file of a row for each image."""
+"""data=table: image files whose classes stand in a table, a CSV file with a row for each image."""
 
 from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from accumtrain.data.config import TableConfig
 from accumtrain.data.holdout import hold_out_by_name
-from accumtrain.data.local_files import IMAGE_SUFFIXES, check_name, fault_of
+from accumtrain.data.local_files import (
+    Image,
+    ImagesByClass,
+    check_name,
+    find_file_fault,
+    is_image,
+    list_first,
+    readable,
+    walk_files,
+)
 from accumtrain.data.source import Source
-from accumtrain.data.sources.folder import source_of
-from accumtrain.data.sources.listing import Image, Listing, first_of, readable
+from accumtrain.data.sources.folder import make_source
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
 
@@ -21,7 +28,7 @@ _DELIMITERS = "\t;, "  # the first of them that the first line has
 
 
 def open_table(config: TableConfig, seed: int) -> Source:
-    """The images that a table names, and a part of each class held out to test on. The seed changes nothing.
+    """Return the images that a table names, with a part of each class held out to test on. The seed changes nothing.
 
     Raises:
         DataError: The table or an image can't be read, an image has two labels, or all have the same.
@@ -30,28 +37,33 @@ def open_table(config: TableConfig, seed: int) -> Source:
         listing, notes = list_table(config)
     if len(listing) < 2:
         raise DataError(
-            f"{config.path} has the single class {first_of(list(listing))}: it takes two or more to tell apart; "
+            f"{config.path} has the single class {list_first(list(listing))}: it takes two or more to tell apart; "
             "data.label_column=<name or place> says which column has the labels"
         )
-    return source_of(hold_out_by_name(listing, config.test_fraction), notes, config)
+    return make_source(hold_out_by_name(listing, config.test_fraction), notes, config)
 
 
-def list_table(config: TableConfig) -> tuple[Listing, list[str]]:
-    """The images of each class, sorted by names, and notes of what was left out.
+def list_table(config: TableConfig) -> tuple[ImagesByClass, list[str]]:
+    """Return the images of each class, sorted by names, and notes of what was left out.
 
     Raises:
         DataError: The table can't be read, has no such columns, or gives an image two labels.
         OSError: A folder can't be read.
     """
     file = Path(config.path)
-    rows = _rows(file)
+    rows = _read_rows(file)
+    first_number, first = next(iter(rows.items()))
     files = _Files(file.parent)
-    image, label, header = _columns(config, rows[0], files)
+    image, label, has_header = _find_columns(config, first, files)
+    if has_header:
+        del rows[first_number]
     labels: dict[Path, tuple[str, str]] = {}  # of each file: its name in the table, and its class
     unlabelled, twice = list[str](), list[str]()
-    for number, row in enumerate(rows[header:], start=1 + header):
+    for number, row in rows.items():
         if len(row) <= max(image, label):
-            raise DataError(f"{file}: row {number} has {len(row)} columns, row 1 has {len(rows[0])}: complete the row")
+            raise DataError(
+                f"{file}: row {number} has {len(row)} columns, row {first_number} has {len(first)}: complete the row"
+            )
         name, kind = normal_form(row[image].strip()), normal_form(row[label].strip())
         found = files.find(name)
         if not kind:
@@ -67,27 +79,25 @@ def list_table(config: TableConfig) -> tuple[Listing, list[str]]:
             )
     if not labels:
         raise DataError(
-            f"{file}: no row {'below the names of columns ' if header else ''}has a label in column "
-            f"{_shown(rows[0], label)}; write them into it, or data.label_column=<name or place> says where they are"
+            f"{file}: no row {'below the names of columns ' if has_header else ''}has a label in column "
+            f"{_describe(first, label)}; write them into it, or data.label_column=<name or place> says where they are"
         )
-    if not any(each in files.all for each in labels) and not any(each.is_file() for each in labels):
+    if not any(found in files.all or found.is_file() for found in labels):
         raise DataError(
-            f"{file}: none of the images that its column {_shown(rows[0], image)} names is there, such as "
-            f"{first_of([name for name, _ in labels.values()])}: names are relative to {file.parent}, or those of "
+            f"{file}: none of the images that its column {_describe(first, image)} names is there, such as "
+            f"{list_first([name for name, _ in labels.values()])}: names are relative to {file.parent}, or those of "
             "files below it, with or without their ending; data.image_column=<name or place> says which column has them"
         )
-    listing: Listing = {kind: [] for kind in sorted({kind for _, kind in labels.values()})}
+    listing: ImagesByClass = {kind: [] for kind in sorted({kind for _, kind in labels.values()})}
     for found, (name, kind) in labels.items():
         listing[kind].append(Image(name, found))
-    absent = sorted(str(each) for each in files.all - labels.keys())
-    notes = [f"the first row is taken as names of columns: {first_of(rows[0])}"] if header else []
-    for what, some in (
-        ("rows without a label are left out", unlabelled),
-        ("images stand in the table more than once, and are taken once", twice),
-        ("images are not in the table, and are left out", absent),
-    ):
-        if some:
-            notes.append(f"{len(some):,} {what}: {first_of(some)}")
+    notes = [f"the first row is taken as names of columns: {list_first(first)}"] if has_header else []
+    about = {
+        "rows without a label are left out": unlabelled,
+        "images stand in the table more than once, and are taken once": twice,
+        "images are not in the table, and are left out": sorted(map(str, files.all - labels.keys())),
+    }
+    notes += [f"{len(names):,} {text}: {list_first(names)}" for text, names in about.items() if names]
     return {kind: sorted(images) for kind, images in listing.items()}, notes
 
 
@@ -99,12 +109,8 @@ class _Files:
         self.all: set[Path] = set()
         self._by_path: dict[str, set[Path]] = {}
         self._by_name: dict[str, set[Path]] = {}
-        for inside, folders, names in os.walk(folder, onerror=_refuse):
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            for name in names:
-                file = Path(inside, name)
-                if file.suffix.lower() in IMAGE_SUFFIXES and not name.startswith("."):
-                    self._add(file)
+        for file in filter(is_image, walk_files(folder)):
+            self._add(file)
 
     def _add(self, file: Path) -> None:
         check_name(file)
@@ -115,7 +121,7 @@ class _Files:
             self._by_name.setdefault(normal_form(whole.name), set()).add(file)
 
     def find(self, name: str) -> Path:
-        """The file of that name; a path where none is if there is none. Raises DataError if there are several."""
+        """Return the file of that name; a path that is not there if there is none. Raise DataError for several."""
         for files in (self._by_path.get(name), self._by_name.get(name)):
             if files is not None and len(files) > 1:
                 raise DataError(f"{name} can be {' or '.join(sorted(map(str, files)))}: write its path into the table")
@@ -124,19 +130,16 @@ class _Files:
         return self._folder / name
 
 
-def _refuse(error: OSError) -> None:
-    raise error
-
-
-def _rows(file: Path) -> list[list[str]]:
-    """The rows that are not empty, at least one."""
-    if fault := fault_of(file):
+def _read_rows(file: Path) -> dict[int, list[str]]:
+    """Return the rows that are not empty, at least one, by their numbers. Empty rows count, as in a spreadsheet."""
+    if fault := find_file_fault(file):
         raise DataError(f"data.path={file} {fault}: give the table of the images and their labels")
     try:
         text = file.read_text(encoding="utf-8-sig")
-        first = text.partition("\n")[0]
-        delimiter = next((each for each in _DELIMITERS if each in first), ",")
-        rows = [row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if any(row)]
+        first = text.lstrip("\r\n").partition("\n")[0]
+        delimiter = next((character for character in _DELIMITERS if character in first), ",")
+        reader = csv.reader(io.StringIO(text), delimiter=delimiter)
+        rows = {number: row for number, row in enumerate(reader, start=1) if any(row)}
     except UnicodeDecodeError as error:
         raise DataError(f"data.path={file} is no text in UTF-8: save the table as CSV in UTF-8") from error
     except csv.Error as error:
@@ -146,10 +149,10 @@ def _rows(file: Path) -> list[list[str]]:
     return rows
 
 
-def _columns(config: TableConfig, first: Sequence[str], files: _Files) -> tuple[int, int, bool]:
-    """The places of the images and of the labels, from 0, and whether the first row holds the names of columns."""
+def _find_columns(config: TableConfig, first: Sequence[str], files: _Files) -> tuple[int, int, bool]:
+    """Return the places of images and labels, from 0 on, and whether the first row holds the names of columns."""
     given = {"data.image_column": config.image_column, "data.label_column": config.label_column}
-    places = [_place(config, key, value, first) for key, value in given.items()]
+    places = [_find_place(config, key, value, first) for key, value in given.items()]
     if None in places and len(first) != 2:
         raise DataError(
             f"{config.path} has the columns {', '.join(first)}: say which of them hold the images and the labels, "
@@ -158,14 +161,17 @@ def _columns(config: TableConfig, first: Sequence[str], files: _Files) -> tuple[
     image, label = places
     if image is None:
         image = 0 if label is None else 1 - label
-    label = 1 - image if label is None else label
+    if label is None:
+        label = 1 - image
     if image == label:
-        raise DataError(f"{config.path}: images and labels are both in column {_shown(first, image)}; give two columns")
+        raise DataError(
+            f"{config.path}: images and labels are both in column {_describe(first, image)}; give two columns"
+        )
     by_name = any(value is not None and str(value) in first for value in given.values())
     return image, label, by_name or not files.find(normal_form(first[image].strip())).is_file()
 
 
-def _place(config: TableConfig, key: str, value: str | int | None, first: Sequence[str]) -> int | None:
+def _find_place(config: TableConfig, key: str, value: str | int | None, first: Sequence[str]) -> int | None:
     if value is None:
         return None
     if str(value) in first:
@@ -177,5 +183,5 @@ def _place(config: TableConfig, key: str, value: str | int | None, first: Sequen
     )
 
 
-def _shown(first: Sequence[str], place: int) -> str:
+def _describe(first: Sequence[str], place: int) -> str:
     return f"{place + 1} ({first[place]})"

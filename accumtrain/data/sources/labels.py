@@ -10,7 +10,7 @@ _EXACT = 2**53  # floats below hold every whole number
 
 
 class BadLabels(Exception):
-    """`reason`: what is wrong with labels, to be read after their name. `remedy`: what to do about it."""
+    """Labels that can't be used: `reason` is read after their name, `remedy` is the way out."""
 
     def __init__(self, reason: str, remedy: str) -> None:
         super().__init__(f"{reason}: {remedy}")
@@ -18,7 +18,7 @@ class BadLabels(Exception):
 
 
 def class_numbers(labels: np.ndarray) -> np.ndarray:
-    """The class of each example, int64 [N].
+    """Return the class of each example, int64 [N].
 
     Args:
         labels: whole numbers of any dtype, [N] or [N, 1], or one-hot rows [N, classes].
@@ -27,7 +27,7 @@ def class_numbers(labels: np.ndarray) -> np.ndarray:
         BadLabels: a number is not whole or below 0, or a row has not a single 1 beside zeros.
     """
     if labels.ndim == 2 and labels.shape[1] > 1:
-        return _of_rows(labels)
+        return _read_one_hot(labels)
     labels = labels.reshape(len(labels))
     if labels.dtype.kind == "f":
         whole = (labels == np.floor(labels)) & (np.abs(labels) < _EXACT)
@@ -40,7 +40,9 @@ def class_numbers(labels: np.ndarray) -> np.ndarray:
 
 
 def class_texts(labels: np.ndarray) -> np.ndarray:
-    """The class of each example as text, str [N], of texts or UTF-8, [N] or [N, 1]: é is one character in each.
+    """Return the class of each example as text, str [N], of texts or UTF-8, [N] or [N, 1].
+
+    Texts are in `normal_form`, in which é is one character.
 
     Raises:
         BadLabels: bytes are no UTF-8, or a text is empty.
@@ -57,7 +59,7 @@ def class_texts(labels: np.ndarray) -> np.ndarray:
     return np.array([normal_form(text) for text in texts], str)[places]
 
 
-def _of_rows(labels: np.ndarray) -> np.ndarray:
+def _read_one_hot(labels: np.ndarray) -> np.ndarray:
     ones = labels == 1
     one_hot = (ones.sum(axis=1) == 1) & (ones | (labels == 0)).all(axis=1)
     if not one_hot.all():

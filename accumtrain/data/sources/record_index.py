@@ -1,4 +1,9 @@
-"""Where each record of a TFRecord file starts."""
+"""The start of each record of a TFRecord file, found once and kept in an index file.
+
+A TFRecord file is a chain of records. Record k is found only by walking there from the start, so this is done once. The
+index is stored beside the shards, or in the user's cache folder if that is not writable. It is renewed for shards whose
+size or time of change differs, and if it is damaged: it begins with a hash of its content.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +20,132 @@ import google_crc32c
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.data.local_files import fault_of
+from accumtrain.data.local_files import find_file_fault
 from accumtrain.errors import DataError, first_line
 
-# The user's cache folder: what can be made anew at any time lies there.
+# A record: length (8 bytes), its checksum (4), payload, the payload's checksum (4).
+_HEADER_BYTES = 12
+_FOOTER_BYTES = 4
+_GZIP = b"\x1f\x8b"
+_HASH_BYTES = hashlib.sha256().digest_size
+
+# Size in bytes and time of change in nanoseconds. A shard with the same stamp has not changed.
+Stamp = tuple[int, int]
+
+
+def index_shards(paths: list[str]) -> list[np.ndarray]:
+    """Return for each shard the byte positions of its records, and of the end of the file: int64 [records + 1].
+
+    Raises:
+        DataError: A shard is missing, truncated, or no TFRecord file.
+    """
+    stamps = {path: _read_stamp(path) for path in paths}
+    known = _load(stamps)
+    index = {path: known[path] if path in known else _find_starts(path, stamps[path][0]) for path in paths}
+    if len(known) < len(index):
+        _save(stamps, index)
+    return [index[path] for path in paths]
+
+
+def _read_stamp(path: str) -> Stamp:
+    try:
+        return read_size_and_time(path)
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error.strerror}") from error
+
+
+def _find_starts(path: str, size: int) -> np.ndarray:
+    try:
+        with ByteRanges(path) as file:
+            return _walk(file, path, size)
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error.strerror}") from error
+
+
+def _walk(file: ByteRanges, path: str, size: int) -> np.ndarray:
+    starts = [0]
+    while starts[-1] < size:
+        at = starts[-1]
+        header = file.read(at, _HEADER_BYTES)
+        if at == 0 and header.startswith(_GZIP):
+            raise DataError(f"{path} is compressed: records can only be reached at random uncompressed, use gunzip")
+        length = read_length(header)
+        if length is None or (end := at + _HEADER_BYTES + length + _FOOTER_BYTES) > size:
+            raise DataError(
+                f"{path} is truncated or no TFRecord file: record {len(starts) - 1} at byte {at} "
+                + ("has no valid length" if length is None else f"would end at byte {end}, the file at {size}")
+                + "; copy or write it again"
+            )
+        starts.append(end)
+    return np.array(starts, np.int64)
+
+
+def _list_index_files(paths: list[str]) -> list[Path]:
+    """Return the files in which the index of these shards may be stored, the preferred one first."""
+    digest = hashlib.sha256("\n".join(paths).encode()).hexdigest()[:16]
+    cached = [cache / f"index_{digest}"] if (cache := user_cache()) else []
+    return cached if is_remote(paths[0]) else [Path(paths[0]).with_name(f".accumtrain_index_{digest}"), *cached]
+
+
+def _load(stamps: dict[str, Stamp]) -> dict[str, np.ndarray]:
+    """Return the entries of shards that have not changed since they were indexed."""
+    found: dict[str, np.ndarray] = {}
+    for file in _list_index_files(list(stamps)):
+        content = _read_undamaged(file)
+        if content is None:
+            continue
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            pieces = np.split(arrays["starts"], np.cumsum(arrays["counts"])[:-1])
+            then = arrays["stamps"].tolist()
+        for (path, now), starts, stamp in zip(stamps.items(), pieces, then, strict=True):
+            if tuple(stamp) == now and _may_be(starts, size=now[0]):
+                found.setdefault(path, starts)
+    return found
+
+
+def _read_undamaged(file: Path) -> bytes | None:
+    """Return the arrays of an index file; None if it is absent or damaged, because it is only a cache."""
+    if find_file_fault(file):
+        return None
+    try:
+        content = file.read_bytes()
+    except OSError:
+        return None
+    stored, content = content[:_HASH_BYTES], content[_HASH_BYTES:]
+    return content if hashlib.sha256(content).digest() == stored else None
+
+
+def _may_be(starts: np.ndarray, size: int) -> bool:
+    """Return whether these may be the positions of all records of a file of `size` bytes."""
+    return bool(starts[0] == 0 and starts[-1] == size and (np.diff(starts) >= _HEADER_BYTES + _FOOTER_BYTES).all())
+
+
+def _save(stamps: dict[str, Stamp], index: dict[str, np.ndarray]) -> None:
+    counts = [len(starts) for starts in index.values()]
+    arrays = io.BytesIO()
+    np.savez(
+        arrays,
+        stamps=np.array(list(stamps.values()), np.int64),  # [shards, 2]
+        counts=np.array(counts, np.int64),  # [shards]
+        starts=np.concatenate(list(index.values())),
+    )
+    content = arrays.getvalue()
+    for file in _list_index_files(list(stamps)):
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=file.parent, prefix=file.name) as folder:
+                partial = Path(folder) / file.name  # which others may read; a temporary file only its owner may
+                partial.write_bytes(hashlib.sha256(content).digest() + content)
+                partial.replace(file)
+        except OSError:
+            continue  # not writable, or another user's in a shared folder: the next place, or no index is kept
+        return
 
 
 def user_cache() -> Path | None:
-    """The folder of accumtrain in the user's cache folder (XDG base directory specification), which may not exist.
+    """Return the folder of accumtrain in the user's cache folder (XDG base directory specification), or None.
 
-    None for a user without a home, as in some containers.
+    It holds what can be made anew, and may not exist. A user without a home, as in some containers, has none.
     """
     given = os.environ.get("XDG_CACHE_HOME")
     try:
@@ -33,34 +154,27 @@ def user_cache() -> Path | None:
         return None
 
 
-# The bytes of a record of a TFRecord file: length (8), its checksum (4), payload, the payload's checksum (4).
-#
-# A checksum is a CRC-32C, rotated right by 15 bits, plus a constant, so that the checksum of data that holds a
-# checksum is no special number.
+# ---- records ----
 
 
-HEADER_BYTES = 12
-FOOTER_BYTES = 4
-
-
-def length_of(header: bytes) -> int | None:
-    """The length of the payload after a header; None if the header is cut off or its checksum is wrong."""
-    if len(header) != HEADER_BYTES:
+def read_length(header: bytes) -> int | None:
+    """Return the length of the payload after a header; None if the header is cut off or its checksum is wrong."""
+    if len(header) != _HEADER_BYTES:
         return None
     length, checksum = struct.unpack("<QI", header)
     return length if _checksum(header[:8]) == checksum else None
 
 
-def payload_of(record: bytes) -> bytes | None:
-    """The payload of a whole record; None if a checksum is wrong, or the length."""
-    payload = record[HEADER_BYTES:-FOOTER_BYTES]
-    if length_of(record[:HEADER_BYTES]) != len(payload):
+def read_payload(record: bytes) -> bytes | None:
+    """Return the payload of a whole record; None if a checksum is wrong, or the length."""
+    payload = record[_HEADER_BYTES:-_FOOTER_BYTES]
+    if read_length(record[:_HEADER_BYTES]) != len(payload):
         return None
-    return payload if _checksum(payload).to_bytes(4, "little") == record[-FOOTER_BYTES:] else None
+    return payload if _checksum(payload).to_bytes(4, "little") == record[-_FOOTER_BYTES:] else None
 
 
-def check_speed() -> None:
-    """Raises DataError if checksums are computed in Python, some 1,000 times slower than by the processor."""
+def check_checksum_speed() -> None:
+    """Raise DataError if checksums are computed in Python, some 1,000 times slower than by the processor."""
     if google_crc32c.implementation != "c":
         raise DataError(
             "TFRecord files can't be checked at speed: the package google-crc32c is installed without its C extension; "
@@ -69,19 +183,23 @@ def check_speed() -> None:
 
 
 def _checksum(data: bytes) -> int:
+    """Return the CRC-32C, rotated right by 15 bits, plus a constant.
+
+    So the checksum of data that holds a checksum is no special number.
+    """
     crc = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-# Pieces of a file by position: pread for local files, which threads may share, else TensorFlow's file systems.
+# ---- pieces of a file by position ----
 
 
 def is_remote(path: str) -> bool:
     return "://" in path
 
 
-def size_and_time(path: str) -> tuple[int, int]:
-    """Size in bytes and time of the last change in nanoseconds. Raises OSError, also for what is no regular file."""
+def read_size_and_time(path: str) -> tuple[int, int]:
+    """Return size in bytes and time of change in nanoseconds. Raise OSError, also for what is no regular file."""
     if is_remote(path):
         try:
             remote = tf.io.gfile.stat(path)
@@ -95,7 +213,7 @@ def size_and_time(path: str) -> tuple[int, int]:
 
 
 class ByteRanges:
-    """An open file. `read` may be called from several threads."""
+    """An open file: read by pread if it is local, else by TensorFlow's file systems. Threads may share it."""
 
     def __init__(self, path: str) -> None:
         self._remote = tf.io.gfile.GFile(path, "rb") if is_remote(path) else None
@@ -103,7 +221,7 @@ class ByteRanges:
         self._lock = threading.Lock()
 
     def read(self, start: int, length: int) -> bytes:
-        """`length` bytes from `start` on, fewer at the end of the file. Raises OSError."""
+        """Return `length` bytes from `start` on, fewer at the end of the file. Raise OSError."""
         if self._remote is None:
             return os.pread(self._local, length, start)
         try:
@@ -124,128 +242,3 @@ class ByteRanges:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-# Where each record of a TFRecord file starts, found once and kept in an index file.
-#
-# A TFRecord file is a chain of records (record_format.py). Record k is found only by walking there from the start, so
-# this is done once. The index is stored beside the shards, or in the user's cache directory if that is not writable.
-# It is renewed for shards whose size or time of change differs, and where the file is damaged: it begins with a hash
-# of all that follows.
-
-
-_GZIP = b"\x1f\x8b"
-_HASH_BYTES = hashlib.sha256().digest_size
-
-# Size in bytes and time of change in nanoseconds: a shard with the same stamp has not changed.
-Stamp = tuple[int, int]
-
-
-def index_shards(paths: list[str]) -> list[np.ndarray]:
-    """For each shard the byte positions at which its records start, and the end of the file: int64 [records + 1].
-
-    Raises:
-        DataError: A shard is missing, truncated, or no TFRecord file.
-    """
-    stamps = {path: _stamp(path) for path in paths}
-    known = _load(stamps)
-    index = {path: known[path] if path in known else _walk(path, stamps[path][0]) for path in paths}
-    if len(known) < len(index):
-        _save(stamps, index)
-    return [index[path] for path in paths]
-
-
-def _stamp(path: str) -> Stamp:
-    try:
-        return size_and_time(path)
-    except OSError as error:
-        raise DataError(f"{path} can't be read: {error.strerror}") from error
-
-
-def _walk(path: str, size: int) -> np.ndarray:
-    try:
-        with ByteRanges(path) as file:
-            return _starts(file, path, size)
-    except OSError as error:
-        raise DataError(f"{path} can't be read: {error.strerror}") from error
-
-
-def _starts(file: ByteRanges, path: str, size: int) -> np.ndarray:
-    starts = [0]
-    while starts[-1] < size:
-        at = starts[-1]
-        header = file.read(at, HEADER_BYTES)
-        if at == 0 and header.startswith(_GZIP):
-            raise DataError(f"{path} is compressed: records can only be reached at random uncompressed, use gunzip")
-        length = length_of(header)
-        if length is None or (end := at + HEADER_BYTES + length + FOOTER_BYTES) > size:
-            raise DataError(
-                f"{path} is truncated or no TFRecord file: record {len(starts) - 1} at byte {at} "
-                + ("has no valid length" if length is None else f"would end at byte {end}, the file at {size}")
-                + "; copy or write it again"
-            )
-        starts.append(end)
-    return np.array(starts, np.int64)
-
-
-def _places(paths: list[str]) -> list[Path]:
-    """Where the index of these shards may be stored, the preferred place first."""
-    digest = hashlib.sha256("\n".join(paths).encode()).hexdigest()[:16]
-    beside = [] if is_remote(paths[0]) else [Path(paths[0]).parent]
-    cached = [cache / f"index_{digest}"] if (cache := user_cache()) else []
-    return [*(folder / f".accumtrain_index_{digest}" for folder in beside), *cached]
-
-
-def _load(stamps: dict[str, Stamp]) -> dict[str, np.ndarray]:
-    """The entries of shards that have not changed since they were indexed."""
-    found: dict[str, np.ndarray] = {}
-    for place in _places(list(stamps)):
-        content = _undamaged(place)
-        if content is None:
-            continue
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            pieces = np.split(file["starts"], np.cumsum(file["counts"])[:-1])
-            then = file["stamps"].tolist()
-        for (path, now), starts, stamp in zip(stamps.items(), pieces, then, strict=True):
-            if tuple(stamp) == now and _may_be(starts, size=now[0]):
-                found.setdefault(path, starts)
-    return found
-
-
-def _undamaged(place: Path) -> bytes | None:
-    """The arrays of an index file; None if it is absent or damaged, as it is only a cache."""
-    if fault_of(place):
-        return None
-    try:
-        content = place.read_bytes()
-    except OSError:
-        return None
-    stored, content = content[:_HASH_BYTES], content[_HASH_BYTES:]
-    return content if hashlib.sha256(content).digest() == stored else None
-
-
-def _may_be(starts: np.ndarray, size: int) -> bool:
-    """Whether these may be the positions of all records of a file of `size` bytes."""
-    return bool(starts[0] == 0 and starts[-1] == size and (np.diff(starts) >= HEADER_BYTES + FOOTER_BYTES).all())
-
-
-def _save(stamps: dict[str, Stamp], index: dict[str, np.ndarray]) -> None:
-    counts = [len(starts) for starts in index.values()]
-    arrays = io.BytesIO()
-    np.savez(
-        arrays,
-        stamps=np.array(list(stamps.values()), np.int64),  # [shards, 2]
-        counts=np.array(counts, np.int64),  # [shards]
-        starts=np.concatenate(list(index.values())),
-    )
-    content = arrays.getvalue()
-    for place in _places(list(stamps)):
-        try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=place.parent, prefix=place.name) as folder:
-                partial = Path(folder) / place.name  # which others may read, as a temporary file's owner alone may
-                partial.write_bytes(hashlib.sha256(content).digest() + content)
-                partial.replace(place)
-        except OSError:
-            continue  # not writable, or another user's in a shared folder: the next place, or no index is kept
-        return

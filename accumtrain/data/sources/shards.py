@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from accumtrain.data.local_files import fault_of
+from accumtrain.data.local_files import find_file_fault
 from accumtrain.data.source import UnreadableExample, hash_texts
-from accumtrain.data.sources.record_index import ByteRanges, check_speed, index_shards, is_remote, payload_of
+from accumtrain.data.sources.record_index import ByteRanges, check_checksum_speed, index_shards, is_remote, read_payload
 from accumtrain.errors import DataError
 
 _COPY = "copy or prepare the file again"
@@ -20,7 +20,7 @@ _COPY = "copy or prepare the file again"
 
 @dataclass(frozen=True)
 class ShardRange:
-    """`count` records of a shard, from record `first` on; None is all of them."""
+    """`count` records of a shard, from record `first` on. None is all of them."""
 
     path: str
     first: int = 0
@@ -31,7 +31,7 @@ class Shards(ABC):
     """The records of all pieces, one piece after the other, numbered from 0."""
 
     def __init__(self, pieces: list[ShardRange]) -> None:
-        """Raises DataError if a shard can't be read or holds fewer records than its piece asks for."""
+        """Raise DataError if a shard can't be read or holds fewer records than its piece asks for."""
         self.pieces = pieces
         self._paths = list(dict.fromkeys(piece.path for piece in pieces))
         held = dict(zip(self._paths, self._open(self._paths), strict=True))
@@ -54,7 +54,7 @@ class Shards(ABC):
         return int(self._ends[-1])
 
     def read(self, numbers: np.ndarray) -> list[bytes]:
-        """The payloads of the records `numbers`, int64 [n].
+        """Return the payloads of the records `numbers`, int64 [n].
 
         Raises:
             UnreadableExample: A record is damaged.
@@ -74,7 +74,7 @@ class Shards(ABC):
 
     @property
     def ranges(self) -> list[tuple[str, int, int]]:
-        """Of each piece: the path of its file, links followed, its first record and the one after its last."""
+        """The pieces: path of the file, with links followed, first record, and the one after the last."""
         paths = [path if is_remote(path) else str(Path(path).resolve()) for path in self._paths]
         ends = self._first + self._ends - self._begins
         return [
@@ -83,7 +83,7 @@ class Shards(ABC):
         ]
 
     def digest(self) -> str:
-        """A short hash of the files' names without folders, and of which records of each are used."""
+        """Return a short hash of the files' names without folders, and of which records of each are used."""
         files = (Path(self._paths[shard]).name for shard in self._shard)
         pieces = zip(files, self._first.tolist(), (self._ends - self._begins).tolist(), strict=True)
         return hash_texts(f"{name} {first} {count}" for name, first, count in pieces)
@@ -97,18 +97,18 @@ class Shards(ABC):
 
     @abstractmethod
     def _open(self, paths: list[str]) -> list[int]:
-        """Prepares to read the shards. Returns the number of records in each."""
+        """Prepare to read the shards. Return their numbers of records."""
 
     @abstractmethod
     def _read(self, shard: int, records: list[int]) -> list[bytes]:
-        """Payloads of some records of one shard. Raises as `read`."""
+        """Return the payloads of some records of one shard. Raise what `read` raises."""
 
 
 class TfrecordShards(Shards):
     """TFRecord files, through the index of record positions."""
 
     def _open(self, paths: list[str]) -> list[int]:
-        check_speed()
+        check_checksum_speed()
         self._starts = index_shards(paths)
         return [len(starts) - 1 for starts in self._starts]
 
@@ -125,7 +125,7 @@ class TfrecordShards(Shards):
         stored = file.read(start, end - start)
         if len(stored) != end - start:
             raise DataError(f"{self._paths[shard]} became shorter while it was in use: start the run again")
-        payload = payload_of(stored)
+        payload = read_payload(stored)
         if payload is None:
             raise UnreadableExample(self._name(shard, record), "is damaged, its checksum is wrong", _COPY)
         return payload
@@ -140,7 +140,7 @@ class ArrayRecordShards(Shards):
         _allow_open_files(len(paths))
         self._readers: list[Any] = []
         for path in paths:
-            if not is_remote(path) and (fault := fault_of(Path(path))):
+            if not is_remote(path) and (fault := find_file_fault(Path(path))):
                 raise DataError(f"{path} {fault}: prepare the data set again")
             try:
                 self._readers.append(ArrayRecordReader(path, options="readahead_buffer_size:0"))
@@ -152,13 +152,13 @@ class ArrayRecordShards(Shards):
         try:
             return self._readers[shard].read(records)
         except (RuntimeError, ValueError, IndexError) as error:
-            if len(records) > 1:  # which of them is it?
+            if len(records) > 1:  # one of them is damaged
                 return [payload for record in records for payload in self._read(shard, [record])]
             raise UnreadableExample(self._name(shard, records[0]), "is damaged", _COPY) from error
 
 
 def _allow_open_files(more: int) -> None:
-    """Raises the soft limit of open files, often 1,024, by `more` or up to the hard limit."""
+    """Raise the soft limit of open files, often 1,024, by `more` or up to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return

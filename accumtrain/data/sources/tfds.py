@@ -1,4 +1,4 @@
-"""Tensorflow-datasets, and their download."""
+"""data=tfds: prepared data sets of tensorflow-datasets, in both of its file formats, and their download."""
 
 from __future__ import annotations
 
@@ -17,87 +17,18 @@ from accumtrain.data.sources.shards import ArrayRecordShards, ShardRange, Shards
 from accumtrain.data.sources.tfrecord import RecordSplit
 from accumtrain.errors import DataError
 
-# Downloads and prepares a data set by tensorflow-datasets, or says how it is done.
-
-
-def directory(config: TfdsConfig) -> str:
-    """The folder of prepared data sets."""
-    import tensorflow_datasets as tfds
-
-    return str(config.dir or tfds.core.constants.DATA_DIR)
-
-
-def check_known(config: TfdsConfig) -> None:
-    """Raises DataError if tensorflow-datasets has no data set of that name."""
-    import tensorflow_datasets as tfds
-
-    known = tfds.list_builders(with_community_datasets=False)
-    name = config.name.split("/")[0].split(":")[0]
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=3)
-        raise DataError(
-            f"data.name={config.name} is not prepared in {directory(config)}. "
-            "tensorflow-datasets has no data set of that name"
-            + (f"; did you mean {', '.join(near)}?" if near else ": see https://www.tensorflow.org/datasets/catalog")
-        )
-
-
-def how_to_prepare(config: TfdsConfig) -> str:
-    """What to tell of a data set that is not prepared."""
-    where = directory(config)
-    code = (
-        f"import tensorflow_datasets as tfds; tfds.builder({config.name!r}, data_dir={where!r}).download_and_prepare()"
-    )
-    return (
-        f"data.name={config.name} is not prepared in {where}. "
-        f'Add data.download=true, or prepare it once with: python -c "{code}"'
-    )
-
-
-def download(config: TfdsConfig) -> None:
-    """Downloads and prepares the data set.
-
-    Raises:
-        DataError: There is no network, the disk is full, or it takes files or packages that are not here.
-    """
-    import tensorflow_datasets as tfds
-
-    where = directory(config)
-    say(f"downloading {config.name} into {where}; without a network this is tried for some minutes")
-    if not sys.stderr.isatty():
-        tfds.disable_progress_bar()
-    try:
-        tfds.builder(config.name, data_dir=where).download_and_prepare()
-    except Exception as error:  # each data set has code of its own, whose errors are of any type
-        raise DataError(
-            f"data.download=true: {config.name} can't be downloaded and prepared in {where}: {_reason(error)}. Or "
-            "prepare it on another machine, copy that folder, and give it as data.dir"
-        ) from error
-
-
-def _reason(error: Exception) -> str:
-    request = getattr(error, "request", None)  # of an error of requests, without a response if nobody answered
-    if request is not None and getattr(error, "response", None) is None:
-        return f"there is no connection to {urlsplit(request.url).hostname}; give this machine a network"
-    text = " ".join(str(error).split()).rstrip(".")
-    return text if isinstance(error, AssertionError) else f"{type(error).__name__}: {text}"  # says what is to be done
-
-
-# Prepared data sets of tensorflow-datasets, in both of its file formats. data.download=true prepares one first.
-
-
 _FORMATS: dict[str, type[Shards]] = {"tfrecord": TfrecordShards, "array_record": ArrayRecordShards}
 
 
 def open_tfds(config: TfdsConfig, seed: int) -> Source:
-    """Two splits of a prepared data set.
+    """Return two splits of a prepared data set. data.download=true prepares it first.
 
     Raises:
         DataError: The data set is not prepared and can't be downloaded, has another format, or lacks the configured
             splits and features.
     """
-    builder = _prepared_builder(config)
-    image, num_classes, class_names = _features(config, dict(builder.info.features.items()))
+    builder = _open_builder(config)
+    image, num_classes, class_names = _find_features(config, dict(builder.info.features.items()))
     train = _open(config, builder, "data.train_split", config.train_split, image, num_classes)
     test = _open(config, builder, "data.test_split", config.test_split, image, num_classes)
     if train.image_shape is None and config.image_size is None:
@@ -110,32 +41,32 @@ def open_tfds(config: TfdsConfig, seed: int) -> Source:
     return Source(train, test, num_classes, class_names=class_names, fingerprint=fingerprint)
 
 
-def _prepared_builder(config: TfdsConfig) -> Any:
+def _open_builder(config: TfdsConfig) -> Any:
     import tensorflow_datasets as tfds
 
     try:
         # tfds.builder would run the data set's code first and may ask the network for it.
         return tfds.core.read_only_builder.builder_from_files(config.name, data_dir=config.dir)
     except tfds.core.DatasetNotFoundError as error:
-        check_known(config)
+        _check_known(config)
         if not config.download:
-            raise DataError(how_to_prepare(config)) from error
-        download(config)
+            raise DataError(_describe_preparation(config)) from error
+        _download(config)
         return tfds.core.read_only_builder.builder_from_files(config.name, data_dir=config.dir)
     except (OSError, ValueError, TypeError, ParseError) as error:
         raise DataError(
-            f"data.name={config.name}: what describes the data set in {directory(config)} can't be read ({error}): "
-            "prepare it again"
+            f"data.name={config.name}: what describes the data set in {_find_directory(config)} can't be read "
+            f"({error}): prepare it again"
         ) from error
 
 
-def _features(config: TfdsConfig, features: dict[str, Any]) -> tuple[Any, int, list[str]]:
-    """The feature of the image, the number of classes, and their names; empty without names."""
+def _find_features(config: TfdsConfig, features: dict[str, Any]) -> tuple[Any, int, list[str]]:
+    """Return the feature of the image, the number of classes, and their names; empty without names."""
     import tensorflow_datasets as tfds
 
     image, label = features.get(config.image_feature), features.get(config.label_feature)
     if not isinstance(image, tfds.features.Image):
-        remedy = _set_to(features, tfds.features.Image) or "it has no Image at all"
+        remedy = _list_fitting(features, tfds.features.Image) or "it has no Image at all"
         raise DataError(f"{config.name} has no Image called data.image_feature={config.image_feature}: {remedy}")
     if image.dtype != np.uint8:
         raise DataError(f"{config.name} has images of {np.dtype(image.dtype).name}: only 8 bits a channel can be read")
@@ -147,25 +78,23 @@ def _features(config: TfdsConfig, features: dict[str, Any]) -> tuple[Any, int, l
             f"{known} classes; leave it out"
         )
     if label is None or count is None:
-        others = ", ".join(f"{name} ({type(each).__name__})" for name, each in features.items() if each is not image)
+        others = (f"{name} ({type(other).__name__})" for name, other in features.items() if other is not image)
+        any_other = f"set it to one of {', '.join(others)}, and data.num_classes=<number>"
         raise DataError(
             f"{config.name} has no ClassLabel called data.label_feature={config.label_feature}: "
-            + (
-                _set_to(features, tfds.features.ClassLabel)
-                or f"set it to one of {others}, and data.num_classes=<number>"
-            )
+            f"{_list_fitting(features, tfds.features.ClassLabel) or any_other}"
         )
-    return image, count, config.class_names or (_class_names(label) if known else [])
+    return image, count, config.class_names or (_list_class_names(label) if known else [])
 
 
-def _set_to(features: dict[str, Any], kind: type) -> str:
-    """The remedy for a feature of another kind; empty if there is none."""
+def _list_fitting(features: dict[str, Any], kind: type) -> str:
+    """Return the remedy for a feature of another kind; empty if there is none."""
     fitting = [name for name, feature in features.items() if isinstance(feature, kind)]
     return f"set it to one of {', '.join(fitting)}" if fitting else ""
 
 
-def _class_names(label: Any) -> list[str]:
-    """Empty where the data set has none but numbers its classes."""
+def _list_class_names(label: Any) -> list[str]:
+    """Return the names of the classes; nothing if the data set only numbers them."""
     names = list(label.names)
     return [] if names == [str(number) for number in range(len(names))] else names
 
@@ -192,3 +121,69 @@ def _open(config: TfdsConfig, builder: Any, key: str, split: str, image: Any, nu
         image_shape=(height, width, channels) if height and width and channels else None,
         channels=channels or 3,
     )
+
+
+# ---- download ----
+
+
+def _find_directory(config: TfdsConfig) -> str:
+    """Return the folder of prepared data sets."""
+    import tensorflow_datasets as tfds
+
+    return str(config.dir or tfds.core.constants.DATA_DIR)
+
+
+def _check_known(config: TfdsConfig) -> None:
+    """Raise DataError if tensorflow-datasets has no data set of that name."""
+    import tensorflow_datasets as tfds
+
+    known = tfds.list_builders(with_community_datasets=False)
+    name = config.name.split("/")[0].split(":")[0]
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3)
+        raise DataError(
+            f"data.name={config.name} is not prepared in {_find_directory(config)}. "
+            "tensorflow-datasets has no data set of that name"
+            + (f"; did you mean {', '.join(near)}?" if near else ": see https://www.tensorflow.org/datasets/catalog")
+        )
+
+
+def _describe_preparation(config: TfdsConfig) -> str:
+    where = _find_directory(config)
+    code = (
+        f"import tensorflow_datasets as tfds; tfds.builder({config.name!r}, data_dir={where!r}).download_and_prepare()"
+    )
+    return (
+        f"data.name={config.name} is not prepared in {where}. "
+        f'Add data.download=true, or prepare it once with: python -c "{code}"'
+    )
+
+
+def _download(config: TfdsConfig) -> None:
+    """Download and prepare the data set.
+
+    Raises:
+        DataError: There is no network, the disk is full, or files or packages are missing.
+    """
+    import tensorflow_datasets as tfds
+
+    where = _find_directory(config)
+    say(f"downloading {config.name} into {where}; without a network this is tried for some minutes")
+    if not sys.stderr.isatty():
+        tfds.disable_progress_bar()
+    try:
+        tfds.builder(config.name, data_dir=where).download_and_prepare()
+    except Exception as error:  # a data set has code of its own, whose errors are of any type
+        raise DataError(
+            f"data.download=true: {config.name} can't be downloaded and prepared in {where}: {_find_reason(error)}. Or "
+            "prepare it on another machine, copy that folder, and give it as data.dir"
+        ) from error
+
+
+def _find_reason(error: Exception) -> str:
+    request = getattr(error, "request", None)  # of an error of requests, without a response if nobody answered
+    if request is not None and getattr(error, "response", None) is None:
+        return f"there is no connection to {urlsplit(request.url).hostname}; give this machine a network"
+    text = " ".join(str(error).split()).rstrip(".")
+    # an AssertionError says the remedy
+    return text if isinstance(error, AssertionError) else f"{type(error).__name__}: {text}"
