@@ -80,7 +80,7 @@ def terms_of(make: Callable[[], keras.Model], x: np.ndarray = X, y: np.ndarray =
     model = compiled(make, loss)
     model._symbolic_build(data_batch=(x, y))
     before = [variable.numpy() for variable in model.variables]
-    found = LossTrial(model, (ops.array(x), ops.array(y), None), 8, LossShare(model, Trials())).terms(None)
+    found = LossTrial(model, (ops.array(x), ops.array(y), None), 8, LossShare(model, Trials())).find_terms(None)
     for variable, value in zip(model.variables, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value)
     return found
