@@ -205,7 +205,6 @@ def with_own_gradient(
         ValueError: on back-propagation, if a layer reads a trainable variable that is not its own.
         NotImplementedError: on a second derivative.
     """
-
     num_inputs = len(inputs)
 
     @tf.custom_gradient
