@@ -39,7 +39,6 @@ RUNS = frozenset(
         "keras/test_fit.py",
         "keras/test_fit_continued.py",
         "keras/test_fit_refused.py",
-        "keras/test_fit_stopped.py",
         "keras/test_matrix.py",
         "keras/test_recompute.py",
         "keras/test_reversible.py",

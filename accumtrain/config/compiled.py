@@ -1,6 +1,7 @@
-"""The rows of a compiled Keras model that lives in a user's program: model, loss, optimizer, data and device.
+"""The entries of a compiled Keras model that lives in a user's program: model, loss, optimizer, data and device.
 
-`accumtrain.fit` chooses them. They build from the model that it runs with, in this process or a child of it.
+`accumtrain.fit` chooses them. They build from the model that it runs with, in this process or a child of it. Nothing
+here imports TensorFlow, because a child registers them before it sets TensorFlow up.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class CompiledModelConfig(ModelConfig):
     Attributes:
         title: its name; a continued run may have another.
         layers: digest of its layers and of the shapes of their weights.
-        cuts: whether it may have cut points.
+        cuts: it may have cut points.
     """
 
     kind: str = KIND
@@ -54,7 +55,7 @@ class CompiledModelConfig(ModelConfig):
 
 @dataclass(kw_only=True)
 class CompiledLossConfig(LossConfig):
-    """`losses` describes the losses that the model is compiled with."""
+    """The losses that the model is compiled with, described in `losses`."""
 
     kind: str = KIND
     losses: list[str] = field(default_factory=list)
@@ -62,7 +63,7 @@ class CompiledLossConfig(LossConfig):
 
 @dataclass(kw_only=True)
 class CompiledOptimConfig(OptimConfig):
-    """`name` is the optimizer's class, `args` its configuration. It has its rate, decay and clipping in it."""
+    """An optimizer of the class `name` and the configuration `args`, which has its rate, decay and clipping in it."""
 
     kind: str = KIND
     lr: float | None = None
@@ -86,7 +87,7 @@ class GivenDataConfig(DataConfig):
 
 @dataclass(kw_only=True)
 class CurrentDeviceConfig(DeviceConfig):
-    """The first GPU, or the CPU, as TensorFlow has them in this process. A limit is only planned with."""
+    """The first GPU, or the CPU, as TensorFlow has them in this process. Its limit serves for planning alone."""
 
     kind: str = KIND
     as_it_is: ClassVar[bool] = True
@@ -111,7 +112,7 @@ DEVICES.add(DeviceEntry(CurrentDeviceConfig, "accumtrain.devices.resolve:resolve
 
 @contextmanager
 def running_with(compiled: Any) -> Iterator[None]:
-    """Within this context the rows build from `compiled`, an `accumtrain.keras.compiled.CompiledModel`."""
+    """Have the entries build from `compiled`, an `accumtrain.keras.compiled.CompiledModel`, within this context."""
     token = _compiled.set(lambda: compiled)
     try:
         yield
@@ -120,12 +121,12 @@ def running_with(compiled: Any) -> Iterator[None]:
 
 
 def load_in_child(folder: str) -> None:
-    """Has the rows build from the model in a folder of `accumtrain.keras.compiled.written`. It is read when needed."""
+    """Have the entries build from the model in a folder of `write_compiled`. It is read when it is needed."""
     _compiled.set(cache(lambda: load("accumtrain.keras.compiled:read_compiled")(Path(folder))))
 
 
 def running() -> Any:
-    """The `accumtrain.keras.compiled.CompiledModel` that the rows build from."""
+    """Return the `accumtrain.keras.compiled.CompiledModel` that the entries build from."""
     compiled = _compiled.get(None)
     if compiled is None:
         raise ConfigError(f"kind={KIND}: stands for the model that accumtrain.fit is given; choose another kind")

@@ -1,4 +1,4 @@
-"""Accumulation, Adafactor and reversal for Keras code of one's own: optimizers, layers, a step for `fit`, workers."""
+"""Accumulation, Adafactor and reversal for people's own Keras code: optimizers, layers, a step for `fit`, workers."""
 
 from accumtrain.data.sources.builtin import load_digits as load_digits
 from accumtrain.keras.accumulate_optimizer import Accumulate as Accumulate

@@ -1,9 +1,9 @@
-"""Accumulation around any Keras optimizer: a window of micro-batches makes one update."""
+"""`Accumulate`: a Keras optimizer that wraps another, and makes one update of a window of micro-batches."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
@@ -14,24 +14,24 @@ from accumtrain.engine.sums import all_reduce_sum
 from accumtrain.keras.replicas import already_reduced, run_on_all_replicas
 from accumtrain.optim.optimizer import clip_by_weight
 
-# What Keras's base class sets on each optimizer. Here they are the wrapped optimizer's.
-OF_THE_INNER = (
+# Keras's base class sets them on each optimizer. Here they are the wrapped optimizer's.
+INNER_ATTRIBUTES = (
     *("weight_decay", "clipnorm", "clipvalue", "global_clipnorm", "loss_scale_factor"),
     *("use_ema", "ema_momentum", "ema_overwrite_frequency", "gradient_accumulation_steps"),
 )
 DIVISIONS = ("RealDiv", "DivNoNan", "Div")
-OF_NO_VALUE = ("Shape", "ShapeN", "Size", "Rank", "ReadVariableOp")  # their results depend on no value of an example
+VALUE_FREE_OPS = ("Shape", "ShapeN", "Size", "Rank", "ReadVariableOp")  # they depend on no value of an example
 
 
 @keras.saving.register_keras_serializable(package="accumtrain")
 class Accumulate(keras.optimizers.LossScaleOptimizer):
-    """Wraps a Keras optimizer so that every `steps` micro-batches make one update.
+    """An optimizer around another one, which makes one update of every `steps` micro-batches.
 
     Each micro-batch counts alike. Where masks or weights leave them different numbers of values, that is not the
-    gradient of the whole batch, and a warning says so: take `accumulate(model, steps)`, which weighs them.
+    gradient of the whole batch, and a warning says so. `accumulate(model, steps)` weighs them.
 
     A micro-batch only adds its gradients to buffers. With the last one of a window the wrapped optimizer makes its
-    update, so schedules, averages, weight decay, clipping and constraints act once per update, and `iterations` counts
+    update. So schedules, averages, weight decay, clipping and constraints act once per update, and `iterations` counts
     updates. Replicas add up on their own; an update reduces all buffers in one collective operation. The buffers are
     saved with the model, so an open window survives. Attributes of the wrapped optimizer can be read and set here.
 
@@ -66,7 +66,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         name: str | None = None,
     ) -> None:
         inner = keras.optimizers.get(optimizer)
-        check_arguments(steps, reduction, at_end, adaptive_clip)
+        _check_arguments(steps, reduction, at_end, adaptive_clip)
         if accumulates(inner):
             raise ValueError(f"{inner.name} accumulates already: give steps to Accumulate alone")
         scaled, scale = needs_loss_scale(inner), {}
@@ -77,7 +77,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         fixed_scale = inner.loss_scale_factor
         super().__init__(inner, name=name, **scale)
         inner.loss_scale_factor = fixed_scale  # which the base class has taken away
-        for attribute in OF_THE_INNER:
+        for attribute in INNER_ATTRIBUTES:
             self.__dict__.pop(attribute)
         self.steps, self.reduction, self.at_end, self.adaptive_clip = int(steps), reduction, at_end, adaptive_clip
         self._scaled = scaled
@@ -96,7 +96,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
             setattr(self.inner_optimizer, name, value)
 
     def build(self, var_list: Sequence[keras.Variable]) -> None:
-        """Creates a buffer for each variable, and the state of the wrapped optimizer.
+        """Create a buffer for each variable, and the state of the wrapped optimizer.
 
         Raises:
             ValueError: a variable takes its gradient as its new value, as those of float8 layers do.
@@ -109,7 +109,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         if self._scaled:
             self.step_counter = self._new_scalar("int64", 0, "step_counter")
             self.dynamic_scale = self._new_scalar("float32", self.initial_scale, "dynamic_scale")
-        self.buffers = [new_sum(variable) for variable in var_list]
+        self.buffers = [new_buffer(variable) for variable in var_list]
         if not self.inner_optimizer.built:
             self.inner_optimizer.build(list(var_list))
         self.built = True
@@ -118,7 +118,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         return self.add_variable((), keras.initializers.Constant(value), dtype, aggregation, name=name)
 
     def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
-        """Excludes variables from the decay of the wrapped optimizer, as Keras's own does. Call it before `build`."""
+        """Exclude variables from the decay of the wrapped optimizer, as Keras's own does. Call it before `build`."""
         self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
 
     @property
@@ -129,7 +129,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
     # --- micro-batch --------------------------------------------------------------------------------------------------
 
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
-        """The loss whose gradient is computed: times the loss scale, if there is one. Warns where masks divide it.
+        """Return the loss times the loss scale, if there is one. Warn where masks divide it.
 
         Raises:
             ValueError: the model computes in float16, and there is none.
@@ -143,13 +143,13 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         return self.inner_optimizer.scale_loss(loss)
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, keras.Variable]]) -> keras.Variable:
-        """Does what `apply` does. Returns the number of updates."""
+        """Do as `apply`. Return the number of updates."""
         self.apply(*map(list, zip(*grads_and_vars, strict=True)))
         return self.iterations
 
     @tf.autograph.experimental.do_not_convert
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[keras.Variable] | None = None) -> None:
-        """Adds the gradients of a micro-batch to the window, and makes the update if the window is full.
+        """Add the gradients of a micro-batch to the window, and make the update if the window is full.
 
         Args:
             grads: for each variable a tensor, tf.IndexedSlices or None.
@@ -174,15 +174,15 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         check_places(places, self._places)
         self._places = places
         for place, gradient in given:
-            add_to(self.buffers[place], gradient)
+            add_to_buffer(self.buffers[place], gradient)
         self.micro_step.assign_add(1)
-        run_on_all_replicas(self._close_micro_step)
+        run_on_all_replicas(self._commit_if_full)
 
-    def _close_micro_step(self, run: Callable[..., Any]) -> None:
+    def _commit_if_full(self, run: Callable[..., Any]) -> None:
         tf.cond(tf.convert_to_tensor(self.micro_step.value) >= self.steps, lambda: self._commit(run), lambda: None)
 
     def flush(self) -> int:
-        """Makes the update of a window that is not full. Call it between calls of `fit`, or in a callback.
+        """Make the update of a window that is not full. Call it between calls of `fit`, or in a callback.
 
         Returns:
             The number of its micro-batches; without any, nothing is done.
@@ -190,27 +190,26 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         return self._end_window(self._commit)
 
     def drop(self) -> int:
-        """Leaves out the micro-batches of a window that is not full, and returns their number. Call it as `flush`."""
+        """Leave out the micro-batches of a window that is not full. Return their number. Call it as `flush`."""
         return self._end_window(lambda run: run(self._clear))
 
     def _end_window(self, end: Callable[[Callable[..., Any]], None]) -> int:
-        if taken := self._taken():
+        if micro_steps := self._micro_steps_taken():
             strategy = self._distribution_strategy
             with strategy.scope():
                 end(strategy.extended.call_for_each_replica)
-        return taken
+        return micro_steps
 
-    def _taken(self) -> int:
-        """The number of micro-batches in the window."""
+    def _micro_steps_taken(self) -> int:
         return int(self.micro_step.numpy()) if self.built else 0
 
     def finalize_variable_values(self, var_list: Sequence[keras.Variable]) -> None:
-        """Keras calls it at the end of `fit`."""
+        """End a window that is not full as `at_end` says, and the training of the wrapped optimizer."""
         if self.at_end == "flush":
             self.flush()
-        elif taken := self._taken():
+        elif micro_steps := self._micro_steps_taken():
             warnings.warn(
-                f"{taken} of the {self.steps} micro-batches of a window wait for the next fit. "
+                f"{micro_steps} of the {self.steps} micro-batches of a window wait for the next fit. "
                 'flush() makes the update with them, at_end="flush" at the end of each fit; drop() leaves them out.',
                 stacklevel=2,
             )
@@ -218,7 +217,11 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
 
     @tf.autograph.experimental.do_not_convert
     def _commit(self, run: Callable[..., Any]) -> None:
-        """Makes the update, or after an overflow none, and clears the window. `run(function, args=())` is on all."""
+        """Make the update, or none after an overflow, and clear the window.
+
+        Args:
+            run: `run(function, args=())` runs a function on all replicas.
+        """
         sums = run(self._reduce)
         with already_reduced(self.inner_optimizer):
             if self._scaled:
@@ -248,12 +251,13 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
 
     def _clear(self) -> None:
         for place in self._filled:
-            clear(self.buffers[place])
+            buffer = self.buffers[place]
+            buffer.value.assign(tf.zeros(buffer.shape, buffer.dtype))
         self.micro_step.assign(0)
 
     @property
     def _filled(self) -> Sequence[int]:
-        """Places of the variables that a window holds gradients of. A window from a file may hold those of all."""
+        """Places of the variables with a gradient in the window. A window from a file may hold those of all."""
         return range(len(self.buffers)) if self._places is None else self._places
 
     def get_config(self) -> dict[str, Any]:
@@ -275,13 +279,29 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         return cls(**{**config, "optimizer": optimizer})
 
     def save_own_variables(self, store: Any) -> None:
-        """Keras calls it to write a file. Nothing before `build`; buffers only while a window is open."""
-        for name, variable in self._state(self._taken() > 0).items():
+        """Write the state to a file, for Keras. Buffers are written only while a window is open."""
+        for name, variable in self._state(self._micro_steps_taken() > 0).items():
             store[name] = variable.numpy()
 
     def load_own_variables(self, store: Any) -> None:
-        """Keras calls it to read a file. It warns where the state is not of this optimizer, or comes before `build`."""
-        read_state(self._state("sum_0" in store), store, self.name)
+        """Read the state from a file, for Keras. As Keras's own, warn and leave out the state of another optimizer.
+
+        Args:
+            store: names and arrays of the file; without any, the saved optimizer was not built.
+        """
+        variables = self._state("sum_0" in store)
+        if not store.keys():
+            return
+        if set(store.keys()) != set(variables):
+            warnings.warn(
+                f"Skipping variable loading for optimizer '{self.name}': the file has {len(store.keys())} variables of "
+                f"another optimizer, of other weights or of a loss scale, where it has {len(variables)}. The weights "
+                "of the model are loaded.",
+                stacklevel=2,
+            )
+            return
+        for name, variable in variables.items():
+            variable.assign(store[name])
 
     def _state(self, window_is_open: bool) -> dict[str, keras.Variable]:
         """The variables that a file has; none before `build`."""
@@ -292,22 +312,21 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
 
 
 def accumulates(optimizer: keras.optimizers.Optimizer) -> bool:
-    """Tells whether an optimizer, or one within its loss scale, makes an update of several micro-batches by itself."""
+    """Return whether an optimizer, or the one within its loss scale, accumulates by itself."""
     if isinstance(optimizer, Accumulate) or optimizer.gradient_accumulation_steps:
         return True
     return isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and accumulates(optimizer.inner_optimizer)
 
 
-# --- arguments, and what can be summed --------------------------------------------------------------------------------
+# --- checks -----------------------------------------------------------------------------------------------------------
 
 
 def is_count(value: Any) -> bool:
-    """Tells whether a value, of NumPy or of Python, is a whole number of 1 or more."""
+    """Return whether a value is a whole number of Python or NumPy, 1 or more."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
 
 
-def check_arguments(steps: Any, reduction: Any, at_end: Any, adaptive_clip: Any) -> None:
-    """Raises ValueError unless the arguments are as `Accumulate` describes them."""
+def _check_arguments(steps: Any, reduction: Any, at_end: Any, adaptive_clip: Any) -> None:
     if not is_count(steps):
         raise ValueError(f"steps={steps!r}: a window has a whole number of micro-batches, 1 or more")
     for name, value, choices in (("reduction", reduction, ("mean", "sum")), ("at_end", at_end, ("keep", "flush"))):
@@ -318,14 +337,14 @@ def check_arguments(steps: Any, reduction: Any, at_end: Any, adaptive_clip: Any)
 
 
 def check_summable(variables: Sequence[keras.Variable]) -> None:
-    """Raises ValueError if a variable takes its gradient as its new value, as those of float8 layers do."""
+    """Raise ValueError if a variable takes its gradient as its new value, as those of float8 layers do."""
     for variable in variables:
         if getattr(variable, "overwrite_with_gradient", False):
             raise ValueError(f"{variable.path} is replaced by its gradient (float8), which can't be accumulated")
 
 
 def check_places(places: Sequence[int], before: Sequence[int] | None = None) -> None:
-    """Raises ValueError if no variable has a gradient, or others than in the micro-batches before."""
+    """Raise ValueError if no variable has a gradient, or others than in the micro-batches before."""
     if not places:
         raise ValueError("no variable has a gradient: the loss does not depend on the trainable variables")
     if before not in (None, places):
@@ -336,17 +355,17 @@ def check_places(places: Sequence[int], before: Sequence[int] | None = None) -> 
 
 
 def name_of(variable: keras.Variable | tf.Variable) -> str:
-    """A name for variables that belong to a variable of a model, or to one of TensorFlow's own."""
+    """Return a name for what belongs to a variable of Keras or TensorFlow."""
     return getattr(variable, "path", variable.name).replace("/", "_").replace(":", "_")
 
 
 def sum_dtype(dtype: tf.DType) -> tf.DType:
-    """The dtype of sums of gradients of a dtype: at least float32."""
+    """Return the dtype of sums of gradients: `dtype`, or float32 where that is half precision."""
     return dtype if dtype.size >= 4 else tf.float32
 
 
 def add_gradient(total: tf.Tensor, gradient: tf.Tensor | tf.IndexedSlices | None) -> tf.Tensor:
-    """total + gradient. Of an embedding's gradient only the rows that were looked up are added."""
+    """Return the sum. Of an embedding's gradient only the rows that were looked up are added."""
     if gradient is None:
         return total
     if isinstance(gradient, tf.IndexedSlices):
@@ -355,8 +374,8 @@ def add_gradient(total: tf.Tensor, gradient: tf.Tensor | tf.IndexedSlices | None
     return total + tf.cast(gradient, total.dtype)
 
 
-def new_sum(variable: keras.Variable | tf.Variable) -> keras.Variable:
-    """A buffer for the gradients of a variable, in at least float32. A file holds the sum over all replicas."""
+def new_buffer(variable: keras.Variable | tf.Variable) -> keras.Variable:
+    """Return a buffer for the gradients of a variable. A file holds the sum over all replicas."""
     return keras.Variable(
         "zeros",
         shape=variable.shape,
@@ -368,8 +387,8 @@ def new_sum(variable: keras.Variable | tf.Variable) -> keras.Variable:
     )
 
 
-def add_to(buffer: keras.Variable, gradient: tf.Tensor | tf.IndexedSlices) -> None:
-    """Adds a gradient to the buffer of this replica. Of an embedding only the rows that were looked up are added."""
+def add_to_buffer(buffer: keras.Variable, gradient: tf.Tensor | tf.IndexedSlices) -> None:
+    """Add a gradient to the buffer of this replica. Of an embedding only the rows that were looked up are added."""
     if isinstance(gradient, tf.IndexedSlices):
         rows = tf.cast(gradient.values, buffer.dtype)
         tf.raw_ops.ResourceScatterAdd(resource=buffer.value.handle, indices=gradient.indices, updates=rows)
@@ -377,21 +396,16 @@ def add_to(buffer: keras.Variable, gradient: tf.Tensor | tf.IndexedSlices) -> No
         buffer.value.assign_add(tf.cast(gradient, buffer.dtype))
 
 
-def clear(buffer: keras.Variable) -> None:
-    """Sets the buffer of this replica to zero."""
-    buffer.value.assign(tf.zeros(buffer.shape, buffer.dtype))
-
-
-# --- float16, which rounds small gradients to 0 without a scaled loss -------------------------------------------------
+# --- the loss scale: float16 rounds small gradients to 0 without one --------------------------------------------------
 
 
 def needs_loss_scale(optimizer: keras.optimizers.Optimizer) -> bool:
-    """Tells whether Keras would scale the loss: the policy is mixed_float16, and the optimizer has no fixed scale."""
+    """Return whether Keras would scale the loss: the policy is mixed_float16, and the optimizer has no fixed scale."""
     return keras.config.dtype_policy().name == "mixed_float16" and optimizer.loss_scale_factor is None
 
 
 def check_no_float16(loss: tf.Tensor) -> None:
-    """Raises ValueError if the graph of a loss has a tensor of float16. Outside of graphs this is not known."""
+    """Raise ValueError if the graph of a loss has a tensor of float16. An eager one has no graph to look at."""
     operations = () if tf.executing_eagerly() else loss.graph.get_operations()
     if any(output.dtype == tf.float16 for operation in operations for output in operation.outputs):
         raise ValueError(
@@ -404,7 +418,7 @@ def check_no_float16(loss: tf.Tensor) -> None:
 
 
 def warn_of_unequal_micro_batches(loss: tf.Tensor) -> None:
-    """Warns if a number that depends on values of the examples divides a loss; an eager one has no graph to look at."""
+    """Warn if a number that depends on values of the examples divides a loss. An eager one has no graph to look at."""
     if not tf.executing_eagerly() and _is_divided_by_values(loss):
         warnings.warn(
             "the loss is divided by a number that depends on the examples, as masks and the reduction "
@@ -415,50 +429,17 @@ def warn_of_unequal_micro_batches(loss: tf.Tensor) -> None:
 
 
 def _is_divided_by_values(loss: tf.Tensor) -> bool:
-    divisors = [op.inputs[1] for op in _before([loss.op]) if op.type in DIVISIONS and op.inputs[1].shape.rank == 0]
-    return any(_is_value(op) for op in _before((each.op for each in divisors), _has_inputs_of_values))
+    divisions = [op for op in _ancestors([loss.op]) if op.type in DIVISIONS and op.inputs[1].shape.rank == 0]
+    sources = _ancestors([op.inputs[1].op for op in divisions], leaves=VALUE_FREE_OPS)
+    return any(op.type == "Placeholder" and op.outputs[0].dtype != tf.resource for op in sources)
 
 
-def _has_inputs_of_values(op: tf.Operation) -> bool:
-    return op.type not in OF_NO_VALUE
-
-
-def _is_value(op: tf.Operation) -> bool:
-    return op.type == "Placeholder" and op.outputs[0].dtype != tf.resource
-
-
-def _before(
-    ops: Iterable[tf.Operation], goes_on: Callable[[tf.Operation], bool] = lambda op: True
-) -> Iterable[tf.Operation]:
-    """Operations and all that their results come from, up to those where `goes_on` says no."""
+def _ancestors(ops: Sequence[tf.Operation], leaves: Sequence[str] = ()) -> Iterable[tf.Operation]:
+    """Yield operations and all that their results come from. Inputs of the types `leaves` are not followed."""
     waiting, seen = list(ops), set()
     while waiting:
         op = waiting.pop()
         if op not in seen:
             seen.add(op)
             yield op
-            waiting += [each.op for each in op.inputs] if goes_on(op) else []
-
-
-# --- state in a file of Keras's ---------------------------------------------------------------------------------------
-
-
-def read_state(variables: Mapping[str, keras.Variable], store: Any, name: str) -> None:
-    """Assigns what a file has to variables of the same names. As Keras's own, it warns and leaves other state out.
-
-    Args:
-        store: names and arrays of the file; without any, the saved optimizer was not built.
-        name: of the optimizer.
-    """
-    if not store.keys():
-        return
-    if set(store.keys()) != set(variables):
-        warnings.warn(
-            f"Skipping variable loading for optimizer '{name}': the file has {len(store.keys())} variables of another "
-            f"optimizer, of other weights or of a loss scale, where it has {len(variables)}. The weights of the model "
-            "are loaded.",
-            stacklevel=3,
-        )
-        return
-    for each, variable in variables.items():
-        variable.assign(store[each])
+            waiting += [] if op.type in leaves else [tensor.op for tensor in op.inputs]

@@ -1,13 +1,16 @@
-"""Accumulation inside the training step of any Keras model: `fit` gets the effective batch, and the step splits it."""
+"""`accumulate(model, steps)`: `fit` gets the effective batch, and the training step of the model splits it.
+
+Below it stand the step itself, the train function that tries a loss before it is trained on, the moving statistics of
+batch normalisation, and the metrics that need the outputs of the whole batch.
+"""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice, tee
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -22,7 +25,7 @@ from accumtrain.keras.accumulate_optimizer import (
     sum_dtype,
 )
 from accumtrain.keras.replicas import apply_reduced
-from accumtrain.keras.split_batch import Split, batch_size, splits, take, tensors_of
+from accumtrain.keras.split_batch import Split, count_examples, split_evenly, take, tensors_of
 from accumtrain.keras.split_loss import (
     CALL_ERRORS,
     EXAMPLES,
@@ -50,15 +53,15 @@ def accumulate(
     batch_size: int | None = None,
     memory_limit_mb: float | None = None,
 ) -> keras.Model:
-    """Has `model.fit` compute each batch in `steps` micro-batches, in the memory of one of them.
+    """Have `model.fit` compute each batch in `steps` micro-batches, in the memory of one of them.
 
-    The update is that of the whole batch: gradients, losses, metrics and example weights, also of a batch that `steps`
-    does not divide. Losses of your own are tried with examples of the first batch: means and sums over the examples are
-    exact, all else is refused. Metrics that need the whole batch see all of its outputs at once.
+    The update is that of the whole batch: gradients, losses, metrics and example weights. `steps` need not divide the
+    batch. Losses of your own are tried with examples of the first batch. Means and sums over the examples are exact,
+    all else is refused. Metrics that need the whole batch see all of its outputs at once.
 
     Batch norm normalises each micro-batch by itself, and its moving statistics become those of the whole batch. Dropout
-    is drawn for each micro-batch, and other state that layers change in a call, such as a counter, changes with each.
-    The optimizer, and all there is around the step, stay as they are.
+    is drawn for each micro-batch. Other state that layers change in a call, such as a counter, changes with each. The
+    optimizer, and all there is around the step, stay as they are.
 
     Args:
         model: compiled or not. A `compute_loss` of its own must be a mean or a sum over examples. What is saved or
@@ -105,7 +108,7 @@ def _check(model: keras.Model, steps: Any, *of_auto: Any) -> None:
 
 
 class SplitTrainStep:
-    """Takes the place of `keras.Model.train_step`: a loop over micro-batches, then one update.
+    """The step in the place of `keras.Model.train_step`: a loop over micro-batches, then one update.
 
     Attributes:
         terms: of the loss; None before it was tried on real examples.
@@ -116,24 +119,24 @@ class SplitTrainStep:
         self.terms: LossTerms | None = None
 
     def try_loss(self, data: Any) -> None:
-        """Finds the terms of the loss with examples of a batch, (x, y, sample_weight), of each replica in turn.
+        """Find the terms of the loss with examples of a batch, (x, y, sample_weight), of each replica in turn.
 
         Raises:
-            ValueError: see `LossTrial.terms`.
+            ValueError: see `LossTrial.find_terms`.
         """
         results = self._model.distribute_strategy.experimental_local_results
         for replica in range(len(results(keras.tree.flatten(data)[0]))):
-            of_replica = keras.tree.map_structure(lambda value, place=replica: results(value)[place], data)
-            batch = keras.utils.unpack_x_y_sample_weight(tensors_of(of_replica))
-            examples = int(batch_size(batch))
+            own_data = keras.tree.map_structure(lambda value, replica=replica: results(value)[replica], data)
+            batch = keras.utils.unpack_x_y_sample_weight(tensors_of(own_data))
+            examples = int(count_examples(batch))
             if examples and not (self.terms and self.terms.settled):
-                self._model._symbolic_build(data_batch=of_replica)
+                self._model._symbolic_build(data_batch=own_data)
                 share = LossShare(self._model, self._trials)
-                self.terms = LossTrial(self._model, batch, -(-examples // self._steps), share).terms(self.terms)
+                self.terms = LossTrial(self._model, batch, -(-examples // self._steps), share).find_terms(self.terms)
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, data: Any) -> dict[str, tf.Tensor]:
-        """Makes the update of a batch, (x, y, sample_weight), on this replica. Returns the metrics.
+        """Make the update of a batch, (x, y, sample_weight), on this replica. Return the metrics.
 
         Raises:
             ValueError: the update can't be that of the whole batch, for one of the reasons in docs/keras.md.
@@ -147,7 +150,7 @@ class SplitTrainStep:
         with tf.init_scope():  # in a loop nothing can be built any more
             self._model._symbolic_build(data_batch=data)
         batch = keras.utils.unpack_x_y_sample_weight(tensors_of(data))
-        examples = batch_size(batch)
+        examples = count_examples(batch)
         share = LossShare(self._model, self._trials, self.terms)
         sums = BatchSums(self._model, examples, share, WholeBatchMetrics(self._model, batch, self._trials))
         totals = sums.zeros()
@@ -165,8 +168,8 @@ class SplitTrainStep:
         return sums.update(totals)
 
     def splits(self, examples: int | tf.Tensor) -> list[Split]:
-        """The micro-batches of a batch."""
-        return splits(examples, self._steps)
+        """Return the micro-batches of a batch."""
+        return split_evenly(examples, self._steps)
 
 
 class BatchSums:
@@ -186,16 +189,15 @@ class BatchSums:
         self._share, self._statistics = share, BatchStatistics(model)
         # what a forward pass and the metrics change; the next micro-batch goes on from there
         variables = [*model.non_trainable_variables, *model.metrics_variables]
-        self._trackers = (
-            [] if model._compile_loss is None else model._compile_loss.metrics
-        )  # if there are several losses
+        # of each of several losses
+        self._trackers = [] if model._compile_loss is None else model._compile_loss.metrics
         self._tracked = [variable for tracker in self._trackers for variable in tracker.variables] + metrics.variables
-        others = {id(variable) for variable in (*self._tracked, *(each for each, _ in self._statistics.before))}
+        others = {id(variable) for variable in (*self._tracked, *(v for v, _ in self._statistics.before))}
         self._state = [variable for variable in variables if id(variable) not in others]
         self._missing: set[int] = set()  # places of weights without a gradient
 
     def zeros(self) -> dict[str, Any]:
-        """Makes the sums that the loop starts with."""
+        """Return the sums that the loop starts with."""
         weights = [variable.value for variable in self._model.trainable_variables]
         dtype = keras.config.floatx()
         return {
@@ -211,15 +213,20 @@ class BatchSums:
     def add(
         self, totals: dict[str, Any], x: Any, y: Any, sample_weight: Any, *, start: tf.Tensor, size: int | tf.Tensor
     ) -> dict[str, Any]:
-        """Runs forward and backward pass of a micro-batch that begins with example `start`. Returns the new totals."""
+        """Run forward and backward pass of a micro-batch that begins with example `start`. Return the new totals."""
         model, dtype = self._model, totals["loss"].dtype
         part = tf.cast(size, dtype) / tf.cast(self._examples, dtype)
         weights = [tf.convert_to_tensor(variable.value) for variable in model.trainable_variables]
-        with StatelessCall(self._given(weights, totals["state"])) as call:
+        values = [
+            *zip(model.trainable_variables, weights, strict=True),
+            *zip(self._state, totals["state"], strict=True),
+        ]
+        values += [(variable, tf.zeros_like(variable.value)) for variable in self._tracked]
+        with StatelessCall([*values, *self._statistics.before]) as call:
             with tf.GradientTape() as tape:
                 tape.watch(weights)
                 y_pred = call_in_mode(model, x, training=True)
-                with self._share.watched() as calls:
+                with self._share.record_calls() as calls:
                     loss = model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
                 share = self._share.of(part, y_pred, sample_weight, calls)
                 loss = self._share.joined(tf.cast(loss, dtype), part, share)
@@ -247,7 +254,7 @@ class BatchSums:
         }
 
     def update(self, totals: dict[str, Any]) -> dict[str, tf.Tensor]:
-        """Makes the update of the whole batch. Returns the metrics.
+        """Make the update of the whole batch. Return the metrics.
 
         Without examples, as a replica may be at the end of an epoch, the share is 0 and so are loss and gradients.
         """
@@ -266,17 +273,11 @@ class BatchSums:
             for place, (total, variable) in enumerate(zip(totals["gradients"], model.trainable_variables, strict=True))
         ]
         if gradients:
-            check_places([place for place, each in enumerate(gradients) if each is not None])
+            check_places([place for place, gradient in enumerate(gradients) if gradient is not None])
             apply_reduced(model.optimizer, gradients, model.trainable_variables)
         else:  # as Keras does
             warnings.warn(f"{model.name} has no trainable weight, so nothing is learned", stacklevel=2)
         return model.get_metrics_result()
-
-    def _given(self, weights: list[tf.Tensor], state: list[tf.Tensor]) -> list[tuple[keras.Variable, tf.Tensor]]:
-        """Each variable with its value in a pass."""
-        pairs = [*zip(self._model.trainable_variables, weights, strict=True), *zip(self._state, state, strict=True)]
-        unused = [(variable, tf.zeros_like(variable.value)) for variable in self._tracked]
-        return pairs + unused + self._statistics.before
 
 
 def _mean(total: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
@@ -287,59 +288,52 @@ def _mean(total: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
 
 
 def split_training(model: keras.Model, step: SplitTrainStep) -> None:
-    """Has `fit` and `train_on_batch` of a model make their steps by `step`."""
+    """Have `fit` and `train_on_batch` of a model make their steps by `step`."""
+
+    def make_train_function(force: bool = False) -> None:
+        if model.train_function is None or force:
+            step.terms = None  # another loss may be compiled
+            model.train_function = SplitTrainFunction(model, step)
+
     model.train_step = step
-    model.make_train_function = MakeTrainFunction(model, step)
+    model.make_train_function = make_train_function
     model.train_function = None  # made anew by the next fit
 
 
-class MakeTrainFunction:
-    """Takes the place of `keras.Model.make_train_function`."""
-
-    def __init__(self, model: keras.Model, step: SplitTrainStep) -> None:
-        self._model, self._step = model, step
-
-    def __call__(self, force: bool = False) -> None:
-        """Makes the train function, unless there is one."""
-        if self._model.train_function is None or force:
-            self._step.terms = None  # another loss may be compiled
-            self._model.train_function = SplitTrainFunction(self._model, self._step)
-
-
 class SplitTrainFunction:
-    """Takes the place of the train function of a Keras model."""
+    """A function in the place of the train function that Keras makes."""
 
     def __init__(self, model: keras.Model, step: SplitTrainStep) -> None:
-        self._model, self._step, self._of_keras = model, step, _train_function_of(model)
+        self._model, self._step, self._keras_function = model, step, _make_keras_train_function(model)
 
     def __call__(self, batches: Iterator[Any]) -> Any:
-        """Makes the next steps, and returns what Keras's function does.
+        """Make the next steps. Return the result of Keras's function.
 
         Raises:
             StopIteration: there is no batch left.
-            ValueError: see `LossTrial.terms`.
+            ValueError: see `LossTrial.find_terms`.
         """
         terms = self._step.terms
         if terms is not None and terms.settled:
-            return self._of_keras(batches)
+            return self._keras_function(batches)
         if terms is None and not self._model.run_eagerly:
             traced = batches
             if not isinstance(batches, IN_THE_GRAPH):
                 traced, batches = tee(batches)
             try:
-                return self._of_keras(traced)
+                return self._keras_function(traced)
             except UntriedLossError:  # while the step is traced, so nothing has changed
                 pass
         taken = [next(batches), *islice(batches, self._model.steps_per_execution - 1)]
         for batch in taken:
             self._step.try_loss(batch)
         if self._step.terms != terms:
-            self._of_keras = _train_function_of(self._model)
-        return self._of_keras(iter(taken))
+            self._keras_function = _make_keras_train_function(self._model)
+        return self._keras_function(iter(taken))
 
 
-def _train_function_of(model: keras.Model) -> Callable[[Iterator[Any]], Any]:
-    """Makes the function that Keras itself makes of the model's train_step."""
+def _make_keras_train_function(model: keras.Model) -> Callable[[Iterator[Any]], Any]:
+    """Return the function that Keras itself makes of the model's train_step."""
     own = model.train_function
     type(model).make_train_function(model, force=True)
     made, model.train_function = model.train_function, own
@@ -350,7 +344,7 @@ def _train_function_of(model: keras.Model) -> Callable[[Iterator[Any]], Any]:
 
 
 class BatchStatistics:
-    """The batch normalisations of a model, before a batch.
+    """The moving statistics of a model's batch normalisations, before a batch.
 
     Each micro-batch starts from the same moving statistics, and moves them towards its own by a share of 1 - momentum.
     The mean of these moves is the move by the whole batch, but for the variance between micro-batches, which is added.
@@ -364,18 +358,18 @@ class BatchStatistics:
 
     def __init__(self, model: keras.Model) -> None:
         self._layers = normalisations(model)
-        if renormed := [each.name for each in self._layers if getattr(each, "renorm", False)]:
+        if renormed := [layer.name for layer in self._layers if getattr(layer, "renorm", False)]:
             raise ValueError(f"{renormed[0]} has renorm=True, which can't be computed in micro-batches: leave it out")
-        if tf.distribute.get_strategy().num_replicas_in_sync > 1 and any(each.synchronized for each in self._layers):
+        if tf.distribute.get_strategy().num_replicas_in_sync > 1 and any(layer.synchronized for layer in self._layers):
             raise ValueError("BatchNormalization(synchronized=True) can't be computed in micro-batches on replicas")
-        self.before = read_values(v for each in self._layers for v in _statistics(each))
+        self.before = read_values(variable for layer in self._layers for variable in _statistics(layer))
 
     def zeros(self) -> list[Any]:
-        """For each layer, the sums to begin with: moves of the mean, of the variance, squared moves of the mean."""
+        """Return the sums to begin with, of each layer: moves of mean and variance, squared moves of the mean."""
         return [[tf.zeros_like(value) for value in (mean, variance, mean)] for mean, variance in self._values()]
 
     def add(self, sums: list[Any], part: tf.Tensor, call: StatelessCall) -> list[Any]:
-        """Adds a micro-batch.
+        """Return the sums with a micro-batch more.
 
         Args:
             part: its share of the examples.
@@ -400,7 +394,7 @@ class BatchStatistics:
         return added
 
     def write(self, sums: list[Any]) -> None:
-        """Assigns the moving statistics after the whole batch."""
+        """Assign the moving statistics after the whole batch."""
         for layer, (mean, variance, squared_mean), before in zip(self._layers, sums, self._values(), strict=True):
             between = tf.math.divide_no_nan(squared_mean - tf.square(mean), tf.cast(1.0 - layer.momentum, mean.dtype))
             layer.moving_mean.assign(before[0] + mean)
@@ -418,8 +412,7 @@ def _statistics(layer: keras.layers.BatchNormalization) -> tuple[keras.Variable,
 # --- metrics that need the outputs of the whole batch -----------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class CompiledMetric:
+class CompiledMetric(NamedTuple):
     """A metric that a model is compiled with.
 
     Attributes:
@@ -434,15 +427,16 @@ class CompiledMetric:
 
 def compiled_metrics(model: keras.Model) -> list[CompiledMetric]:
     """The metrics of a compiled and built model, in the order in which Keras shows them."""
-    metrics = model._compile_metrics
-    if metrics is None:
+    compiled = model._compile_metrics
+    if compiled is None:
         return []
-    lists = [
-        (place, each, weighted)
-        for weighted, found in ((False, metrics._flat_metrics), (True, metrics._flat_weighted_metrics))
-        for place, each in enumerate(found)
+    return [
+        CompiledMetric(place, metric, weighted)
+        for weighted, outputs in ((False, compiled._flat_metrics), (True, compiled._flat_weighted_metrics))
+        for place, output in enumerate(outputs)
+        if output
+        for metric in output.metrics
     ]
-    return [CompiledMetric(place, each, weighted) for place, of, weighted in lists if of for each in of.metrics]
 
 
 class WholeBatchMetrics:
@@ -460,77 +454,76 @@ class WholeBatchMetrics:
 
     def __init__(self, model: keras.Model, batch: Any, trials: Trials) -> None:
         self._model, (x, self._y, self._sample_weight) = model, batch
-        own = [each for each in compiled_metrics(model) if _may_join_examples(each.metric)]
-        outputs = self._flat(_output_specs(model, x)) if own else []
-        self._metrics = [each for each in own if not self._adds_up(each, outputs[each.place], trials)]
-        self._outputs = {each.place: outputs[each.place] for each in self._metrics}
-        for each in self._metrics:
-            if None in outputs[each.place].shape[1:]:
-                raise ValueError(
-                    f"the metric {each.metric.name} has to see the whole batch, and its output has sizes that are not "
-                    "known before: return one value for each example, or make it a keras.metrics.Metric that adds up"
-                )
+        tried = [compiled for compiled in compiled_metrics(model) if _may_join_examples(compiled.metric)]
+        outputs = self._flat(_output_specs(model, x)) if tried else []
+        self._metrics = [compiled for compiled in tried if not self._adds_up(compiled, outputs[compiled.place], trials)]
+        self._outputs = {compiled.place: outputs[compiled.place] for compiled in self._metrics}
+        for compiled in self._metrics:
+            if None in outputs[compiled.place].shape[1:]:
+                raise ValueError(self._refusal(compiled, "sizes that are not known before"))
 
     @property
     def names(self) -> list[str]:
-        """The names of these metrics."""
-        return [each.metric.name for each in self._metrics]
+        return [compiled.metric.name for compiled in self._metrics]
 
     @property
     def variables(self) -> list[keras.Variable]:
         """The state of these metrics."""
-        return [variable for each in self._metrics for variable in each.metric.variables]
+        return [variable for compiled in self._metrics for variable in compiled.metric.variables]
 
     def zeros(self, examples: int | tf.Tensor) -> list[tf.Tensor]:
-        """For each output that they measure, tensors [N, ...] to begin with."""
-        return [tf.zeros([examples, *like.shape[1:]], like.dtype) for like in self._outputs.values()]
+        """Return tensors [N, ...] for the outputs that they measure."""
+        return [tf.zeros([examples, *output.shape[1:]], output.dtype) for output in self._outputs.values()]
 
     def add(self, kept: Sequence[tf.Tensor], y_pred: Any, start: tf.Tensor) -> list[tf.Tensor]:
-        """Puts the outputs of a micro-batch, which begins with example `start`, in their places.
+        """Put the outputs of a micro-batch, which begins with example `start`, in their places.
 
         Raises:
             ValueError: an output has a mask.
         """
         found = self._flat(y_pred) if self._metrics else []
-        for each in self._metrics:
-            if mask_of(found[each.place]) is not None:
-                raise ValueError(
-                    f"the metric {each.metric.name} has to see the whole batch, and its output has a mask: return one "
-                    "value for each example, or make it a keras.metrics.Metric that adds up"
-                )
+        for compiled in self._metrics:
+            if mask_of(found[compiled.place]) is not None:
+                raise ValueError(self._refusal(compiled, "a mask"))
         return [
             tf.tensor_scatter_nd_update(all_kept, _rows(start, found[place]), tf.cast(found[place], all_kept.dtype))
             for place, all_kept in zip(self._outputs, kept, strict=True)
         ]
 
     def update(self, kept: Sequence[tf.Tensor]) -> None:
-        """Updates the metrics with the whole batch."""
+        """Update the metrics with the whole batch."""
         if not self._metrics:
             return
         outputs, targets = dict(zip(self._outputs, kept, strict=True)), self._flat(self._y)
         weights = [None] if self._sample_weight is None else self._flat(self._sample_weight)
-        for each in self._metrics:
-            weight = weights[each.place if each.place < len(weights) else 0] if each.weighted else None
-            each.metric.update_state(targets[each.place], outputs[each.place], sample_weight=weight)
+        for place, metric, weighted in self._metrics:
+            weight = weights[place if place < len(weights) else 0] if weighted else None
+            metric.update_state(targets[place], outputs[place], sample_weight=weight)
 
     def _flat(self, structure: Any) -> list[Any]:
         return self._model._compile_metrics._flatten_y(structure)
 
-    def _adds_up(self, each: CompiledMetric, output: Any, trials: Trials) -> bool:
-        target = self._flat(self._y)[each.place]
-        return trials.result(each.metric, (target, output), partial(_adds_up, each.metric, target, output))
+    def _adds_up(self, compiled: CompiledMetric, output: Any, trials: Trials) -> bool:
+        metric, target = compiled.metric, self._flat(self._y)[compiled.place]
+        return trials.result(metric, (target, output), partial(_has_state_of_parts, metric, target, output))
+
+    def _refusal(self, compiled: CompiledMetric, reason: str) -> str:
+        return (
+            f"the metric {compiled.metric.name} has to see the whole batch, and its output has {reason}: return one "
+            "value for each example, or make it a keras.metrics.Metric that adds up"
+        )
 
 
 def _may_join_examples(metric: keras.metrics.Metric) -> bool:
-    """Tells whether a metric is the user's own, or of a function that may have one number for all examples."""
+    """Return whether a metric is the user's own, or of a function that may have one number for a batch."""
     function = getattr(metric, "_fn", None)
-    if isinstance(function, keras.losses.Loss) or any(function is each for each in FUNCTIONS_OVER_BATCHES):
+    if isinstance(function, keras.losses.Loss) or any(function is joining for joining in FUNCTIONS_OVER_BATCHES):
         return True
     return not (is_of_keras(type(metric)) and (function is None or is_of_keras(function)))
 
 
-def _adds_up(metric: keras.metrics.Metric, target: Any, output: Any) -> bool:
-    """Tells whether the state after made-up examples is that after two parts of them."""
+def _has_state_of_parts(metric: keras.metrics.Metric, target: Any, output: Any) -> bool:
+    """Return whether the state after made-up examples is that after two parts of them."""
 
     def state_after(*parts: slice) -> list[np.ndarray]:
         with keras.StatelessScope() as scope:
@@ -550,10 +543,9 @@ def _adds_up(metric: keras.metrics.Metric, target: Any, output: Any) -> bool:
 
 
 def _output_specs(model: keras.Model, x: Any) -> Any:
-    """Shapes and dtypes of what a model returns."""
     with tf.init_scope():
         return model.compute_output_spec(
-            keras.tree.map_structure(lambda each: keras.KerasTensor([None, *each.shape[1:]], each.dtype.name), x)
+            keras.tree.map_structure(lambda tensor: keras.KerasTensor([None, *tensor.shape[1:]], tensor.dtype.name), x)
         )
 
 

@@ -1,4 +1,4 @@
-"""Adafactor as a Keras optimizer: the rule of `optim=adafactor` in `fit`."""
+"""Adafactor as a Keras optimizer, by the rule of `optim=adafactor`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from accumtrain.optim.optimizer import PerShapeFunction, VariableHandle
 
 @keras.saving.register_keras_serializable(package="accumtrain")
 class Adafactor(keras.optimizers.Optimizer):
-    """Shazeer & Stern 2018, arXiv:1804.04235: a second moment of n + m values for an n x m matrix.
+    """Adafactor (Shazeer & Stern 2018, arXiv:1804.04235): a second moment of n + m values for an n x m matrix.
 
-    The rule is that of `optim=adafactor`; `accumtrain.optim.adafactor.AdafactorRule` says what `decay_exponent`
-    and all arguments after it do. Weights are float32 or float64, slots have their dtype, and sparse gradients are made
-    dense.
+    The rule is that of `optim=adafactor`. `accumtrain.optim.adafactor.AdafactorRule` says what `decay_exponent` and all
+    arguments after it do. Weights are float32 or float64, slots have their dtype, and sparse gradients are made dense.
 
     Args:
         learning_rate: a float, a schedule or a callable; None is the relative step of the paper,
@@ -78,7 +77,7 @@ class Adafactor(keras.optimizers.Optimizer):
 
     @classmethod
     def from_preset(cls, preset: str, **arguments: Any) -> Adafactor:
-        """The rule as elsewhere: `paper`, `optax`, `huggingface` or `bojone`. Arguments go before those of the preset.
+        """Return the rule as it is elsewhere: `paper`, `optax`, `huggingface` or `bojone`. `arguments` go first.
 
         Raises:
             ValueError: there is no such preset.
@@ -94,11 +93,7 @@ class Adafactor(keras.optimizers.Optimizer):
 
     @learning_rate.setter
     def learning_rate(self, rate: Any) -> None:
-        """Sets the rate.
-
-        Raises:
-            TypeError: a number, where the optimizer was made without one and has no variable for it.
-        """
+        """Set the rate. Raise TypeError if it is a number, and the optimizer has no variable for one."""
         schedule = keras.optimizers.schedules.LearningRateSchedule
         if callable(self._learning_rate) and not isinstance(self._learning_rate, schedule) and not callable(rate):
             raise TypeError(
@@ -108,7 +103,7 @@ class Adafactor(keras.optimizers.Optimizer):
         keras.optimizers.Optimizer.learning_rate.fset(self, rate)
 
     def build(self, variables: Sequence[keras.Variable | tf.Variable]) -> None:
-        """Creates the slots, in the dtype of their variable.
+        """Create the slots, in the dtype of their variable.
 
         Raises:
             ValueError: a variable is neither float32 nor float64.
@@ -132,7 +127,7 @@ class Adafactor(keras.optimizers.Optimizer):
             }
 
     def update_step(self, gradient: tf.Tensor | tf.IndexedSlices, variable: tf.Variable, learning_rate: Any) -> None:
-        """Updates a variable and its slots. Keras calls it once for each of them."""
+        """Update a variable and its slots. Keras calls it once for each of them."""
         dtype = variable.dtype
         t = tf.cast(tf.convert_to_tensor(self.iterations) + 1, dtype)
         slots = self._slots[self._get_variable_index(variable)]
@@ -156,7 +151,7 @@ class Adafactor(keras.optimizers.Optimizer):
         self._rule.update(slots.pop("weight"), slots, gradient, scalars, weight_decay)
 
     def _apply_weight_decay(self, variables: Sequence[keras.Variable]) -> None:
-        """Nothing: the rule decays in `update_step`, where it knows the size of the weight."""
+        """Do nothing. The rule decays in `update_step`, where it knows the size of the weight."""
 
     def _relative_step(self) -> tf.Tensor:
         return self._rule.relative_step(tf.convert_to_tensor(self.iterations))

@@ -1,4 +1,7 @@
-"""accumulate(model, "auto", ...): the smallest number of micro-batches that fits, found by probes."""
+"""accumulate(model, "auto", ...): the smallest number of micro-batches that fits, found by probes.
+
+A probe makes a few training steps in a child process, which may run out of memory without harm.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,7 @@ from accumtrain.errors import ConfigError, OutOfMemoryError
 from accumtrain.keras.accumulate_optimizer import is_count
 from accumtrain.keras.accumulate_step import SplitTrainStep, split_training
 from accumtrain.keras.model_copy import read_model, write_model
-from accumtrain.keras.split_batch import Split
-from accumtrain.keras.split_batch import batch_size as examples_in
+from accumtrain.keras.split_batch import Split, count_examples
 from accumtrain.measure.probe import SHARE, measure_in_child
 from accumtrain.measure.search import largest_that_fits
 from accumtrain.process import child, environment
@@ -36,7 +38,7 @@ UPDATES = 3  # from the second on, all buffers are in use
 
 
 def choose_steps(model: keras.Model, data: Any, batch_size: Any, memory_limit_mb: Any) -> int:
-    """The smallest number of micro-batches with which a step of `batch_size` examples fits. Prints what it tries.
+    """Return the smallest number of micro-batches with which a step of `batch_size` examples fits. Print the trials.
 
     Raises:
         OutOfMemoryError: not even a micro-batch of 1 fits; the message has what it takes.
@@ -59,18 +61,18 @@ def choose_steps(model: keras.Model, data: Any, batch_size: Any, memory_limit_mb
         table(f"steps for batch_size={batch_size} in {limit}", COLUMNS, [_row(trials[size]) for size in sorted(trials)])
         if best is None:
             peak = probe(batch_size, 1, None).peak_bytes if limited else None
-            raise OutOfMemoryError(_what_would_help(limit, peak))
+            raise OutOfMemoryError(_no_fit_message(limit, peak))
     say(f"steps={trials[best].steps}: micro-batch {best}")
     return trials[best].steps
 
 
 def micro_batches(batch_size: int) -> list[int]:
-    """The sizes that the largest micro-batch can have, increasing; a size belongs to ceil(batch_size / size) steps."""
+    """Return the increasing sizes that the largest micro-batch can have. One takes ceil(batch_size / size) steps."""
     return sorted({math.ceil(batch_size / steps) for steps in range(1, batch_size + 1)})
 
 
 def batch_of(data: Any, batch_size: int) -> Any:
-    """A batch of `batch_size` examples, which are repeated where there are fewer.
+    """Return a batch of `batch_size` examples, which are repeated where there are fewer.
 
     Args:
         data: what `fit` gets: (x, y) or (x, y, sample_weight) of nested arrays [N, ...], whose floats become floatx as
@@ -95,7 +97,7 @@ def batch_of(data: Any, batch_size: int) -> Any:
         floats = keras.config.floatx()
     packed = keras.utils.pack_x_y_sample_weight(*keras.utils.unpack_x_y_sample_weight(data))
     first = keras.tree.map_structure(partial(_head, size=batch_size, floats=floats), keras.tree.lists_to_tuples(packed))
-    examples = examples_in(first)
+    examples = count_examples(first)
     counts = {len(tensor) for tensor in keras.tree.flatten(first)}
     if counts != {examples} or not examples:
         numbers = " and ".join(map(str, sorted(counts)))
@@ -105,7 +107,7 @@ def batch_of(data: Any, batch_size: int) -> Any:
 
 
 def _head(values: Any, size: int, floats: str | None) -> Any:
-    """The first examples of an array [N, ...] as a tensor; a sparse or ragged one as it is."""
+    """Return the first examples of an array [N, ...] as a tensor, or a sparse or ragged one as it is."""
     if isinstance(values, (tf.SparseTensor, tf.RaggedTensor)):
         return values
     if not np.ndim(values):
@@ -127,19 +129,18 @@ def _check(model: keras.Model, batch_size: Any, memory_limit_mb: Any) -> None:
 
 
 def _row(trial: StepTrial) -> tuple[str, ...]:
-    """A trial's line in a table of COLUMNS."""
     sizes = ("-" if count is None else format_bytes(count) for count in (trial.peak_bytes, trial.rss_bytes))
     return (str(trial.steps), str(trial.micro_batch), *sizes, "yes" if trial.fits else "no")
 
 
-def _what_would_help(limit: str, peak: int | None) -> str:
-    """The message if not even a micro-batch of 1 fits, whose tensors take `peak` bytes, if that is known."""
+def _no_fit_message(limit: str, peak: int | None) -> str:
+    """Return the message if not even a micro-batch of 1 fits. Its tensors take `peak` bytes, if that is known."""
     less = "put layers into accumtrain.keras.layers, use an optimizer with less state, or take a smaller model"
     more = "" if peak is None else f" raise memory_limit_mb to {math.ceil(peak / SHARE / 2**20)} at least,"
     return f"steps='auto': not even a micro-batch of 1 fits in {limit}:{more} {less}"
 
 
-# --- probes: training steps in a child process, which runs `answer` and may run out of memory without harm -----------
+# --- probes -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ class StepProbe:
         (folder / BATCH).write_bytes(pickle.dumps(batch))
 
     def __call__(self, steps: int, micro_batch: int, memory_limit_mb: float | None) -> StepTrial:
-        """Makes a few updates with micro-batches of `steps`, within the limit and the free memory.
+        """Make a few updates with micro-batches of `steps`, within the limit and the free memory.
 
         Raises:
             ValueError: the model can't be made again in another process.
@@ -208,7 +209,7 @@ class StepProbe:
 
 
 def budget(memory_limit_mb: float | None) -> float:
-    """Bytes that a step may take: tensors under a limit, else resident memory of this process."""
+    """Return the bytes that a step may take: tensors under a limit, else resident memory of this process."""
     return SHARE * (free_bytes() if memory_limit_mb is None else memory_limit_mb * 2**20)
 
 
@@ -216,7 +217,7 @@ def budget(memory_limit_mb: float | None) -> float:
 
 
 def run_step_request(request: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Makes the requested probe. Returns peak_bytes of tensors, and added_bytes of resident memory."""
+    """Make the requested probe. Return peak_bytes of tensors, and added_bytes of resident memory."""
     # TensorFlow reads them with its first tensor; all else is as in the parent, whose training is to be measured
     os.environ.update(environment.VARIABLES | {environment.CPU_LIMIT: str(request["limit_mb"])})
     tf.config.threading.set_inter_op_parallelism_threads(request["inter_op"])
@@ -224,7 +225,10 @@ def run_step_request(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     doing = folder / child.DOING
     try:
         doing.write_text("reading the model", encoding="utf-8")
-        model = _model(folder)
+        try:
+            model = read_model(folder)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
         split_training(model, FewMicroBatches(model, request["steps"]))
         batch = tf.data.Dataset.from_tensor_slices(pickle.loads((folder / BATCH).read_bytes()))
         meter, process = Meter(), psutil.Process()
@@ -247,10 +251,3 @@ class FewMicroBatches(SplitTrainStep):
 
     def splits(self, examples: int | tf.Tensor) -> list[Split]:
         return [replace(split, count=tf.minimum(split.count, 2)) for split in super().splits(examples)]
-
-
-def _model(folder: Path) -> keras.Model:
-    try:
-        return read_model(folder)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error

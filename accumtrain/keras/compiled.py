@@ -1,6 +1,7 @@
 """A compiled Keras model in the engine: its layers, loss, metrics and optimizer, and the examples it learns from.
 
-It lives in this process, or is read again in a child of it.
+`CompiledModel` lives in this process, or is read again in a child of it. The functions `build_*` and `open_given` make
+of it what config/compiled.py names.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class Traced:
 
     Attributes:
         moving: the batch normalisations whose moving statistics it changes.
-        penalised: whether layers or weights have losses of their own.
-        outputs: specs of what it returns for `EXAMPLES_TRACED` examples.
+        penalised: layers or weights have losses of their own.
+        outputs: specs of the outputs for `EXAMPLES_TRACED` examples.
     """
 
     moving: Sequence[keras.layers.BatchNormalization]
@@ -83,8 +84,7 @@ class CompiledModel:
 
     def __init__(self, model: keras.Model, data: GivenData):
         self.model, self.data = model, data
-        batch = first_batch(data)
-        self.inputs, self.targets = batch["image"], batch["label"]
+        self.inputs, self.targets = data.train.read(tf.zeros([EXAMPLES_TRACED], tf.int64))
         with _data_errors(model):
             model._symbolic_build(data_batch=(self.inputs, *self.targets))
         if not model.trainable_variables:
@@ -98,15 +98,16 @@ class CompiledModel:
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Afterwards the model and its optimizer are as they were, and within this context after each `reset`."""
-        self._before = [(each, each.numpy()) for each in (*self.model.variables, *self.model.optimizer.variables)]
+        """Set the model and its optimizer back at the end, and at each `reset` within this context."""
+        variables = (*self.model.variables, *self.model.optimizer.variables)
+        self._before = [(variable, variable.numpy()) for variable in variables]
         try:
             yield
         finally:
             self.reset()
 
     def reset(self) -> None:
-        """Sets the model and its optimizer to what they were when `unchanged` was entered; before that does nothing."""
+        """Set the model and its optimizer to what they were when `unchanged` was entered, if it was."""
         for variable, value in self._before:
             variable.assign(value)
 
@@ -130,7 +131,7 @@ class CompiledModel:
                 if after is not before
             )
             penalised.append(isinstance(losses, tf.Tensor))
-            if any(mask_of(each) is not None for each in tf.nest.flatten(y)):
+            if any(mask_of(output) is not None for output in tf.nest.flatten(y)):
                 raise ConfigError(
                     f"the outputs of {self.model.name} have masks, and a masked loss is no mean over examples: use "
                     "accumtrain.keras.accumulate and model.fit"
@@ -145,7 +146,7 @@ class CompiledModel:
 
 @contextmanager
 def config_errors(remedy: str = "") -> Iterator[None]:
-    """Turns a ValueError about the model into ConfigError, with a remedy more."""
+    """Turn a ValueError about the model into ConfigError, with one more remedy."""
     try:
         yield
     except ValueError as error:
@@ -154,7 +155,7 @@ def config_errors(remedy: str = "") -> Iterator[None]:
 
 @contextmanager
 def _data_errors(model: keras.Model) -> Iterator[None]:
-    """Turns what Keras raises while it builds or traces a model into DataError."""
+    """Turn the errors of Keras while it builds or traces a model into DataError."""
     try:
         yield
     except (ValueError, TypeError, KeyError, RuntimeError, tf.errors.InvalidArgumentError) as error:
@@ -162,15 +163,7 @@ def _data_errors(model: keras.Model) -> Iterator[None]:
         raise DataError(f"{model.name} or its loss does not take the data: {reason}") from error
 
 
-def first_batch(data: GivenData) -> dict[str, Any]:
-    """The first example, several times: inputs and targets as the model and the loss get them."""
-    index = tf.zeros([EXAMPLES_TRACED], tf.int64)
-    inputs, targets = data.train.read(index)
-    return {"image": inputs, "label": targets}
-
-
 def open_given(config: DataConfig, seed: int) -> GivenData:
-    """The data of the compiled model."""
     data: GivenData = running().data
     return data
 
@@ -179,8 +172,8 @@ def open_given(config: DataConfig, seed: int) -> GivenData:
 
 
 @contextmanager
-def written(compiled: CompiledModel) -> Iterator[Path]:
-    """A folder from which `read_compiled` makes the model again, with some of the examples.
+def write_compiled(compiled: CompiledModel) -> Iterator[Path]:
+    """Yield a folder from which `read_compiled` makes the model again, with some of the examples.
 
     Raises:
         ConfigError: Keras can't save the model.
@@ -188,20 +181,20 @@ def written(compiled: CompiledModel) -> Iterator[Path]:
     with temporary_folder("model") as folder:
         with config_errors("\nOr give `steps` as a number: nothing is tried out then"):
             write_model(compiled.model, folder)
-        examples = {name: _some(split) for name, split in compiled.data.splits.items()}
+        examples = {name: _read_first(split) for name, split in compiled.data.splits.items()}
         (folder / EXAMPLES).write_bytes(pickle.dumps(examples))
         yield folder
 
 
 def read_compiled(folder: Path) -> CompiledModel:
-    """Reads what `written` has written."""
+    """Read what `write_compiled` has written."""
     examples = pickle.loads((folder / EXAMPLES).read_bytes())
     splits = {name: InMemorySplit(*arrays) for name, arrays in examples.items()}
     return CompiledModel(read_model(folder), given_data(splits["train"], splits["val"]))
 
 
-def _some(split: Split) -> Any:
-    """The first examples of a split, as arrays."""
+def _read_first(split: Split) -> Any:
+    """Return the first examples of a split, as arrays."""
     index = tf.range(min(split.size, MOST_EXAMPLES), dtype=tf.int64)
     return tf.nest.map_structure(lambda tensor: tensor.numpy(), split.read(index))
 
@@ -210,9 +203,9 @@ def _some(split: Split) -> Any:
 
 
 def build_model(config: CompiledModelConfig, spec: ModelSpec) -> Model:
-    """The model with its own variables, so their values at this moment are the initial weights.
+    """Return the model with its own variables, so their values at this moment are the initial weights.
 
-    Its output is that of the Keras model; if layers or weights have losses, a pair of that and the sum of these.
+    Its output is that of the Keras model. If layers or weights have losses, it is a pair of that and the sum of these.
 
     Raises:
         ConfigError: it can't be recomputed, or changes variables in a forward pass that are no statistics.
@@ -229,7 +222,7 @@ def build_model(config: CompiledModelConfig, spec: ModelSpec) -> Model:
 
 
 def build_loss(config: LossConfig) -> PerExample:
-    """A function of targets and outputs: the compiled loss of the micro-batch, as the loss of each of its examples."""
+    """Return a function of targets and outputs: the loss of the micro-batch, as that of each of its examples."""
     compiled = running()
 
     def loss(targets: Any, outputs: Any) -> tf.Tensor:
@@ -243,55 +236,54 @@ def build_loss(config: LossConfig) -> PerExample:
 
 
 def build_metrics(config: LossConfig) -> dict[str, PerExample]:
-    """The compiled metrics that are means over examples, by name."""
+    """Return the compiled metrics that are means over examples, by name."""
     compiled = running()
     return {name: partial(_metric, compiled, name) for name in metric_names(compiled)}
 
 
 def _metric(compiled: CompiledModel, name: str, targets: Any, outputs: Any) -> tf.Tensor:
-    """A metric that is a mean over examples: its value for each of them, float [N]."""
-    found, metrics = _means(compiled.model)[name], compiled.model._compile_metrics
-    each = found.metric
+    """Return the values of a metric that is a mean over examples, one for each, float [N]."""
+    mean = _means(compiled.model)[name]
     y_pred, _ = _split(compiled, outputs)
-    of_output = (metrics._flatten_y(tensors)[found.place] for tensors in (targets[0], y_pred))
-    values = tf.convert_to_tensor(each._fn(*of_output, **each._fn_kwargs))
-    return tf.reduce_mean(tf.reshape(tf.cast(values, each.dtype), [tf.shape(values)[0], -1]), axis=1)
+    values = _call_mean(compiled.model, mean, targets[0], y_pred)
+    return tf.reduce_mean(tf.reshape(tf.cast(values, mean.metric.dtype), [tf.shape(values)[0], -1]), axis=1)
+
+
+def _call_mean(model: keras.Model, mean: CompiledMetric, y: Any, y_pred: Any) -> tf.Tensor:
+    """Call the function of a metric that is a mean with the targets and the outputs that it measures."""
+    of_output = (model._compile_metrics._flatten_y(tensors)[mean.place] for tensors in (y, y_pred))
+    return tf.convert_to_tensor(mean.metric._fn(*of_output, **mean.metric._fn_kwargs))
 
 
 def metric_names(compiled: CompiledModel) -> list[str]:
-    """The names of the compiled metrics that are means over examples.
+    """Return the names of the compiled metrics that are means over examples.
 
     Raises:
         ConfigError: a name is one of the engine's, or a metric is no single number.
     """
     model = compiled.model
-    if taken := [name for name in _all(model) if name in RESERVED]:
+    if taken := [name for name in _metrics_by_name(model) if name in RESERVED]:
         raise ConfigError(f"a metric is named {taken[0]}, as accumtrain names something else: give it another name")
-    results = model._compile_metrics.result() if _all(model) else {}
+    results = model._compile_metrics.result() if _metrics_by_name(model) else {}
     for name, value in results.items():
         if isinstance(value, Mapping) or len(value.shape):
             raise ConfigError(f"the metric {name} is no single number: choose an average, such as average='macro'")
-    return [name for name in _means(model) if _has_one_for_each(compiled, name)]
+    return [name for name, mean in _means(model).items() if _has_one_for_each(compiled, mean)]
 
 
-def _has_one_for_each(compiled: CompiledModel, name: str) -> bool:
-    """Tells whether the function of a metric has a value for each example, not one for all."""
-    found, metrics = _means(compiled.model)[name], compiled.model._compile_metrics
-
-    def values(y: Any, y_pred: Any) -> Any:
-        of_output = (metrics._flatten_y(tensors)[found.place] for tensors in (y, y_pred))
-        return tf.convert_to_tensor(found.metric._fn(*of_output, **found.metric._fn_kwargs))
-
-    traced = tf.function(values, autograph=False).get_concrete_function(compiled.targets[0], compiled.traced.outputs)
+def _has_one_for_each(compiled: CompiledModel, mean: CompiledMetric) -> bool:
+    """Return whether the function of a metric has a value for each example, not one for all."""
+    values = tf.function(partial(_call_mean, compiled.model, mean), autograph=False)
+    traced = values.get_concrete_function(compiled.targets[0], compiled.traced.outputs)
     shape = traced.structured_outputs.shape
     return bool(shape.rank) and shape[0] == EXAMPLES_TRACED
 
 
 def build_split_metrics(config: LossConfig) -> SplitMetrics | None:
-    """The compiled metrics that are no means over examples, such as AUC; None if there are none."""
+    """Return the compiled metrics that are no means over examples, such as AUC, or None if there are none."""
     compiled = running()
     means = metric_names(compiled)
-    others = [name for name in _all(compiled.model) if name not in means]
+    others = [name for name in _metrics_by_name(compiled.model) if name not in means]
     return CompiledMetrics(compiled, others) if others else None
 
 
@@ -312,8 +304,8 @@ class CompiledMetrics:
 
 
 def check_losses(compiled: CompiledModel) -> None:
-    """Raises ConfigError if the loss of a batch is not the mean of those of its micro-batches."""
-    losses = [each.loss for each in compiled.model._compile_loss._flat_losses]
+    """Raise ConfigError if the loss of a batch is not the mean of those of its micro-batches."""
+    losses = [entry.loss for entry in compiled.model._compile_loss._flat_losses]
     for loss in losses:
         if loss.reduction not in MEANS and (compiled.weighted or loss.reduction != "mean_with_sample_weight"):
             raise ConfigError(
@@ -337,29 +329,14 @@ def check_losses(compiled: CompiledModel) -> None:
         _check_terms(compiled)
 
 
-def check_metrics(compiled: CompiledModel) -> None:
-    """Raises ConfigError if a metric can't be shown, or depends on how a split is cut into batches."""
-    y, *weights = compiled.targets
-    batch = (compiled.inputs, y, weights[0] if weights else None)
-    with config_errors():
-        joining = WholeBatchMetrics(compiled.model, batch, Trials()).names
-    means = metric_names(compiled)
-    if names := [name for name in joining if name not in means]:
-        raise ConfigError(
-            f"the metric {names[0]} gives one number for a batch that is not made of those of its parts, so its value "
-            "for a split depends on the size of the batches: return one value for each example, or make it a "
-            "keras.metrics.Metric that adds up, such as RootMeanSquaredError"
-        )
-
-
 def _check_terms(compiled: CompiledModel) -> None:
-    """Raises ConfigError if the loss of real examples has a term that is no mean over them."""
+    """Raise ConfigError if the loss of real examples has a term that is no mean over them."""
     model, split = compiled.model, compiled.data.train
     count = min(split.size, EXAMPLES_TRIED)
     inputs, (targets, *weights) = split.read(tf.cast(tf.linspace(0, split.size - 1, count), tf.int64))
     batch = (inputs, targets, weights[0] if weights else None)
     with config_errors():
-        terms = LossTrial(model, batch, min(count, TRIED_AT_ONCE), LossShare(model, Trials())).terms(None)
+        terms = LossTrial(model, batch, min(count, TRIED_AT_ONCE), LossShare(model, Trials())).find_terms(None)
     if "sum" in terms.of_layers:
         raise ConfigError(
             f"add_loss, call {terms.of_layers.index('sum') + 1} in {model.name}, is a sum over the examples of a "
@@ -373,25 +350,44 @@ def _check_terms(compiled: CompiledModel) -> None:
         )
 
 
+def check_metrics(compiled: CompiledModel) -> None:
+    """Raise ConfigError if a metric can't be shown, or depends on how a split is cut into batches."""
+    y, *weights = compiled.targets
+    batch = (compiled.inputs, y, weights[0] if weights else None)
+    with config_errors():
+        joining = WholeBatchMetrics(compiled.model, batch, Trials()).names
+    means = metric_names(compiled)
+    if names := [name for name in joining if name not in means]:
+        raise ConfigError(
+            f"the metric {names[0]} gives one number for a batch that is not made of those of its parts, so its value "
+            "for a split depends on the size of the batches: return one value for each example, or make it a "
+            "keras.metrics.Metric that adds up, such as RootMeanSquaredError"
+        )
+
+
 def _split(compiled: CompiledModel, outputs: Any) -> tuple[Any, tf.Tensor]:
-    """The model's outputs, and the losses of its layers and weights."""
+    """Return the model's outputs, and the losses of its layers and weights."""
     return outputs if compiled.traced.penalised else (outputs, tf.zeros((), keras.config.floatx()))
 
 
-def _all(model: keras.Model) -> dict[str, CompiledMetric]:
-    """The compiled metrics by the names that Keras shows."""
+def _metrics_by_name(model: keras.Model) -> dict[str, CompiledMetric]:
+    """Return the compiled metrics by the names that Keras shows."""
     metrics = model._compile_metrics
     return {} if metrics is None else dict(zip(metrics.result(), compiled_metrics(model), strict=True))
 
 
 def _means(model: keras.Model) -> dict[str, CompiledMetric]:
-    return {name: each for name, each in _all(model).items() if not each.weighted and _wraps(each.metric)}
+    """Return the compiled metrics that are the mean of a function of each example."""
+    mean = keras.metrics.MeanMetricWrapper
 
+    def is_mean(kind: type[keras.metrics.Metric]) -> bool:
+        return issubclass(kind, mean) and (kind.update_state, kind.result) == (mean.update_state, mean.result)
 
-def _wraps(metric: keras.metrics.Metric) -> bool:
-    """Tells whether a metric is the mean of a function of each example."""
-    kind, mean = type(metric), keras.metrics.MeanMetricWrapper
-    return issubclass(kind, mean) and (kind.update_state, kind.result) == (mean.update_state, mean.result)
+    return {
+        name: entry
+        for name, entry in _metrics_by_name(model).items()
+        if not entry.weighted and is_mean(type(entry.metric))
+    }
 
 
 # --- optimizer --------------------------------------------------------------------------------------------------------
@@ -412,7 +408,7 @@ class CompiledOptimizer(Optimizer):
         self._of_model = lambda: (inner_optimizer(model), model.trainable_variables)
 
     def build(self, variables: Sequence[tf.Variable], decayed: Sequence[bool]) -> None:
-        """Raises TypeError if a variable is neither float32 nor float64."""
+        """Raise TypeError if a variable is neither float32 nor float64."""
         optimizer, own = self._of_model()
         if [id(variable.value) for variable in own] != [id(variable) for variable in variables]:
             optimizer = type(optimizer).from_config(optimizer.get_config())
@@ -434,19 +430,19 @@ class CompiledOptimizer(Optimizer):
     def apply(
         self, gradients: Sequence[tf.Tensor | None], rate: tf.Tensor, step: tf.Tensor, scale: tf.Tensor | float = 1.0
     ) -> None:
-        """Makes an update. `rate` and `step` are the optimizer's own."""
+        """Make an update. `rate` and `step` are the optimizer's own."""
         optimizer, own = self._of_model()
-        scaled = [None if each is None else each * tf.cast(scale, each.dtype) for each in gradients]
+        scaled = [None if d is None else d * tf.cast(scale, d.dtype) for d in gradients]
         optimizer.apply_gradients(zip(scaled, own, strict=True))  # which Keras's own fit calls
 
 
 def build_optimizer(**arguments: Any) -> Optimizer:
-    """The optimizer of the compiled model; the arguments are those of every optimizer, and are part of it already."""
+    """Return the optimizer of the compiled model. The arguments of every optimizer are part of it already."""
     return CompiledOptimizer(running().model)
 
 
 def inner_optimizer(model: keras.Model) -> keras.optimizers.Optimizer:
-    """The compiled optimizer, without the loss scale around it, for which the engine has its own.
+    """Return the compiled optimizer without its loss scale, for which the engine has its own.
 
     Raises:
         ConfigError: it accumulates or scales the loss by itself.

@@ -18,7 +18,7 @@ from accumtrain.config.schema import Config
 from accumtrain.data.source import hash_texts
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.keras.accumulate_step import SplitTrainStep
-from accumtrain.keras.compiled import CompiledModel, check_losses, check_metrics, inner_optimizer, written
+from accumtrain.keras.compiled import CompiledModel, check_losses, check_metrics, inner_optimizer, write_compiled
 from accumtrain.keras.examples import take_data
 from accumtrain.models.config import STORE
 from accumtrain.models.keras_cuts import cut_model
@@ -26,10 +26,10 @@ from accumtrain.process.child import prepared_by
 
 JOBS = ("train", "plan", "verify")
 PRECISIONS = {"float32": "float32", "mixed_bfloat16": "bfloat16", "mixed_float16": "float16", "float64": "float64"}
-NO_REASON = ("Graph execution error", "Detected at node", "File ")  # beginnings of lines of a graph's errors
-OF_THE_MODEL = ("model", "optim", "schedule", "loss", "data")  # groups that the compiled model decides
-PLAIN = (int, float, str, bool, type(None))  # what YAML can hold
-OF_LOSSES = vars(keras.losses.Loss()).keys()  # attributes of every loss
+GRAPH_ERROR_PREFIXES = ("Graph execution error", "Detected at node", "File ")  # of lines that give no reason
+MODEL_GROUPS = ("model", "optim", "schedule", "loss", "data")  # which the compiled model decides
+YAML_TYPES = (int, float, str, bool, type(None))
+LOSS_ATTRIBUTES = vars(keras.losses.Loss()).keys()  # of every loss
 
 
 def fit(
@@ -49,23 +49,23 @@ def fit(
     seed: int = 0,
     settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Trains a compiled Keras model as a run of accumtrain: accumulation, less activation memory, exact continuation.
+    """Train a compiled Keras model as a run of accumtrain: accumulation, less activation memory, exact continuation.
 
-    The model, its loss, metrics and optimizer are those it is compiled with, and its weights at the call are the
-    initial ones, so pre-trained weights are kept. The same call with the same `run_name` continues a run that was
-    stopped, bit for bit, and afterwards the model has the trained weights.
+    The model has the loss, metrics and optimizer that it is compiled with. Its weights at the call are the initial
+    ones, so pre-trained weights are kept. Afterwards it has the trained weights. The same call with the same `run_name`
+    continues a run that was stopped, bit for bit.
 
     Args:
         model: built or not, compiled, on one device.
         data: `(x, y)` or `(x, y, sample_weight)` of arrays or structures of arrays [examples, ...]; a finite
             `tf.data.Dataset` of such examples, batched or not, which is read into memory; or an `accumtrain.Split`.
             Every epoch has an order of its own.
-        job: `train`; or `plan`, which tries what each micro-batch takes in memory and time, or `verify`, which checks
-            that accumulation and recomputation keep the gradient of this model. These two leave the model as it is.
+        job: `train`, `plan` or `verify`. `plan` measures memory and time of each micro-batch. `verify` checks that
+            accumulation and recomputation keep the gradient of this model. These two leave the model as it is.
         batch_size: examples per update.
         epochs: passes over the data, which may be a fraction; the last update counts whole.
-        steps: micro-batches per update, which divide `batch_size`; "auto" finds the smallest number that fits into the
-            memory by trials in child processes. None is "auto" with a memory limit, else 1.
+        steps: micro-batches per update, which divide `batch_size`. "auto" finds the smallest number that fits into
+            memory, by trials in child processes. None is "auto" with a memory limit, else 1.
         memory: `store` keeps activations, `recompute` computes them again between cut points that are found.
         memory_limit_mb: megabytes of tensors at the peak, `data` not counted, that "auto" plans with.
         validation_data: like `data`. None holds out examples of `data`, evenly spaced.
@@ -101,11 +101,13 @@ def fit(
         "run": {"name": run_name or model.name, "dir": os.fspath(run_dir), "seed": _number(seed)},
         "schedule": {"kind": "constant"},
         "data": {"kind": KIND},
-        **_of_model(model, memory, cuts=_may_be_cut(model) and (asked or not cut_model(model.name, model).refusal)),
+        **_describe_model(
+            model, memory, cuts=_may_be_cut(model) and (asked or not cut_model(model.name, model).refusal)
+        ),
     }
     with ExitStack() as stack:
         if job == "plan" or steps == "auto":  # tried in child processes
-            stack.enter_context(prepared_by(load_in_child, str(stack.enter_context(written(compiled)))))
+            stack.enter_context(prepared_by(load_in_child, str(stack.enter_context(write_compiled(compiled)))))
         if job != "train":
             stack.enter_context(compiled.unchanged())
         stack.enter_context(running_with(compiled))
@@ -120,9 +122,9 @@ def fit(
 
 
 def _reason(error: tf.errors.OpError) -> str:
-    """The line of an error of a graph that says what is wrong."""
+    """Return the line of a graph's error that gives the reason."""
     lines = [line.strip() for line in error.message.splitlines() if line.strip()]
-    return next((line for line in lines if line[0].isupper() and not line.startswith(NO_REASON)), lines[0])
+    return next((line for line in lines if line[0].isupper() and not line.startswith(GRAPH_ERROR_PREFIXES)), lines[0])
 
 
 def _check(model: keras.Model, job: str) -> None:
@@ -152,11 +154,14 @@ def _check(model: keras.Model, job: str) -> None:
     inner_optimizer(model)
 
 
-def _of_model(model: keras.Model, memory: str, *, cuts: bool) -> dict[str, Any]:
-    """Describes a compiled model as keys of the configuration. A run that is continued must have the same."""
+def _describe_model(model: keras.Model, memory: str, *, cuts: bool) -> dict[str, Any]:
+    """Return keys of the configuration that describe a compiled model. A continued run must have the same."""
     optimizer, outer = inner_optimizer(model), model.optimizer
-    losses = [loss_text(each) for each in model._compile_loss._flat_losses]
-    scale = {} if outer is optimizer else {"loss_scale": _scale(outer)}
+    losses = [loss_text(entry) for entry in model._compile_loss._flat_losses]
+    scale = {}
+    if outer is not optimizer:
+        initial, growth_every = float(outer.initial_scale), int(outer.dynamic_growth_steps)
+        scale = {"loss_scale": {"initial": initial, "growth_every": growth_every}}
     return {
         "precision": PRECISIONS[model.dtype_policy.name],
         "model": {
@@ -172,19 +177,15 @@ def _of_model(model: keras.Model, memory: str, *, cuts: bool) -> dict[str, Any]:
     }
 
 
-def _scale(optimizer: keras.optimizers.LossScaleOptimizer) -> dict[str, Any]:
-    return {"initial": float(optimizer.initial_scale), "growth_every": int(optimizer.dynamic_growth_steps)}
-
-
 def _may_be_cut(model: keras.Model) -> bool:
-    """Tells whether the model is a graph of layers with one input and one output, which may be cut into segments."""
+    """Return whether the model is a graph of layers with one input and one output."""
     graph = getattr(model, "inputs", None) and getattr(model, "outputs", None)
     own_call = type(model).call.__module__.partition(".")[0] != "keras"
     return bool(graph) and not own_call and len(model.inputs) == len(model.outputs) == 1
 
 
 def _number(value: Any) -> Any:
-    """A number of numpy as one of Python."""
+    """Return a number of NumPy as one of Python, and anything else as it is."""
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -199,7 +200,7 @@ def _configuration(values: dict[str, Any], settings: Mapping[str, Any]) -> Confi
         given = values.get(group, {})
         if name and not isinstance(given, Mapping):
             raise ConfigError(f"settings[{key!r}]: {group} has one value and no keys; leave it out")
-        if group in OF_THE_MODEL or (group in values and (not name or name in given)):
+        if group in MODEL_GROUPS or (group in values and (not name or name in given)):
             raise ConfigError(f"settings[{key!r}]: the compiled model or an argument of fit decides it; leave it out")
         values = {**values, group: {**given, name: value} if name else value}
     config = from_mapping(values)
@@ -210,11 +211,11 @@ def _configuration(values: dict[str, Any], settings: Mapping[str, Any]) -> Confi
     return config
 
 
-# --- a compiled model as values for YAML, which a continued run must have again ---------------------------------------
+# --- a compiled model as values for YAML ------------------------------------------------------------------------------
 
 
 def layers_digest(model: keras.Model) -> str:
-    """A digest of the layers' configurations, and of the shapes of the weights. Names are no part of it."""
+    """Return a digest of the layers' configurations and the shapes of the weights. Names are no part of it."""
     layers = [layer for layer in model._flatten_layers(include_self=False) if not isinstance(layer, keras.Model)]
     configurations = [f"{type(layer).__name__} {_without_names(_config(layer))}" for layer in layers]
     weights = [f"{tuple(variable.shape)} {variable.dtype} {variable.trainable}" for variable in model.variables]
@@ -222,15 +223,15 @@ def layers_digest(model: keras.Model) -> str:
 
 
 def optimizer_arguments(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
-    """The configuration of an optimizer, without its name."""
+    """Return the configuration of an optimizer, without its name."""
     config = _config(optimizer) or {"learning_rate": type(optimizer._learning_rate).__name__}
     return {key: value for key, value in config.items() if key != "name"}
 
 
 def loss_text(compiled: Any) -> str:
-    """A loss of `CompileLoss` with its arguments and its weight, without the name, which Keras numbers."""
+    """Return a loss of `CompileLoss` as text, with its arguments and weight. Its name is left out: Keras numbers it."""
     loss = compiled.loss
-    own = {key: value for key, value in vars(loss).items() if key not in OF_LOSSES or key == "reduction"}
+    own = {key: value for key, value in vars(loss).items() if key not in LOSS_ATTRIBUTES or key == "reduction"}
     values = {**own, **getattr(loss, "_fn_kwargs", {})}
     shown = [f"{key}={_plain(value)}" for key, value in values.items()]
     function = getattr(loss, "fn", None)
@@ -239,7 +240,7 @@ def loss_text(compiled: Any) -> str:
 
 
 def _config(described: Any) -> dict[str, Any]:
-    """Returns what `get_config` does; nothing if an object, or a part of it, has none."""
+    """Return the configuration of a Keras object. It is empty if the object, or a part of it, has none."""
     try:
         return _plain(described.get_config())
     except NotImplementedError:
@@ -247,18 +248,17 @@ def _config(described: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value that YAML can hold."""
+    """Return a value that YAML can hold."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    if isinstance(value, np.generic):
-        return value.item()
-    return value if isinstance(value, PLAIN) else type(value).__name__
+        return [_plain(item) for item in value]
+    value = _number(value)
+    return value if isinstance(value, YAML_TYPES) else type(value).__name__
 
 
 def _without_names(value: Any) -> Any:
-    """A configuration without names and numbers of objects, which count on in a program."""
+    """Return a configuration without names and numbers of objects, which count on in a program."""
     if isinstance(value, Mapping):
-        return {key: _without_names(each) for key, each in value.items() if key not in ("name", "shared_object_id")}
-    return [_without_names(each) for each in value] if isinstance(value, list) else value
+        return {key: _without_names(item) for key, item in value.items() if key not in ("name", "shared_object_id")}
+    return [_without_names(item) for item in value] if isinstance(value, list) else value

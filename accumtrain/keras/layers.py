@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -25,42 +26,14 @@ from accumtrain.models.keras_call import (
     with_parameters,
 )
 
-# The grid of multiples of 2^-bits, on which Keras layers are reversed to the bit (keras/layers.py).
-#
-# Sums of such numbers below 2^(24 - bits) are exact in float32, so that (a + b) - b gives the bits of a. The output
-# of a Keras layer must be floats; networks of accumtrain's own carry finer numbers in the same memory
-# (fixed_point.py).
+Pair = tuple[keras.layers.Layer, keras.layers.Layer]
 
 
-def snap_to_grid(x: tf.Tensor, bits: int) -> tf.Tensor:
-    """Rounds to multiples of 2^-bits, with the gradient of the identity. bits = 0 returns x."""
-    if bits == 0:
-        return x
-
-    @tf.custom_gradient
-    def rounded(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        wide = tf.cast(x, tf.float32) if x.dtype == tf.float16 else x  # x * 2^bits overflows in float16
-        return tf.cast(tf.round(wide * 2.0**bits) / 2.0**bits, x.dtype), lambda upstream: upstream
-
-    return rounded(x)
-
-
-class SnapToGrid(Converted):
-    """Rounds the output of `function` to the grid."""
-
-    def __init__(self, function: Module, bits: int, dtype: tf.DType):
-        super().__init__(function, dtype)
-        self.bits = bits
-
-    def converted(self, y: tf.Tensor, mode: Mode) -> tf.Tensor:
-        return snap_to_grid(tf.cast(y, self.dtype), self.bits)  # cast first, as rounding bfloat16 takes twice as long
-
-
-# A Keras layer of which only the arguments are kept; the rest is computed again when its gradient is needed.
+# --- recomputation ----------------------------------------------------------------------------------------------------
 
 
 def recompute(layer: keras.layers.Layer, **kwargs: Any) -> Recompute:
-    """Returns a layer that computes what `layer` does, and keeps only its input (Chen et al. 2016, arXiv:1604.06174).
+    """Return a layer that computes what `layer` does, and keeps only its input (Chen et al. 2016, arXiv:1604.06174).
 
     Unlike tf.recompute_grad this saves memory in graphs, too: the replay waits for the incoming gradient.
 
@@ -76,7 +49,7 @@ def recompute(layer: keras.layers.Layer, **kwargs: Any) -> Recompute:
 
 @keras.saving.register_keras_serializable(package="accumtrain")
 class Recompute(keras.layers.Wrapper):
-    """Layer that `recompute` returns. Arguments and results are those of `layer`, with its shapes, dtypes and masks."""
+    """The layer that `recompute` returns. Arguments and results are those of `layer`, with shapes, dtypes and masks."""
 
     def __init__(self, layer: keras.layers.Layer, **kwargs: Any):
         if not isinstance(layer, keras.layers.Layer):
@@ -132,24 +105,21 @@ class Recompute(keras.layers.Wrapper):
 
 
 def _spec(argument: Any) -> Any:
-    """The shape and dtype of an array or a tensor; anything else as it is."""
+    """Return the shape and dtype of an array or a tensor, and anything else as it is."""
     if hasattr(argument, "shape") and hasattr(argument, "dtype"):
         return keras.KerasTensor(argument.shape, keras.backend.standardize_dtype(argument.dtype))
     return argument
 
 
-# One reversible unit of two Keras layers, and the gradient of a row of such units.
-
-
-Pair = tuple[keras.layers.Layer, keras.layers.Layer]
+# --- reversible units -------------------------------------------------------------------------------------------------
 
 
 class ReversibleLayer(keras.layers.Layer):
-    """Base of `Reversible` and `ReversibleSequence`: two streams, joined in one tensor or apart.
+    """The base of `Reversible` and `ReversibleSequence`: two streams, joined in one tensor or apart.
 
-    The streams are float32, or float64 under the policy float64, whatever policy the layers inside compute in. A stream
-    keeps its mask, which the layers get with it. The call takes the keywords of the layers inside, too, and hands each
-    layer those that it takes.
+    The streams are float32, or float64 under the policy float64, whatever the layers inside compute in. A stream keeps
+    its mask, which the layers get with it. The call takes the keywords of the layers inside, too, and hands each layer
+    those that it takes.
 
     Args:
         layers: all layers inside.
@@ -167,8 +137,9 @@ class ReversibleLayer(keras.layers.Layer):
         **kwargs: Any,
     ):
         own = inspect.signature(self._run).parameters.values()
-        keywords = [each for layer in layers for each in _keywords(layer)]
-        self.call = with_parameters(self._run, [*(each for each in own if each.kind in POSITIONAL), *keywords])
+        positional = [parameter for parameter in own if parameter.kind in POSITIONAL]
+        keywords = [parameter for layer in layers for parameter in _keywords(layer)]
+        self.call = with_parameters(self._run, [*positional, *keywords])
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
         wide = policy.variable_dtype == "float64"
         super().__init__(dtype="float64" if wide else "float32", autocast=False, **kwargs)
@@ -180,7 +151,7 @@ class ReversibleLayer(keras.layers.Layer):
         self.supports_masking = True
 
     @property
-    def pairs(self) -> list[tuple[keras.layers.Layer, keras.layers.Layer]]:
+    def pairs(self) -> list[Pair]:
         """The layers (f, g) of each unit."""
         raise NotImplementedError
 
@@ -197,23 +168,21 @@ class ReversibleLayer(keras.layers.Layer):
                     )
 
     def _run(self, inputs: Any, mask: Any = None, training: bool | None = None, **keywords: Any) -> Any:
-        _compute_as_written()
+        _disable_rewrites()
         tensors = tf.nest.flatten(inputs)
         masks = [mask_of(tensor) for tensor in tensors] if mask is None else tf.nest.flatten(mask)
         shared, pack = flatten_with_masks((masks, keywords))
         masks, keywords = pack(shared)  # tensors in the place of variables
-        of_x1, of_x2 = masks * (2 // len(masks))
+        mask_of_x1, mask_of_x2 = masks * (2 // len(masks))
         values = LayerVariables((layer for pair in self.pairs for layer in pair), shared)
-        calls = [
-            (_on_stream(f, of_x2, keywords, values, training), _on_stream(g, of_x1, keywords, values, training))
-            for f, g in self.pairs
-        ]
+        on_stream = partial(_call_on_stream, keywords=keywords, values=values, training=training)
+        calls = [(on_stream(f, mask_of_x2), on_stream(g, mask_of_x1)) for f, g in self.pairs]
         dtype = tf.as_dtype(self.compute_dtype)
         units = [Coupling(*(SnapToGrid(call, self.snap_bits, dtype) for call in pair)) for pair in calls]
         mode = Mode(training=bool(training))
 
         def forward(tensors: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor], Backward]:
-            streams: Streams = tuple(snap_to_grid(tf.cast(x, dtype), self.snap_bits) for x in _split(tensors))
+            streams: Streams = tuple(snap_to_grid(tf.cast(x, dtype), self.snap_bits) for x in _split_streams(tensors))
             for unit in units:
                 streams = unit(streams, mode)
             joined = len(tensors) == 1
@@ -221,8 +190,8 @@ class ReversibleLayer(keras.layers.Layer):
             dtypes = [tensor.dtype for tensor in tensors]
 
             def backward(y: list[tf.Tensor], d_y: list[tf.Tensor], consume: Consume) -> list[tf.Tensor | None]:
-                d_streams = _split(d_y)
-                streams: Streams = _split(after(d_y, y))
+                d_streams = _split_streams(d_y)
+                streams: Streams = _split_streams(after(d_y, y))
                 for unit in reversed(units):
                     streams, d_streams = unit.reverse(None, streams, d_streams, mode, consume)
                 d_x = [tf.concat(d_streams, axis=-1)] if joined else d_streams
@@ -235,8 +204,9 @@ class ReversibleLayer(keras.layers.Layer):
         else:
             outputs = with_own_gradient(forward, tensors, values, [call for pair in calls for call in pair])
         values.hand_over(self)
-        masked = [set_mask(*each) for each in zip(outputs, (of_x1, of_x2), strict=False)]  # one, if joined
-        return tf.nest.pack_sequence_as(inputs, masked)
+        for output, stream_mask in zip(outputs, (mask_of_x1, mask_of_x2), strict=False):  # one, if joined
+            set_mask(output, stream_mask)
+        return tf.nest.pack_sequence_as(inputs, outputs)
 
     def compute_output_spec(self, inputs: Any, **keywords: Any) -> Any:
         return keras.tree.map_structure(lambda x: keras.KerasTensor(x.shape, self.compute_dtype), inputs)
@@ -250,7 +220,8 @@ class Reversible(ReversibleLayer):
     """One reversible unit (Gomez et al. 2017, arXiv:1707.04585): y1 = x1 + f(x2), y2 = x2 + g(y1).
 
     Under a tf.GradientTape only the output is kept. Inputs: one tensor [N, ..., 2 C], whose last axis holds x1 and x2,
-    or a pair of tensors [N, ..., C]. Output: the same structure and shape, in the dtype of the streams.
+    or a pair of tensors [N, ..., C]. Output: the same structure and shape, in the dtype of the streams: float32, or
+    float64 under the policy float64.
 
     The masks of the streams, those that Keras carries or `mask` of the call, reach f and g, and the output keeps them.
     The call takes the optional arguments of f and g by name, too.
@@ -259,8 +230,8 @@ class Reversible(ReversibleLayer):
         f: a Keras layer or model, from [N, ..., C] to the same shape. One that requires several tensors, such as
             keras.layers.MultiHeadAttention, gets the stream for each.
         g: another one.
-        snap_bits: streams and outputs of f and g are rounded to multiples of 2^-snap_bits, so that the reversal is
-            exact to the bit while streams stay below 2^(24 - snap_bits); 0 turns it off.
+        snap_bits: streams and outputs of f and g are rounded to multiples of 2^-snap_bits. So the reversal is exact to
+            the bit while streams stay below 2^(24 - snap_bits). 0 turns it off.
 
     Raises:
         ValueError: f or g is no Keras layer, changes the shape of its input, or the last axis can't be halved.
@@ -274,7 +245,7 @@ class Reversible(ReversibleLayer):
         self.f, self.g = f, g
 
     @property
-    def pairs(self) -> list[tuple[keras.layers.Layer, keras.layers.Layer]]:
+    def pairs(self) -> list[Pair]:
         return [(self.f, self.g)]
 
     def get_config(self) -> dict[str, Any]:
@@ -288,76 +259,12 @@ class Reversible(ReversibleLayer):
         return cls(f, f if config.pop("same") else g, **config)
 
 
-def _on_stream(
-    layer: keras.layers.Layer,
-    mask: tf.Tensor | None,
-    keywords: dict[str, Any],
-    values: LayerVariables,
-    training: bool | None,
-) -> PureLayer:
-    """The layer as a function of a masked stream, which stands for each of its required arguments."""
-    taken = {name: value for name, value in keywords.items() if name in parameters_of(layer)}
-    shared, pack = flatten_with_masks((mask, taken))
-
-    def arguments(x: tf.Tensor, shared: list[tf.Tensor]) -> tuple[list[tf.Tensor], dict[str, Any]]:
-        mask, taken = pack(shared)
-        return [set_mask(x, mask)] * required_arguments(layer), taken
-
-    return PureLayer(layer, values, training, arguments, shared=shared)
-
-
-def _keywords(layer: keras.layers.Layer) -> list[inspect.Parameter]:
-    """The optional parameters of the layer's call, as keywords."""
-    optional = [each for each in parameters_of(layer).values() if each.default is not each.empty]
-    return [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in optional]
-
-
-def _split(tensors: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
-    """The two streams of one joined tensor, or of a pair."""
-    return tuple(tensors) if len(tensors) == 2 else tuple(tf.split(tensors[0], 2, axis=-1))
-
-
-def _stream_shapes(name: str, input_shape: Any) -> list[tuple[int | None, ...]]:
-    """The shapes of the two streams.
-
-    Raises:
-        ValueError: the input is neither a tensor with an even last axis nor two tensors of one shape.
-    """
-    if isinstance(input_shape, (list, tuple)) and input_shape and isinstance(input_shape[0], (list, tuple)):
-        shapes = [tuple(shape) for shape in input_shape]
-        if len(shapes) != 2 or shapes[0] != shapes[1]:
-            raise ValueError(f"{name} got inputs {shapes}, but takes one tensor or two of equal shape; pass (x1, x2)")
-        return shapes
-    *outer, channels = tuple(input_shape)
-    if channels is None or channels % 2:
-        raise ValueError(
-            f"{name} got an input {tuple(input_shape)}, but splits its last axis into two halves; make that axis an "
-            "even number, or pass a pair of tensors (x1, x2)"
-        )
-    return [(*outer, channels // 2)] * 2
-
-
-def _compute_as_written() -> None:
-    """Turns off two passes of the graph optimizer, for the graphs that this process runs from now on.
-
-    They rewrite sums and products with constants where nothing else uses the inner tensors: in the forward pass, but
-    not in a replay, where the gradient uses them. The rounding would differ, and the reversal would not be exact.
-    """
-    if not tf.executing_eagerly() and not is_for_xla():
-        tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False, "constant_folding": False})
-
-
-# --- a row of units ---------------------------------------------------------------------------------------------------
-
-
 @keras.saving.register_keras_serializable(package="accumtrain")
 class ReversibleSequence(ReversibleLayer):
     """Reversible units one after the other (Gomez et al. 2017, arXiv:1707.04585), of which only the output is kept.
 
     The backward pass computes the input of each unit from its output, so activations do not grow with the number of
-    units. Inputs: one tensor [N, ..., 2 C], whose last axis is split into the two streams and joined again at the end,
-    or a pair of tensors [N, ..., C]. Output: the same structure and shape, in the dtype of the streams: float32, or
-    float64 under the policy float64. Masks and further arguments are as in `Reversible`.
+    units. Inputs, output, masks and further arguments are as in `Reversible`.
 
     Args:
         units: pairs (f, g) of Keras layers or models that keep the shape [N, ..., C], or `Reversible` layers. A layer
@@ -373,10 +280,10 @@ class ReversibleSequence(ReversibleLayer):
     def __init__(self, units: Sequence[Pair | Reversible], snap_bits: int = 16, memory: str = "reverse", **kwargs: Any):
         if not units:
             raise ValueError("units=[] holds no unit; give at least one pair (f, g)")
-        made = [_unit(place, unit, snap_bits, kwargs.get("dtype")) for place, unit in enumerate(units)]
-        layers = [layer for unit in made for layer in (unit.f, unit.g)]
+        reversibles = [_as_reversible(place, unit, snap_bits, kwargs.get("dtype")) for place, unit in enumerate(units)]
+        layers = [layer for unit in reversibles for layer in (unit.f, unit.g)]
         super().__init__(layers, snap_bits=snap_bits, memory=memory, **kwargs)
-        self.units = made
+        self.units = reversibles
 
     @property
     def pairs(self) -> list[Pair]:
@@ -400,7 +307,7 @@ class ReversibleSequence(ReversibleLayer):
         return cls([(layers[f], layers[g]) for f, g in config.pop("units")], **config)
 
 
-def _unit(place: int, unit: Pair | Reversible, snap_bits: int, dtype: Any) -> Reversible:
+def _as_reversible(place: int, unit: Pair | Reversible, snap_bits: int, dtype: Any) -> Reversible:
     if isinstance(unit, Reversible):
         if unit.snap_bits != snap_bits:
             raise ValueError(
@@ -411,3 +318,93 @@ def _unit(place: int, unit: Pair | Reversible, snap_bits: int, dtype: Any) -> Re
     if not isinstance(unit, (list, tuple)) or len(unit) != 2:
         raise ValueError(f"units[{place}]={unit!r} is neither a pair (f, g) of Keras layers nor a Reversible")
     return Reversible(*unit, snap_bits=snap_bits, dtype=dtype)
+
+
+def _call_on_stream(
+    layer: keras.layers.Layer,
+    mask: tf.Tensor | None,
+    keywords: dict[str, Any],
+    values: LayerVariables,
+    training: bool | None,
+) -> PureLayer:
+    """Return the layer as a function of a masked stream, which stands for each of its required arguments."""
+    taken = {name: value for name, value in keywords.items() if name in parameters_of(layer)}
+    shared, pack = flatten_with_masks((mask, taken))
+
+    def arguments(x: tf.Tensor, shared: list[tf.Tensor]) -> tuple[list[tf.Tensor], dict[str, Any]]:
+        mask, taken = pack(shared)
+        return [set_mask(x, mask)] * required_arguments(layer), taken
+
+    return PureLayer(layer, values, training, arguments, shared=shared)
+
+
+def _keywords(layer: keras.layers.Layer) -> list[inspect.Parameter]:
+    """Return the optional parameters of the layer's call, as keywords."""
+    optional = [parameter for parameter in parameters_of(layer).values() if parameter.default is not parameter.empty]
+    return [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in optional]
+
+
+def _split_streams(tensors: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
+    """Return the two streams of one joined tensor, or of a pair."""
+    return tuple(tensors) if len(tensors) == 2 else tuple(tf.split(tensors[0], 2, axis=-1))
+
+
+def _stream_shapes(name: str, input_shape: Any) -> list[tuple[int | None, ...]]:
+    """Return the shapes of the two streams.
+
+    Raises:
+        ValueError: the input is neither a tensor with an even last axis nor two tensors of one shape.
+    """
+    if isinstance(input_shape, (list, tuple)) and input_shape and isinstance(input_shape[0], (list, tuple)):
+        shapes = [tuple(shape) for shape in input_shape]
+        if len(shapes) != 2 or shapes[0] != shapes[1]:
+            raise ValueError(f"{name} got inputs {shapes}, but takes one tensor or two of equal shape; pass (x1, x2)")
+        return shapes
+    *outer, channels = tuple(input_shape)
+    if channels is None or channels % 2:
+        raise ValueError(
+            f"{name} got an input {tuple(input_shape)}, but splits its last axis into two halves; make that axis an "
+            "even number, or pass a pair of tensors (x1, x2)"
+        )
+    return [(*outer, channels // 2)] * 2
+
+
+def _disable_rewrites() -> None:
+    """Turn off two passes of the graph optimizer, for the graphs that this process runs from now on.
+
+    They rewrite sums and products with constants where nothing else uses the inner tensors. That is so in the forward
+    pass, but not in a replay, where the gradient uses them. The rounding would differ, and the reversal would not be
+    exact.
+    """
+    if not tf.executing_eagerly() and not is_for_xla():
+        tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False, "constant_folding": False})
+
+
+# --- the grid of the streams: multiples of 2^-bits --------------------------------------------------------------------
+#
+# Sums of such numbers below 2^(24 - bits) are exact in float32, so (a + b) - b gives the bits of a. The output of a
+# Keras layer must be floats; networks of accumtrain's own carry finer numbers in the same memory (fixed_point.py).
+
+
+def snap_to_grid(x: tf.Tensor, bits: int) -> tf.Tensor:
+    """Round to multiples of 2^-bits, with the gradient of the identity. bits = 0 returns x."""
+    if bits == 0:
+        return x
+
+    @tf.custom_gradient
+    def rounded(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+        wide = tf.cast(x, tf.float32) if x.dtype == tf.float16 else x  # x * 2^bits overflows in float16
+        return tf.cast(tf.round(wide * 2.0**bits) / 2.0**bits, x.dtype), lambda upstream: upstream
+
+    return rounded(x)
+
+
+class SnapToGrid(Converted):
+    """Round the output of `function` to the grid."""
+
+    def __init__(self, function: Module, bits: int, dtype: tf.DType):
+        super().__init__(function, dtype)
+        self.bits = bits
+
+    def converted(self, y: tf.Tensor, mode: Mode) -> tf.Tensor:
+        return snap_to_grid(tf.cast(y, self.dtype), self.bits)  # cast first, as rounding bfloat16 takes twice as long

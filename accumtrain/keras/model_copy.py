@@ -23,19 +23,19 @@ import tensorflow as tf
 
 MODEL, REST = "model.keras", "rest.pickle"
 SETTINGS = ("floatx", "image_data_format", "dtype_policy")  # of keras.config
-OF_EVERY_LAYER = ("name", "dtype", "trainable")  # arguments that Keras saves itself
+LAYER_ARGUMENTS = ("name", "dtype", "trainable")  # which Keras saves itself
 # objects that hold no layer, loss, metric, optimizer or function of a model
 LEAVES = (type, ModuleType, str, bytes, tf.Tensor, tf.Variable, keras.Variable, keras.KerasTensor)
 
 
 def write_model(model: keras.Model, folder: Path) -> None:
-    """Writes a model, built or not, compiled or not, with the state of its optimizer, to an existing folder.
+    """Write a model, built or not, compiled or not, with the state of its optimizer, to an existing folder.
 
     Raises:
         ValueError: Keras can't save the model, a class or function of it can't be pickled, or two classes of it have
             the same name.
     """
-    with _refusing(f"{model.name} can't be written for another process"):
+    with _refuse_errors(f"{model.name} can't be written for another process"):
         _check_constructors(model)
         with _distinct_names(_own_functions_and_classes(model)) as found, warnings.catch_warnings():
             warnings.filterwarnings("ignore", "You are saving a model that has not yet been built")
@@ -47,16 +47,16 @@ def write_model(model: keras.Model, folder: Path) -> None:
 
 
 def read_model(folder: Path) -> keras.Model:
-    """Reads what `write_model` has written, and sets dtype policy, floatx and data format of Keras to those it had.
+    """Read what `write_model` has written, and set dtype policy, floatx and data format of Keras to those it had.
 
     Raises:
         ValueError: Keras can't make the model again from what it has saved, or makes another.
     """
-    with _refusing("a model can't be made again in another process"):
+    with _refuse_errors("a model can't be made again in another process"):
         rest = cloudpickle.loads((folder / REST).read_bytes())
         for name, value in rest["settings"].items():
             getattr(keras.config, f"set_{name}")(value)
-        custom = {name: _deserializer(each) for name, each in rest["custom"].items()}
+        custom = {name: _deserializer(code) for name, code in rest["custom"].items()}
         with keras.saving.custom_object_scope(custom):
             model = keras.saving.load_model(folder / MODEL)
         lost = [f"{a} became {b}" for a, b in zip_longest(rest["state"], _state(model)) if a != b]
@@ -66,58 +66,61 @@ def read_model(folder: Path) -> keras.Model:
 
 
 def _check_constructors(model: keras.Model) -> None:
-    """Refuses what Keras saves with other arguments: it takes those of a subclassed model for the defaults."""
-    for each in model._flatten_layers():
-        own = type(each)
-        if not isinstance(each, keras.Model) or _is_of_keras(own.__init__) or not _is_of_keras(own.get_config):
+    """Refuse what Keras saves with other arguments: it takes those of a subclassed model for the defaults."""
+    for layer in model._flatten_layers():
+        own = type(layer)
+        if not isinstance(layer, keras.Model) or _is_of_keras(own.__init__) or not _is_of_keras(own.get_config):
             continue
         arguments = inspect.signature(own).parameters.values()
-        unknown = [a.name for a in arguments if a.kind is not a.VAR_KEYWORD and a.name not in OF_EVERY_LAYER]
-        if unknown and "input_layers" not in each.get_config():  # which holds a functional model as a whole
+        unknown = [a.name for a in arguments if a.kind is not a.VAR_KEYWORD and a.name not in LAYER_ARGUMENTS]
+        if unknown and "input_layers" not in layer.get_config():  # which holds a functional model as a whole
             raise ValueError(f"{own.__name__} has no get_config, and Keras loses its {', '.join(unknown)}")
 
 
-def _is_of_keras(each: Any) -> bool:
-    return (each.__module__ or "").split(".")[0] == "keras"
+def _is_of_keras(code: Any) -> bool:
+    return (code.__module__ or "").split(".")[0] == "keras"
 
 
 def _own_functions_and_classes(model: keras.Model) -> list[Any]:
-    """All functions, and classes with a configuration, that the parts of a model have and that are not Keras's."""
+    """Return all functions, and classes with a configuration, that a model's parts have and that are not Keras's."""
     found: dict[int, Any] = {}
     seen: dict[int, Any] = {}
     waiting: list[Any] = [model]
     while waiting:
-        each = waiting.pop()
-        if id(each) in seen or isinstance(each, LEAVES):
+        part = waiting.pop()
+        if id(part) in seen or isinstance(part, LEAVES):
             continue
-        seen[id(each)] = each
-        for own in (each, type(each)):
+        seen[id(part)] = part
+        for own in (part, type(part)):
             if _is_code(own) and not _is_of_keras(own):
                 found[id(own)] = own
-        waiting += _parts(each)
+        waiting += _parts(part)
     return list(found.values())
 
 
-def _is_code(each: Any) -> bool:
-    return isinstance(each, FunctionType) or (isinstance(each, type) and hasattr(each, "get_config"))
+def _is_code(value: Any) -> bool:
+    return isinstance(value, FunctionType) or (isinstance(value, type) and hasattr(value, "get_config"))
 
 
-def _parts(each: Any) -> Iterable[Any]:
-    """Returns what a container holds, or the attributes of an object."""
-    if isinstance(each, dict):
-        return each.values()
-    if isinstance(each, (list, tuple, set)):
-        return each
-    if isinstance(each, FunctionType) or type(each).__module__.split(".")[0] == "tensorflow":
+def _parts(value: Any) -> Iterable[Any]:
+    """Return the items of a container, or the attributes of an object."""
+    if isinstance(value, dict):
+        return value.values()
+    if isinstance(value, (list, tuple, set)):
+        return value
+    if isinstance(value, FunctionType) or type(value).__module__.split(".")[0] == "tensorflow":
         return ()
     # an attribute in the place of a method is Keras's wrapper around it
-    return (part for name, part in getattr(each, "__dict__", {}).items() if not hasattr(type(each), name))
+    return (part for name, part in getattr(value, "__dict__", {}).items() if not hasattr(type(value), name))
 
 
 @contextmanager
 def _distinct_names(found: list[Any]) -> Iterator[list[Any]]:
-    """Gives each function a name of its own, as Keras saves them by name, and a lambda without what it refers to."""
-    functions = [each for each in found if isinstance(each, FunctionType)]
+    """Give each function a name of its own, because Keras saves functions by name.
+
+    It saves a lambda by its code, without the variables that it refers to. With another name it is none.
+    """
+    functions = [code for code in found if isinstance(code, FunctionType)]
     before = [function.__name__ for function in functions]
     try:
         for place, function in enumerate(functions):
@@ -129,25 +132,25 @@ def _distinct_names(found: list[Any]) -> Iterator[list[Any]]:
 
 
 def _by_name(found: list[Any], config: str) -> dict[str, Any]:
-    """The functions and classes that a saved configuration names, by that name."""
+    """Return the functions and classes that a saved configuration names, by that name."""
     custom: dict[str, Any] = {}
-    for each in found:
-        name = keras.saving.get_registered_name(each)
-        if f'"{name}"' in config and custom.setdefault(name, each) is not each:
+    for code in found:
+        name = keras.saving.get_registered_name(code)
+        if f'"{name}"' in config and custom.setdefault(name, code) is not code:
             raise ValueError(f"there are two classes {name} in it: rename one")
     return custom
 
 
 def _deserializer(own: Any) -> Any:
-    """Returns what Keras can call `from_config` of: the class, unless its constructor takes too few arguments."""
+    """Return the function or class, or a stand-in for a class whose constructor takes too few of Keras's arguments."""
     if isinstance(own, FunctionType) or not issubclass(own, keras.Layer):
         return own
-    takes_all = any(each.kind is each.VAR_KEYWORD for each in inspect.signature(own).parameters.values())
+    takes_all = any(argument.kind is argument.VAR_KEYWORD for argument in inspect.signature(own).parameters.values())
     return own if takes_all or not _is_of_keras(own.from_config) else WithoutKeywords(own)
 
 
 class WithoutKeywords:
-    """In place of a layer class whose constructor has no **kwargs, to which Keras would give its own arguments too."""
+    """A stand-in for a layer class whose constructor has no **kwargs. Keras would give it its own arguments, too."""
 
     def __init__(self, own: Any) -> None:
         self._own = own
@@ -162,7 +165,7 @@ class WithoutKeywords:
 
 
 def _state(model: keras.Model) -> list[str]:
-    """Says in words what a copy may have lost without an error of Keras."""
+    """Return in words what a copy may have lost without an error of Keras."""
     return [
         "a model that is compiled" if getattr(model, "optimizer", None) is not None else "a model that is not compiled",
         f"layers of the policies {', '.join(sorted({layer.dtype_policy.name for layer in model._flatten_layers()}))}",
@@ -171,8 +174,8 @@ def _state(model: keras.Model) -> list[str]:
 
 
 @contextmanager
-def _refusing(what: str) -> Iterator[None]:
-    """Raises any error of Keras, of the pickle or of the user's classes as a ValueError with a remedy."""
+def _refuse_errors(what: str) -> Iterator[None]:
+    """Raise any error of Keras, of the pickle or of the user's classes as a ValueError with a remedy."""
     try:
         yield
     except (OSError, tf.errors.ResourceExhaustedError):  # disk or memory is full

@@ -19,5 +19,4 @@ def __getattr__(name: str) -> Callable[..., Accumulate]:
 
 
 def accumulated(kind: type[keras.optimizers.Optimizer], *args: Any, steps: int, **kwargs: Any) -> Accumulate:
-    """`Accumulate(kind(*args, **kwargs), steps)`."""
     return Accumulate(kind(*args, **kwargs), steps)

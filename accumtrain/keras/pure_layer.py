@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import keras
@@ -24,14 +25,14 @@ from accumtrain.models.keras_call import StatelessCall
 Tensors = dict[int, tf.Tensor]  # by the id of the Keras variable, or of a tensor that calls share
 # (x, shared tensors) -> positional and keyword arguments of a layer
 Arguments = Callable[[Any, list[tf.Tensor]], tuple[Sequence[Any], dict[str, Any]]]
-# (kept, gradients of the outputs, consume) -> gradients of the inputs
+# (saved activations, gradients of the outputs, consume) -> gradients of the inputs
 Backward = Callable[[list[tf.Tensor], list[tf.Tensor], Consume], list[tf.Tensor | None]]
-# inputs -> outputs, the tensors to keep, and the backward function
+# inputs -> outputs, the activations to save, and the backward function
 Forward = Callable[[list[tf.Tensor]], tuple[list[tf.Tensor], list[tf.Tensor], Backward]]
 
 
 class LayerVariables:
-    """The variables of some built layers as tensors, read once, during one forward pass.
+    """The variables of built layers as tensors, which are read once, for one forward pass.
 
     Args:
         shared: tensors that several calls take, such as a mask.
@@ -61,8 +62,12 @@ class LayerVariables:
         self.assignments: Counter[int] = Counter()
         self._initial = dict(self.state)
 
+    def set_weights(self, tensors: Sequence[tf.Tensor]) -> None:
+        """Replace the values of the weights, in their order."""
+        self.weights = dict(zip(self.weights, tensors, strict=True))
+
     def hand_over(self, owner: keras.layers.Layer) -> None:
-        """Assigns the state that has changed and adds the losses to `owner`, as Keras would have done in the calls.
+        """Assign the state that has changed, and add the losses to `owner`, as Keras would have done in the calls.
 
         A variable is assigned as often as in the calls, since accumulation refuses a batch norm that is called twice.
         """
@@ -120,28 +125,27 @@ class PureLayer:
     def pullback(self, x: Any, mode: Mode) -> tuple[Any, Pullback]:
         # without the order, casts of weights would be computed, and kept, from the start
         inputs = tf.nest.flatten(x)
-        own = [each for each in (*self.layer.variables, *self.shared) if id(each) in self.values.weights]
-        weights = after(inputs, [self.values.weights[id(each)] for each in own])
+        own = [weight for weight in (*self.layer.variables, *self.shared) if id(weight) in self.values.weights]
+        weights = after(inputs, [self.values.weights[id(weight)] for weight in own])
         sources = [tensor for tensor in (*inputs, *weights) if has_gradient(tensor)]
         with tf.GradientTape() as tape:
             tape.watch(sources)
             y, call = self._compute(x, dict(zip(map(id, own), weights, strict=True)))
 
         def backward(d_y: Any) -> tuple[Any, Gradients]:
-            pairs = list(zip(tf.nest.flatten(y), tf.nest.flatten(d_y), strict=True))
-            pairs = [pair for pair in pairs if has_gradient(pair[0])] + list(
-                zip(call.losses, self.loss_gradients, strict=True)
-            )
+            outputs = zip(tf.nest.flatten(y), tf.nest.flatten(d_y), strict=True)
+            pairs = [pair for pair in outputs if has_gradient(pair[0])]
+            pairs += zip(call.losses, self.loss_gradients, strict=True)
             targets, upstream = map(list, zip(*pairs, strict=True))
             found = iter(tape.gradient(targets, sources, output_gradients=upstream))
             gradients = [_dense(next(found)) if has_gradient(tensor) else None for tensor in (*inputs, *weights)]
-            d_x, d_own = gradients[: len(inputs)], gradients[len(inputs) :]
+            d_x, d_own = _split_at(gradients, len(inputs))
             return tf.nest.pack_sequence_as(x, d_x), list(zip(own, d_own, strict=True))
 
         return y, backward
 
     def _compute(self, x: Any, weights: Tensors) -> tuple[Any, StatelessCall]:
-        """Output of the layer and its call, from the state before the pass that counts."""
+        """Return the output of the layer and its call, from the state before the pass that counts."""
         args, kwargs = self.arguments(x, [weights[id(tensor)] for tensor in self.shared])
         variables = self.layer.variables
         call = StatelessCall((v, weights[id(v)] if id(v) in weights else self._state[id(v)]) for v in variables)
@@ -157,10 +161,10 @@ class PureLayer:
 
 
 class _Host(keras.layers.Layer):
-    """Calls `function`, once, as an outer Keras layer calls its inner ones.
+    """A layer that calls `function`, once, as an outer Keras layer calls its inner ones.
 
-    These get its `training`, and no outer autocast. The function is let go of then: a layer of Keras is freed late, as
-    it refers to itself, and would keep the function's tensors until then.
+    These get its `training`, and no outer autocast. The function is let go of in the call, because a layer of Keras
+    refers to itself: it is freed late, and would keep the function's tensors until then.
     """
 
     def __init__(self, function: Callable[[], Any]):
@@ -191,7 +195,7 @@ def _dense(gradient: tf.Tensor | tf.IndexedSlices | None) -> tf.Tensor | None:
 def with_own_gradient(
     forward: Forward, inputs: Sequence[tf.Tensor], values: LayerVariables, calls: Sequence[PureLayer]
 ) -> list[tf.Tensor]:
-    """Returns the outputs of `forward`. Its inner tensors are freed; its backward function computes them again.
+    """Return the outputs of `forward`. Its inner tensors are freed, and its backward function computes them again.
 
     Args:
         forward: makes `calls`, which read `values`. Its backward function hands the gradients of their weights to
@@ -201,40 +205,43 @@ def with_own_gradient(
         ValueError: on back-propagation, if a layer reads a trainable variable that is not its own.
         NotImplementedError: on a second derivative.
     """
+    num_inputs = len(inputs)
 
     @tf.custom_gradient
     def run(*tensors: tf.Tensor) -> tuple[list[tf.Tensor], Callable]:
         marker = _marker(*tensors)
-        constants = [tf.stop_gradient(tensor) for tensor in tensors]
-        weights = constants[count:]
-        values.weights = dict(zip(values.weights, weights, strict=True))
-        outputs, kept, back = forward(constants[:count])
-        number = len(outputs)
+        constants, weights = _split_at([tf.stop_gradient(tensor) for tensor in tensors], num_inputs)
+        values.set_weights(weights)
+        outputs, activations, backward_of_layers = forward(constants)
+        num_outputs = len(outputs)  # the closure below would keep the tensors themselves
         traced_for = for_xla if is_for_xla() else nullcontext  # the gradient may be traced elsewhere
 
         def backward(*d_results: tf.Tensor, variables: Sequence[tf.Variable] = ()) -> Any:
             _refuse_foreign(variables)
             with traced_for():
-                *once, _ = _differentiable_once(*kept, *weights, marker)
-                values.weights = dict(zip(values.weights, once[len(kept) :], strict=True))
-                d_losses = iter(d_results[number:])
+                *once, _ = _differentiable_once(*activations, *weights, marker)
+                saved_activations, saved_weights = _split_at(once, len(activations))
+                values.set_weights(saved_weights)
+                d_outputs, d_losses = _split_at(d_results, num_outputs)
                 for call in calls:
-                    call.loss_gradients = [next(d_losses) for _ in range(call.losses)]
+                    call.loss_gradients, d_losses = _split_at(d_losses, call.losses)
                 sums: dict[int, tf.Tensor] = {}
-                d_inputs = back(once[: len(kept)], list(d_results[:number]), lambda found: _add(sums, found))
+                d_inputs = backward_of_layers(saved_activations, d_outputs, partial(_add_gradients, sums))
             return [*d_inputs, *map(sums.get, values.weights)]
 
         return [*outputs, *values.losses], backward
 
-    count = len(inputs)
     results = run(*inputs, *values.weights.values())
-    outputs = results[: len(results) - len(values.losses)]
-    values.losses = results[len(outputs) :]
+    outputs, values.losses = _split_at(results, len(results) - len(values.losses))
     return outputs
 
 
-def _add(sums: dict[int, tf.Tensor], found: Gradients) -> list[tf.Tensor]:
-    """Adds gradients to the sums of their variables, which layers may share. Returns the sums that have changed."""
+def _split_at(tensors: Sequence[Any], count: int) -> tuple[list[Any], list[Any]]:
+    return list(tensors[:count]), list(tensors[count:])
+
+
+def _add_gradients(sums: dict[int, tf.Tensor], found: Gradients) -> list[tf.Tensor]:
+    """Add gradients to the sums of their variables, which layers may share. Return the sums that have changed."""
     new = {id(variable): gradient for variable, gradient in found if gradient is not None}
     for key, gradient in new.items():
         sums[key] = sums[key] + gradient if key in sums else gradient
@@ -243,13 +250,13 @@ def _add(sums: dict[int, tf.Tensor], found: Gradients) -> list[tf.Tensor]:
 
 @tf.custom_gradient
 def _marker(*tensors: tf.Tensor) -> tuple[tf.Tensor, Callable]:
-    """A scalar that a tape takes to depend on all of the tensors. It keeps none of them."""
+    """Return a scalar that a tape takes to depend on all of the tensors. It keeps none of them."""
     return tf.zeros([]), _refuse_second_derivative(tensors)
 
 
 @tf.custom_gradient
 def _differentiable_once(*tensors: tf.Tensor) -> tuple[list[tf.Tensor], Callable]:
-    """The same tensors. A second derivative, which would need what is not kept, arrives here and is refused."""
+    """Return the same tensors. A second derivative would need what is not kept. It arrives here and is refused."""
     return [tf.identity(tensor) for tensor in tensors], _refuse_second_derivative(tensors)
 
 

@@ -19,7 +19,7 @@ def apply_reduced(
     gradients: Sequence[tf.Tensor | None],
     variables: Sequence[keras.Variable],
 ) -> None:
-    """Makes the update of the sum of all replicas' gradients. Call it in replica context.
+    """Make the update of the sum of all replicas' gradients. Call it in replica context.
 
     The sum is one collective operation, and it comes before the optimizer clips or looks for an overflow: Keras itself
     does both with the gradients of each replica.
@@ -27,23 +27,24 @@ def apply_reduced(
 
     def update(reduced: Sequence[tf.Tensor]) -> None:
         known = iter(reduced)
-        given = [None if each is None else next(known) for each in gradients]
+        given = [None if gradient is None else next(known) for gradient in gradients]
         optimizer.apply_gradients(zip(given, variables, strict=True))  # as Keras's own step does
 
     def update_all(run: Callable[..., Any], reduced: Any) -> None:
         with already_reduced(optimizer):
             run(update, args=(reduced,))
 
-    run_on_all_replicas(update_all, all_reduce_sum([each for each in gradients if each is not None]))
+    run_on_all_replicas(update_all, all_reduce_sum([gradient for gradient in gradients if gradient is not None]))
 
 
 def run_on_all_replicas(function: Callable[..., None], *values: Any) -> None:
-    """Calls `function(run, *values)`, where `run(replica_function, args=(...))` runs on all replicas.
+    """Call `function(run, *values)`, where `run(replica_function, args=(...))` runs on all replicas.
 
-    A conditional in `function` stands around all replicas, which could not wait for each other inside one of their own.
+    A conditional in `function` stands around all replicas, because inside one of their own they could not wait for each
+    other.
     """
     if tf.__internal__.distribute.strategy_supports_no_merge_call():
-        function(_run_here, *values)
+        function(lambda replica_function, args=(): replica_function(*args), *values)
     else:
         merge_call = tf.distribute.get_replica_context().merge_call
         merge_call(lambda strategy, *values: function(strategy.extended.call_for_each_replica, *values), args=values)
@@ -51,32 +52,27 @@ def run_on_all_replicas(function: Callable[..., None], *values: Any) -> None:
 
 @contextmanager
 def already_reduced(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
-    """Within this context Keras does not add up gradients over replicas once more."""
-    found = _optimizers_within(optimizer)
-    for each in found:
-        vars(each)["_all_reduce_sum_gradients"] = list
+    """Keep Keras from adding up gradients over replicas once more, within this context."""
+    optimizers = _optimizers_within(optimizer)
+    for inner in optimizers:
+        vars(inner)["_all_reduce_sum_gradients"] = list
     try:
         yield
     finally:
-        for each in found:
-            del vars(each)["_all_reduce_sum_gradients"]
+        for inner in optimizers:
+            del vars(inner)["_all_reduce_sum_gradients"]
 
 
 def _optimizers_within(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
-    """The optimizer and those that it wraps, each once."""
+    """Return the optimizer and those that it wraps, each once."""
     found: list[keras.optimizers.Optimizer] = []
     waiting: list[Any] = [optimizer]
     while waiting:
-        each = waiting.pop()
-        if isinstance(each, keras.optimizers.Optimizer) and not any(each is known for known in found):
-            found.append(each)
-            waiting += tf.nest.flatten(list(vars(each).values()))
+        value = waiting.pop()
+        if isinstance(value, keras.optimizers.Optimizer) and not any(value is known for known in found):
+            found.append(value)
+            waiting += tf.nest.flatten(list(vars(value).values()))
     return found
-
-
-def _run_here(function: Callable[..., Any], args: Sequence[Any] = ()) -> Any:
-    """Runs a function on this replica alone."""
-    return function(*args)
 
 
 # --- several workers --------------------------------------------------------------------------------------------------
@@ -85,14 +81,14 @@ def _run_here(function: Callable[..., Any], args: Sequence[Any] = ()) -> Any:
 class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
     """`tf.distribute.MultiWorkerMirroredStrategy` under which a Keras 3 model can `fit`, `evaluate` and `predict`.
 
-    Keras 3 reduces a nested batch, to build the model, and scalars along axis 0, which are the metrics that the
-    progress bar shows of a batch. TensorFlow's strategy raises ValueError for both. Here the first is reduced tensor by
-    tensor, and the second is the mean over the replicas of this worker, without a collective operation: an update then
-    costs one. The metrics at the end of an epoch are those of all workers.
+    Keras 3 reduces a nested batch, to build the model, and scalars along axis 0, the metrics that the progress bar
+    shows of a batch. TensorFlow's strategy raises ValueError for both. Here the first is reduced tensor by tensor. The
+    second is the mean over the replicas of this worker, without a collective operation, so an update costs one. The
+    metrics at the end of an epoch are those of all workers.
     """
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None) -> Any:
-        """Reduces as TensorFlow's does, nested values too, and scalars along an axis."""
+        """Reduce as TensorFlow's does, nested values too, and scalars along an axis."""
 
         def reduced(value: Any) -> tf.Tensor:
             own = self.experimental_local_results(value)

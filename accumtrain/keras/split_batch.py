@@ -20,33 +20,29 @@ class Split:
 
 
 def tensors_of(data: Any) -> Any:
-    """Nested arrays as tensors: an eager step gets those of NumPy. None, sparse and ragged values stay as they are."""
-
-    def tensor_of(value: Any) -> Any:
-        return tf.convert_to_tensor(value) if isinstance(value, np.ndarray) else value
-
-    return keras.tree.map_structure(tensor_of, data)
+    """Return nested arrays of NumPy, which an eager step gets, as tensors. Other values stay as they are."""
+    return keras.tree.map_structure(lambda v: tf.convert_to_tensor(v) if isinstance(v, np.ndarray) else v, data)
 
 
-def batch_size(data: Any) -> int | tf.Tensor:
-    """The number of examples of nested tensors [N, ...]; a tensor if it is not static.
+def count_examples(data: Any) -> int | tf.Tensor:
+    """Return the number of examples of nested tensors [N, ...]; a tensor if it is not static.
 
     Raises:
         ValueError: a tensor is sparse or ragged.
     """
-    tensors = [each for each in keras.tree.flatten(data) if each is not None]
-    for each in tensors:
-        if not isinstance(each, tf.Tensor):
+    tensors = [value for value in keras.tree.flatten(data) if value is not None]
+    for tensor in tensors:
+        if not isinstance(tensor, tf.Tensor):
             raise ValueError(
-                f"a batch with a {type(each).__name__} can't be split: make it dense, or fit with the micro-batch and "
-                "compile(optimizer=Accumulate(optimizer, steps))"
+                f"a batch with a {type(tensor).__name__} can't be split: make it dense, or fit with the micro-batch "
+                "and compile(optimizer=Accumulate(optimizer, steps))"
             )
     static = tensors[0].shape[0]
     return tf.shape(tensors[0])[0] if static is None else static
 
 
-def splits(examples: int | tf.Tensor, steps: int) -> list[Split]:
-    """`steps` micro-batches; fewer if there are fewer examples, as none is empty.
+def split_evenly(examples: int | tf.Tensor, steps: int) -> list[Split]:
+    """Return `steps` micro-batches; fewer if there are fewer examples, as none is empty.
 
     Sizes are constants inside each of the returned splits, as XLA needs them to be.
     """
@@ -61,7 +57,7 @@ def splits(examples: int | tf.Tensor, steps: int) -> list[Split]:
 
 
 def take(data: Any, split: Split, number: tf.Tensor) -> Any:
-    """Micro-batch `number` of a split of nested tensors [N, ...]; None stays None."""
+    """Return micro-batch `number` of a split of nested tensors [N, ...]. None stays None."""
 
     def slice_of(tensor: tf.Tensor | None) -> tf.Tensor | None:
         if tensor is None:

@@ -1,8 +1,8 @@
-"""Share of a micro-batch's loss in the loss of the whole batch.
+"""The share of a micro-batch's loss in the loss of the whole batch, and trials that show it.
 
 Keras divides the sum of a batch's losses by the number of examples, by the sum of their weights, by the number of
 values that a mask leaves, or not at all. The loss of the batch is the mean of the losses of the micro-batches, each
-weighted by its own divisor.
+weighted by its own divisor. Losses of the user's own are tried, with made-up and with real examples.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.keras.split_batch import batch_size
+from accumtrain.keras.split_batch import count_examples
 from accumtrain.models.keras_call import StatelessCall, call_in_mode, mask_of, read_values
 
 EXAMPLES = 6  # of a batch that is made up
 MARKS = (-1.0, -100.0, 255.0, math.nan)  # targets that own losses often leave out
 TOLERANCE = 1e-4  # of a mean in float32
 CALL_ERRORS = (ValueError, TypeError, IndexError, tf.errors.OpError)  # of a function that takes no such targets
-OVER_BATCHES = (keras.losses.Dice, keras.losses.Tversky, keras.losses.Circle)  # Keras's own that may join examples
+# Keras's own that may join examples
+LOSSES_OVER_BATCHES = (keras.losses.Dice, keras.losses.Tversky, keras.losses.Circle)
 FUNCTIONS_OVER_BATCHES = (keras.losses.dice, keras.losses.tversky, keras.losses.circle)
 TOLERANCE_OF_16_BITS, ROUNDING = 3e-2, 1e-6
 HALF = {"float16", "bfloat16"}
@@ -41,7 +42,9 @@ class UntriedLossError(ValueError):
 
 @dataclass(frozen=True)
 class LossTerms:
-    """Kinds of the terms of a loss, over the examples of a batch: `mean`, `sum`, or None for one that was 0 so far.
+    """Kinds of the terms of a loss, over the examples of a batch.
+
+    A kind is `mean`, `sum`, or None for a term that was 0 so far.
 
     Attributes:
         total: the loss without that of layers, or what a `compute_loss` of the model's own returns.
@@ -53,11 +56,10 @@ class LossTerms:
 
     @property
     def settled(self) -> bool:
-        """All are known."""
         return None not in (self.total, *self.of_layers)
 
     def check_number(self, model: keras.Model, losses: Sequence[Any]) -> None:
-        """Raises ValueError if these are more or fewer losses of layers than were tried."""
+        """Raise ValueError if these are more or fewer losses of layers than were tried."""
         if len(losses) != len(self.of_layers):
             raise ValueError(
                 f"layers of {model.name} add {len(losses)} losses, and {len(self.of_layers)} with the examples before: "
@@ -66,20 +68,23 @@ class LossTerms:
 
 
 def losses_of_layers(model: keras.Model) -> list[tf.Tensor]:
-    """The losses that layers have added in the pass that was made last, scalars; those of weights are left out."""
+    """Return the losses that layers have added in the last pass, scalars. Those of weights are left out."""
     of_weights = sum(variable.regularizer is not None for variable in model.trainable_variables)
     losses = model.losses  # those of weights come last
-    return [model._aggregate_additional_loss(each) for each in losses[: len(losses) - of_weights]]
+    return [model._aggregate_additional_loss(loss) for loss in losses[: len(losses) - of_weights]]
 
 
 def has_own_loss(model: keras.Model) -> bool:
-    """Tells whether code of the user's own computes the loss of a compiled and built model, beside that of layers."""
-    losses = [] if model._compile_loss is None else model._compile_loss._flat_losses
-    return _computes_loss(model) or any(may_join_examples(each.loss) for each in losses)
+    """Return whether the user's own code computes the loss of a compiled and built model, beside that of layers."""
+    return _computes_loss(model) or any(may_join_examples(compiled.loss) for compiled in _compiled_losses(model))
 
 
 def _computes_loss(model: keras.Model) -> bool:
     return type(model).compute_loss is not keras.Model.compute_loss
+
+
+def _compiled_losses(model: keras.Model) -> Sequence[Any]:
+    return [] if model._compile_loss is None else model._compile_loss._flat_losses
 
 
 class LossShare:
@@ -97,9 +102,9 @@ class LossShare:
         self._model, self._trials, self._terms = model, trials, terms
         self.is_own = _computes_loss(model)
         self._is_own_sum = self.is_own and terms is not None and terms.total == "sum"
-        self._losses = [] if model._compile_loss is None else model._compile_loss._flat_losses
-        reductions = {each.loss.reduction for each in self._losses}
-        reductions = {"mean" if each == "sum_over_batch_size" else each for each in reductions} or {"mean"}
+        self._losses = _compiled_losses(model)
+        reductions = {compiled.loss.reduction for compiled in self._losses}
+        reductions = {"mean" if name == "sum_over_batch_size" else name for name in reductions} or {"mean"}
         if len(reductions) > 1:
             raise ValueError(
                 f"losses of the reductions {', '.join(sorted(map(str, reductions)))} can't be joined over "
@@ -110,15 +115,15 @@ class LossShare:
             raise ValueError("a loss has reduction=None, and so no single number to minimise: choose one")
 
     def kinds(self) -> Sequence[str]:
-        """Names the kinds that the loss may be over the examples of a batch."""
+        """Return the kinds that the loss may be over the examples of a batch."""
         return ("mean", "sum") if self.is_own else ("sum" if self._reduction == "sum" else "mean",)
 
-    def watched(self) -> AbstractContextManager[LossCalls]:
-        """In this context the loss of a micro-batch is computed."""
-        return record_loss_calls([each.loss for each in self._losses], self._trials)
+    def record_calls(self) -> AbstractContextManager[LossCalls]:
+        """Record the calls of the losses, while the loss of a micro-batch is computed."""
+        return record_loss_calls([compiled.loss for compiled in self._losses], self._trials)
 
     def of(self, part: tf.Tensor, y_pred: Any, sample_weight: Any, calls: LossCalls) -> tf.Tensor:
-        """The weight of a micro-batch's loss, a scalar. The weights of all micro-batches need not sum to 1.
+        """Return the weight of a micro-batch's loss, a scalar. The weights of all micro-batches need not sum to 1.
 
         Args:
             part: its share of the examples.
@@ -132,13 +137,13 @@ class LossShare:
         """
         if not self._losses:
             return part
-        of_outputs = [mask for mask in map(mask_of, self._with_losses(y_pred)) if mask is not None]
+        of_outputs = [mask for mask in map(mask_of, self._outputs_with_losses(y_pred)) if mask is not None]
         masks = [*of_outputs, *calls.masks]
         if len(of_outputs) == len(calls.masks) == 1:  # Keras joins the two
             masks = [tf.logical_and(*masks)]
         calls.check(divided=bool(masks) or sample_weight is not None)
         weights = keras.tree.flatten(sample_weight) if self._reduction == "mean_with_sample_weight" else []
-        divisors = [each for each in (*masks, *weights) if each is not None]
+        divisors = [divisor for divisor in (*masks, *weights) if divisor is not None]
         if self._reduction == "sum" or not divisors or self._is_own_sum:
             return part
         if len(self._losses) > 1 or len(divisors) > 1:
@@ -155,25 +160,24 @@ class LossShare:
         return part * tf.reduce_mean(tf.cast(divisors[0], part.dtype))
 
     def counted(self, loss: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
-        """Returns what a loss of a micro-batch adds to that of the batch: all of a sum, else its share."""
+        """Return what a loss of a micro-batch adds to that of the batch: all of a sum, else its share."""
         return loss if self._reduction == "sum" else share * loss
 
-    def _with_losses(self, y_pred: Any) -> list[tf.Tensor]:
-        """The outputs that have losses."""
+    def _outputs_with_losses(self, y_pred: Any) -> list[tf.Tensor]:
         if not keras.tree.is_nested(y_pred):
             return [y_pred]
         structure = self._model._compile_loss._y_pred_build_structure
         outputs = keras.tree.pack_sequence_as(structure, keras.tree.flatten(y_pred))
-        return [reduce(lambda inner, key: inner[key], each.path, outputs) for each in self._losses]
+        return [reduce(lambda inner, key: inner[key], compiled.path, outputs) for compiled in self._losses]
 
-    def without_layers(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
-        """The loss of a batch without that of layers and weights; a `compute_loss` of the model's own as it is."""
+    def loss_without_layers(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
+        """Return the loss of a batch without that of layers and weights; that of a model's own `compute_loss` whole."""
         if self.is_own:
             return self._model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
         return self._model._compile_loss(y, y_pred, sample_weight) if self._losses else tf.zeros(())
 
     def joined(self, loss: tf.Tensor, part: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
-        """Returns what a micro-batch adds to the total loss of the batch.
+        """Return what a micro-batch adds to the total loss of the batch.
 
         Losses of weights and of `add_loss` are part of `loss`, and a compiled loss that is a sum counts them once for
         the batch.
@@ -194,31 +198,30 @@ class LossShare:
             return loss if self._is_own_sum else share * loss
         else:
             self._terms.check_number(self._model, of_layers)
-            sums = [each for each, kind in zip(of_layers, self._terms.of_layers, strict=True) if kind == "sum"]
+            sums = [loss for loss, kind in zip(of_layers, self._terms.of_layers, strict=True) if kind == "sum"]
         if self._reduction == "sum":
             # as Keras has added them: on replicas each takes its share
-            added = [self._model._aggregate_additional_loss(each) for each in self._model.losses]
+            added = [self._model._aggregate_additional_loss(loss) for loss in self._model.losses]
             return loss - (1.0 - part) * (_total(added, loss) - _total(sums, loss))
         return self.counted(loss, share) + (1.0 - share) * _total(sums, loss)
 
 
 def _total(losses: list[tf.Tensor], like: tf.Tensor) -> tf.Tensor:
-    """The sum of scalars, in the dtype of `like`."""
-    return tf.add_n([tf.cast(each, like.dtype) for each in losses]) if losses else tf.zeros_like(like)
+    return tf.add_n([tf.cast(loss, like.dtype) for loss in losses]) if losses else tf.zeros_like(like)
 
 
 # --- calls of compiled losses, watched --------------------------------------------------------------------------------
 
 
 class Trials:
-    """The results of trials: eager steps call a loss or a metric each time, and it is tried once for each signature."""
+    """The results of trials. A loss or a metric is tried once for each signature, as eager steps call it each time."""
 
     def __init__(self) -> None:
         self._results: dict[Any, tuple[Any, bool]] = {}  # with what was tried, so that its id stays its own
 
     def result(self, tried: Any, arguments: Any, trial: Callable[[], bool]) -> bool:
-        """Returns what `trial` did for these shapes and dtypes of the arguments, of examples [N, ...]."""
-        signature = tuple((tuple(each.shape[1:]), str(each.dtype)) for each in keras.tree.flatten(arguments))
+        """Return the result of `trial`, or the earlier one for arguments [N, ...] of these shapes and dtypes."""
+        signature = tuple((tuple(tensor.shape[1:]), str(tensor.dtype)) for tensor in keras.tree.flatten(arguments))
         if (id(tried), signature) not in self._results:
             self._results[id(tried), signature] = tried, trial()
         return self._results[id(tried), signature][1]
@@ -239,7 +242,7 @@ class LossCalls:
     unlike_means: list[str] = field(default_factory=list)
 
     def check(self, *, divided: bool) -> None:
-        """Checks that the loss of a batch is made of those of its examples.
+        """Check that the loss of a batch is made of those of its examples.
 
         Args:
             divided: masks or weights of examples act on the losses.
@@ -261,7 +264,7 @@ class LossCalls:
 
 @contextmanager
 def record_loss_calls(losses: Sequence[keras.losses.Loss], trials: Trials) -> Iterator[LossCalls]:
-    """Records the calls of losses. Those that may join examples are tried with a made-up batch.
+    """Record the calls of losses. Those that may join examples are tried with a made-up batch.
 
     Raises:
         ValueError: a loss is no `keras.losses.Loss` with its `call` alone, or has one number and can't be tried.
@@ -272,7 +275,7 @@ def record_loss_calls(losses: Sequence[keras.losses.Loss], trials: Trials) -> It
         if type(loss).__call__ is not keras.losses.Loss.__call__ or "call" in vars(loss):
             raise ValueError(f"the loss {loss.name} has a __call__ of its own: give its class a `call`, as Keras asks")
     for loss in distinct:
-        loss.call = _watched(loss, loss.call, calls, trials)
+        loss.call = _recorded(loss, loss.call, calls, trials)
     try:
         yield calls
     finally:
@@ -280,8 +283,10 @@ def record_loss_calls(losses: Sequence[keras.losses.Loss], trials: Trials) -> It
             del loss.call  # the method of the class is seen again
 
 
-def _watched(loss: keras.losses.Loss, call: Callable[..., Any], calls: LossCalls, trials: Trials) -> Callable[..., Any]:
-    def watched_call(y_true: Any, y_pred: Any) -> Any:
+def _recorded(
+    loss: keras.losses.Loss, call: Callable[..., Any], calls: LossCalls, trials: Trials
+) -> Callable[..., Any]:
+    def recorded_call(y_true: Any, y_pred: Any) -> Any:
         values = call(y_true, y_pred)
         if (mask := mask_of(values)) is not None:
             calls.masks.append(mask)
@@ -294,22 +299,22 @@ def _watched(loss: keras.losses.Loss, call: Callable[..., Any], calls: LossCalls
                 calls.unlike_means.append(loss.name)
         return values
 
-    return watched_call
+    return recorded_call
 
 
 def may_join_examples(loss: keras.losses.Loss) -> bool:
-    """Tells whether a loss is the user's own, or one of Keras's that may have one number for all examples."""
+    """Return whether a loss is the user's own, or one of Keras's that may have one number for a batch."""
     function = getattr(loss, "fn", type(loss))
-    return isinstance(loss, OVER_BATCHES) or function in FUNCTIONS_OVER_BATCHES or not is_of_keras(function)
+    return isinstance(loss, LOSSES_OVER_BATCHES) or function in FUNCTIONS_OVER_BATCHES or not is_of_keras(function)
 
 
 def is_of_keras(code: Any) -> bool:
-    """Tells Keras's own functions and classes from those of a user."""
+    """Return whether a function or a class is one of Keras's own."""
     return str(getattr(code, "__module__", "")).startswith("keras.")
 
 
 def _is_mean(loss: keras.losses.Loss, call: Callable[..., Any], y_true: Any, y_pred: Any, one_number: bool) -> bool:
-    """Tells whether the loss of several examples is the mean of their losses, by a batch that is made up."""
+    """Return whether the loss of a made-up batch is the mean of the losses of its examples."""
     if one_number and loss.reduction == "sum":
         return False
     random = np.random.default_rng(0)
@@ -325,7 +330,7 @@ def _is_mean(loss: keras.losses.Loss, call: Callable[..., Any], y_true: Any, y_p
                 f"can't be tried: return one value for each example\n{error}"
             ) from error
         for mark in MARKS:
-            marked = keras.tree.map_structure(lambda each, mark=mark: _with_mark(each, mark), targets)
+            marked = keras.tree.map_structure(partial(_with_mark, mark=mark), targets)
             try:
                 same = same and _keeps_mean(call, marked, outputs)
             except CALL_ERRORS:
@@ -334,7 +339,7 @@ def _is_mean(loss: keras.losses.Loss, call: Callable[..., Any], y_true: Any, y_p
 
 
 def _keeps_mean(call: Callable[..., Any], targets: Any, outputs: Any) -> bool:
-    """Tells whether the value of a batch is the mean of those of its examples.
+    """Return whether the value of a batch is the mean of those of its examples.
 
     Raises:
         ValueError: neither is finite.
@@ -351,25 +356,25 @@ def _keeps_mean(call: Callable[..., Any], targets: Any, outputs: Any) -> bool:
 
 
 def made_up_outputs(like: Any, random: np.random.Generator) -> Any:
-    """Probabilities for `EXAMPLES` examples, in the structure, shapes and dtypes of outputs."""
-    return keras.tree.map_structure(lambda each: _filled(each, random.uniform(0.1, 0.9, _shape(each))), like)
+    """Return probabilities for `EXAMPLES` examples, in the structure, shapes and dtypes of outputs."""
+    return _made_up(like, lambda shape: random.uniform(0.1, 0.9, shape))
 
 
 def made_up_targets(like: Any, random: np.random.Generator) -> Any:
-    """Targets of 0 and 1 for `EXAMPLES` examples, in the structure, shapes and dtypes of others."""
-    return keras.tree.map_structure(lambda each: _filled(each, random.integers(0, 2, _shape(each))), like)
+    """Return targets of 0 and 1 for `EXAMPLES` examples, in the structure, shapes and dtypes of others."""
+    return _made_up(like, lambda shape: random.integers(0, 2, shape))
 
 
-def _shape(like: tf.Tensor) -> list[int]:
-    return [EXAMPLES, *(3 if size is None else size for size in like.shape[1:])]
+def _made_up(like: Any, draw: Callable[[list[int]], np.ndarray]) -> Any:
+    def tensor_like(tensor: tf.Tensor) -> tf.Tensor:
+        sizes = [3 if size is None else size for size in tensor.shape[1:]]
+        return tf.constant(draw([EXAMPLES, *sizes]), tensor.dtype)
 
-
-def _filled(like: tf.Tensor, values: np.ndarray) -> tf.Tensor:
-    return tf.constant(values, like.dtype)
+    return keras.tree.map_structure(tensor_like, like)
 
 
 def _with_mark(targets: tf.Tensor, mark: float) -> tf.Tensor:
-    """Every second target of the later examples replaced, so that examples differ in how many they keep."""
+    """Replace every second target of the later examples, so that examples differ in how many they keep."""
     flat = targets.numpy().reshape(EXAMPLES, -1)
     flat[EXAMPLES // 2 :, ::2] = mark
     return tf.constant(flat.reshape(targets.shape), targets.dtype)
@@ -395,7 +400,7 @@ class Pass:
     changed: bool
 
     def open_values(self, known: LossTerms) -> list[float]:
-        """The values of the terms that are not known yet; those that are not finite tell nothing."""
+        """Return the finite values of the terms that are not known yet."""
         pairs = zip((self.total, *self.of_layers), (known.total, *known.of_layers), strict=True)
         return [value for value, kind in pairs if kind is None and np.isfinite(value)]
 
@@ -418,12 +423,12 @@ class LossTrial:
 
     def __init__(self, model: keras.Model, batch: Any, most: int, share: LossShare) -> None:
         self._model, self._batch, self._most, self._share = model, batch, max(2, most), share
-        self._examples = int(batch_size(batch))
+        self._examples = int(count_examples(batch))
         own_dtypes = {layer.compute_dtype for layer in model._flatten_layers()}
         self._tolerance = TOLERANCE_OF_16_BITS if own_dtypes & HALF else TOLERANCE
 
-    def terms(self, known: LossTerms | None) -> LossTerms:
-        """The terms of the loss, tried with one group of the batch after another until all of them are known.
+    def find_terms(self, known: LossTerms | None) -> LossTerms:
+        """Return the terms of the loss. One group of the batch after another is tried until all of them are known.
 
         Args:
             known: of an earlier batch, in which some terms were 0. The others stay what they are.
@@ -437,12 +442,12 @@ class LossTrial:
         """
         for start in range(0, self._examples, self._most):
             if known is None or not known.settled:
-                known = self._terms_in(range(start, min(start + self._most, self._examples)), known)
+                known = self._find_in_group(range(start, min(start + self._most, self._examples)), known)
         assert known is not None, "a batch has examples"
         return known
 
-    def _terms_in(self, examples: range, known: LossTerms | None) -> LossTerms:
-        """The terms after some more examples, which fit into one pass."""
+    def _find_in_group(self, examples: range, known: LossTerms | None) -> LossTerms:
+        """Return the terms after some more examples, which fit into one pass."""
         trained = self._pass(examples, training=True)
         if known is None:  # Keras's own losses are what their reduction says
             total = None if has_own_loss(self._model) else self._share.kinds()[0]
@@ -453,13 +458,13 @@ class LossTrial:
         training = not trained.changed and self._pass(examples, training=True) == trained
         for example in examples:
             if any(trained.open_values(known)):
-                known = self._terms_by(example, known, training)
+                known = self._find_by_example(example, known, training)
         if any(trained.open_values(known)):
             raise ValueError(self._in_training_only())
         return known
 
-    def _terms_by(self, example: int, known: LossTerms, training: bool) -> LossTerms:
-        """The terms after the six batches, if one that is not known is not 0 in them."""
+    def _find_by_example(self, example: int, known: LossTerms, training: bool) -> LossTerms:
+        """Return the terms after the six batches, if one that is not known is not 0 in them."""
         half = self._most // 2
         first, second = [example] * half, [(example + place) % self._examples for place in range(1, half + 1)]
         both = self._pass([*first, *second], training)
@@ -468,15 +473,15 @@ class LossTrial:
         if not any(both.open_values(known)):
             return known
         others = ([*second, *first], [*first, *first], [*second, *second], first, second)
-        passes = [both, *(self._pass(each, training) for each in others)]
+        passes = [both, *(self._pass(batch, training) for batch in others)]
         loosely = both.changed  # random draws, which differ between batches of two sizes
-        of_layers = zip(*(each.of_layers for each in passes), strict=True)
+        of_layers = zip(*(trial.of_layers for trial in passes), strict=True)
         kinds = tuple(
             kind or self._kind(f"add_loss, call {place + 1} in {self._model.name},", np.array(values), loosely)
             for place, (kind, values) in enumerate(zip(known.of_layers, of_layers, strict=True))
         )
         name = f"compute_loss of {self._model.name}" if self._share.is_own else f"the loss of {self._model.name}"
-        totals, shares = np.array([(each.total, each.share) for each in passes]).T
+        totals, shares = np.array([(trial.total, trial.share) for trial in passes]).T
         return LossTerms(known.total or self._kind(name, totals, loosely, shares, self._share.kinds()), kinds)
 
     def _in_training_only(self) -> str:
@@ -494,10 +499,10 @@ class LossTrial:
         metrics = [(variable, tf.zeros(variable.shape, variable.dtype)) for variable in model.metrics_variables]
         with StatelessCall([*weights, *metrics]) as call:
             y_pred = call_in_mode(model, x, training=training)
-            with self._share.watched() as calls:
-                total = self._share.without_layers(x, y, y_pred, sample_weight)
+            with self._share.record_calls() as calls:
+                total = self._share.loss_without_layers(x, y, y_pred, sample_weight)
             share = self._share.of(tf.ones(()), y_pred, sample_weight, calls)
-            of_layers = [float(each) for each in losses_of_layers(model)]
+            of_layers = [float(loss) for loss in losses_of_layers(model)]
         changed = call.assignments.keys() - {id(variable) for variable in model.metrics_variables}
         return Pass(float(total), float(share), of_layers, bool(changed))
 
@@ -509,7 +514,7 @@ class LossTrial:
         shares: np.ndarray | float = 1.0,
         kinds: Sequence[str] = ("mean", "sum"),
     ) -> str | None:
-        """One of `kinds`; None if the values don't tell, as all are 0 or none is finite.
+        """Return one of `kinds`, or None if the values don't tell, as all are 0 or none is finite.
 
         Args:
             loosely: a group alone may differ by a quarter.

@@ -114,6 +114,13 @@ class SignedRoot(keras.optimizers.Optimizer):
         self.assign_sub(variable, step * keras.ops.cast(learning_rate, variable.dtype))
 
 
+class Hasty(keras.optimizers.SGD):
+    """Updates ten times as far, in the method that Keras's step calls."""
+
+    def apply_gradients(self, grads_and_vars: Any) -> Any:
+        return super().apply_gradients([(10.0 * gradient, variable) for gradient, variable in grads_and_vars])
+
+
 def cosine() -> keras.optimizers.schedules.LearningRateSchedule:
     return keras.optimizers.schedules.CosineDecay(1e-2, 2 * UPDATES)
 

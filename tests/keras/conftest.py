@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import keras
 import pytest
+import tensorflow as tf
+
+from tests.keras.gradients import AS_WRITTEN
 
 
 @pytest.fixture
@@ -16,6 +19,22 @@ def float64() -> Iterator[None]:
     yield
     keras.config.set_floatx("float32")
     keras.config.set_dtype_policy("float32")
+
+
+@pytest.fixture
+def policy() -> Iterator[Callable[[str], None]]:
+    """A function that sets Keras's dtype policy for one test."""
+    yield keras.config.set_dtype_policy
+    keras.config.set_dtype_policy("float32")
+
+
+@pytest.fixture
+def seeded() -> Iterator[None]:
+    """A seed before the test, and Keras's and the graph optimizer's settings as ever after it."""
+    keras.utils.set_random_seed(1)
+    yield
+    keras.config.set_dtype_policy("float32")
+    tf.config.optimizer.set_experimental_options(dict.fromkeys(AS_WRITTEN, True))
 
 
 @pytest.fixture

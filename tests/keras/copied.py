@@ -148,7 +148,7 @@ def updated(model: keras.Model) -> dict[str, Any]:
 
 
 def write(folder: Path) -> None:
-    """Writes each model as it is compiled and, but for that which is not built, after an update, and its next one."""
+    """Write each model as it is compiled and, but for that which is not built, after an update, and its next one."""
     for build in MODELS:
         keras.utils.set_random_seed(0)
         model = build()

@@ -1,4 +1,4 @@
-"""What tests of accumtrain.fit share: data, pairs of models, and a short call of fit."""
+"""Data, pairs of models and a short call of fit for the tests of accumtrain.fit."""
 
 from __future__ import annotations
 

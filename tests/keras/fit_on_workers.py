@@ -1,4 +1,4 @@
-"""What `fit` on several workers is beside the updates that matrix.py compares. One of the workers, by TF_CONFIG.
+"""`fit` on several workers, beside the updates that matrix.py compares. One of the workers, by TF_CONFIG.
 
 Prints a JSON object.
 """
@@ -31,7 +31,7 @@ def model_with(optimizer: keras.optimizers.Optimizer) -> keras.Model:
 
 
 def fit(model: keras.Model, batch: int, first: int = 0, end: int = 48) -> dict[str, Any]:
-    """Trains on examples `first` to `end`. Returns the metrics of the epoch."""
+    """Train on examples `first` to `end`. Return the metrics of the epoch."""
     history = model.fit(X[first:end], Y[first:end], batch_size=batch, shuffle=False, verbose=0).history
     return {name: values[0] for name, values in history.items()}
 

@@ -19,8 +19,10 @@ import tensorflow as tf
 
 from accumtrain.keras import Accumulate, MultiWorkerMirroredStrategy, accumulate
 from tests.keras.cases import CASES, EXAMPLES, OPTIMIZERS, Case
+from tests.keras.programs import mirrored
 
 Weights = list[np.ndarray]
+FLOAT64 = 1e-12  # of the distance the weights have gone
 
 
 def data_of(case: Case, updates: int, dtype: str) -> tuple[np.ndarray, Any]:
@@ -76,6 +78,10 @@ def norm(first: Weights, second: Weights) -> float:
     return float(np.sqrt(sum(squares)))
 
 
+def beyond(found: dict[str, float], bound: float = FLOAT64) -> dict[str, float]:
+    return {case: apart for case, apart in found.items() if not apart <= bound}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--models", nargs="+", choices=list(CASES), default=list(CASES))
@@ -92,9 +98,7 @@ def main() -> None:
     if "TF_CONFIG" in os.environ:
         strategy = MultiWorkerMirroredStrategy()
     elif wanted.replicas > 1:
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * wanted.replicas)
-        strategy = tf.distribute.MirroredStrategy([f"CPU:{number}" for number in range(wanted.replicas)])
+        strategy = mirrored(wanted.replicas)
     if wanted.policy == "float64":
         keras.config.set_floatx("float64")
 
@@ -113,14 +117,11 @@ def main() -> None:
                 for door in wanted.doors:
                     with strategy.scope():
                         optimizer = OPTIMIZERS[kind]()
+                        model, batch = built(case, wanted.policy), EXAMPLES
                         if door == "Accumulate":
-                            model, optimizer, batch = (
-                                built(case, wanted.policy),
-                                Accumulate(optimizer, steps),
-                                EXAMPLES // steps,
-                            )
+                            optimizer, batch = Accumulate(optimizer, steps), EXAMPLES // steps
                         else:
-                            model, batch = accumulate(built(case, wanted.policy), steps), EXAMPLES
+                            accumulate(model, steps)
                         if batch % strategy.num_replicas_in_sync:
                             continue  # a replica would have no example
                         weights = train(model, optimizer, case, data, batch, wanted.jit)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import warnings
-from pathlib import Path
+from contextlib import nullcontext
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-import accumtrain
-from accumtrain.keras import Accumulate, Adafactor
+from accumtrain.keras import Accumulate, Adafactor, optimizers
+from tests.keras.programs import assert_a_fresh_process_continues
 
-ROOT = Path(accumtrain.__file__).parents[1]
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 DRAW = np.random.default_rng(0)
 X = DRAW.normal(size=(48, 6)).astype(np.float32)
@@ -40,13 +37,6 @@ def fit(model: keras.Model, count: int, batch: int = 4, start: int = 0) -> keras
 def assert_equal(first: list[np.ndarray], second: list[np.ndarray], rtol: float = 1e-6) -> None:
     for a, b in zip(first, second, strict=True):
         np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-7)
-
-
-@pytest.fixture
-def policy():
-    before = keras.config.dtype_policy()
-    yield keras.config.set_dtype_policy
-    keras.config.set_dtype_policy(before)
 
 
 def test_weights_stay_until_the_window_is_full():
@@ -113,13 +103,6 @@ def test_variables_are_spared_from_weight_decay_as_by_the_optimizer():
     np.testing.assert_allclose([variable.numpy() for variable in variables], [[0.95, 0.95], [1.0, 1.0]], rtol=1e-6)
 
 
-def test_a_callback_can_set_the_rate():
-    model = model_with(Accumulate(keras.optimizers.SGD(1.0), 4))
-    schedule = keras.callbacks.LearningRateScheduler(lambda epoch: 0.5**epoch)
-    model.fit(X, Y, batch_size=4, epochs=3, callbacks=[schedule], verbose=0)
-    assert float(model.optimizer.learning_rate) == 0.25
-
-
 def test_averages_and_constraints_act_once_per_update():
     def build(optimizer: keras.optimizers.Optimizer) -> keras.Model:
         keras.utils.set_random_seed(3)
@@ -148,16 +131,11 @@ def test_an_embedding_adds_only_its_rows():
     assert set(np.flatnonzero(rows)) == set(words[:4].ravel())
 
 
-def test_eager_is_the_same():
-    eager = fit(model_with(Accumulate(keras.optimizers.Adam(1e-2), 3), run_eagerly=True), 48)
+@pytest.mark.parametrize("arguments", [{"run_eagerly": True}, {"steps_per_execution": 5}], ids=str)
+def test_eager_steps_and_several_in_one_call_are_the_same(arguments):
+    other = fit(model_with(Accumulate(keras.optimizers.Adam(1e-2), 3), **arguments), 48)
     graph = fit(model_with(Accumulate(keras.optimizers.Adam(1e-2), 3)), 48)
-    assert_equal(eager.get_weights(), graph.get_weights(), rtol=1e-5)
-
-
-def test_several_steps_in_one_call_are_the_same():
-    several = fit(model_with(Accumulate(keras.optimizers.Adam(1e-2), 3), steps_per_execution=5), 48)
-    one = fit(model_with(Accumulate(keras.optimizers.Adam(1e-2), 3)), 48)
-    assert_equal(several.get_weights(), one.get_weights(), rtol=1e-5)
+    assert_equal(other.get_weights(), graph.get_weights(), rtol=1e-5)
 
 
 @pytest.mark.parametrize("wrapped", [True, False], ids=["LossScaleOptimizer", "policy"])
@@ -212,27 +190,12 @@ def test_adaptive_clipping_bounds_each_unit(factor):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*micro-batches of a window wait")
 @pytest.mark.parametrize("open_window", [True, False])
 def test_a_saved_model_goes_on_in_a_fresh_process(tmp_path, open_window):
     first = 24 if open_window else 32
-    model = model_with(Accumulate(keras.optimizers.AdamW(1e-2), 4, at_end="keep"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        fit(model, first)
-    model.save(tmp_path / "model.keras")
-    fit(model, 48 - first, start=first)
-    np.savez(tmp_path / "data.npz", x=X[first:], y=Y[first:])
-    script = (
-        "import numpy as np, keras, accumtrain.keras\n"
-        "model = keras.saving.load_model('model.keras')\n"
-        "data = np.load('data.npz')\n"
-        "model.fit(data['x'], data['y'], batch_size=4, shuffle=False, verbose=0)\n"
-        "np.savez('weights.npz', *model.get_weights())\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, check=True, capture_output=True)
-    with np.load(tmp_path / "weights.npz") as loaded:
-        assert_equal(list(loaded.values()), model.get_weights(), rtol=0)
+    model = fit(model_with(Accumulate(keras.optimizers.AdamW(1e-2), 4)), first)
+    assert_a_fresh_process_continues(model, X[first:], Y[first:], tmp_path)
 
 
 def test_training_that_was_killed_goes_on_with_its_window(tmp_path):
@@ -373,7 +336,6 @@ def test_adafactor_of_plain_variables_is_that_of_keras_variables():
         ((keras.optimizers.SGD(), 2, "median"), "reduction='median' is not one of mean, sum"),
         ((Accumulate(keras.optimizers.SGD(), 2), 2), "accumulates already"),
         ((keras.optimizers.SGD(gradient_accumulation_steps=2), 2), "accumulates already"),
-        ((scaled(keras.optimizers.SGD(gradient_accumulation_steps=2)), 2), "accumulates already"),
         ((scaled(Accumulate(keras.optimizers.SGD(), 2)), 2), "accumulates already"),
         ((3, 2), "Could not interpret optimizer"),
     ],
@@ -406,3 +368,75 @@ def test_gradients_of_nothing_are_refused():
     variable = keras.Variable([1.0])
     with pytest.raises(ValueError, match="no variable has a gradient"):
         optimizer.apply([None], [variable])
+
+
+# --- the warning where a number that depends on the examples divides the loss -----------------------------------------
+
+
+WORDS = DRAW.integers(1, 9, (16, 5)) * (np.arange(5) < DRAW.integers(1, 6, (16, 1)))
+VECTORS, KINDS = DRAW.normal(size=(16, 5, 6)).astype(np.float32), DRAW.integers(0, 3, (16, 5))
+WEIGHTS = DRAW.uniform(0.1, 2.0, (16, 5)).astype(np.float32)
+
+
+def words() -> keras.Model:
+    embedding = keras.layers.Embedding(9, 4, mask_zero=True)
+    return keras.Sequential([keras.Input((5,), dtype="int32"), embedding, keras.layers.Dense(3)])
+
+
+def attention() -> keras.Model:
+    """Softmax, layer normalisation and a mean over time divide, but not the loss."""
+    inputs = keras.Input((5, 6))
+    hidden = keras.layers.LayerNormalization()(keras.layers.MultiHeadAttention(2, 4)(inputs, inputs))
+    return keras.Model(inputs, keras.layers.Dense(3, kernel_regularizer="l2")(hidden))
+
+
+DIVISORS: dict[str, tuple[Any, Any, dict[str, Any], Any, bool]] = {  # the last: it warns
+    "a mask": (words, WORDS, {}, None, True),
+    "ignore_class": (attention, VECTORS, {"ignore_class": 0}, None, True),
+    "weights that divide": (attention, VECTORS, {"reduction": "mean_with_sample_weight"}, WEIGHTS, True),
+    "weights": (attention, VECTORS, {}, WEIGHTS, False),
+    "a sum over a mask": (words, WORDS, {"reduction": "sum"}, None, False),
+}
+
+
+def train(build: Any, x: Any, weights: Any = None, reduction: str = "mean", **options: Any) -> None:
+    keras.utils.set_random_seed(1)
+    model, loss = build(), keras.losses.SparseCategoricalCrossentropy(from_logits=True, **options)
+    model.compile(Accumulate("sgd", 4, reduction), loss, jit_compile=False)
+    model.fit(x, KINDS, sample_weight=weights, batch_size=4, shuffle=False, verbose=0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("a mask", "weights") else pytest.param(name, marks=pytest.mark.slow) for name in DIVISORS],
+)
+def test_the_warning(name):
+    build, x, options, weights, is_warned = DIVISORS[name]
+    message = "counts each micro-batch alike.*use accumtrain.keras.accumulate"
+    with pytest.warns(UserWarning, match=message) if is_warned else nullcontext():
+        train(build, x, weights, **options)
+
+
+def test_the_update_of_a_sum_needs_no_warning():
+    train(words, WORDS, reduction="sum")
+
+
+# --- optimizers of Keras with `steps` ---------------------------------------------------------------------------------
+
+
+def test_an_optimizer_of_keras_has_steps():
+    optimizer = optimizers.AdamW(1e-3, weight_decay=0.1, steps=8)
+    assert isinstance(optimizer, Accumulate)
+    assert isinstance(optimizer.inner_optimizer, keras.optimizers.AdamW)
+    assert (optimizer.steps, optimizer.weight_decay) == (8, 0.1)
+
+
+@pytest.mark.parametrize("name", ["Adamm", "schedules", "get"])
+def test_other_names_are_refused(name):
+    with pytest.raises(AttributeError, match=f"no optimizer {name}"):
+        getattr(optimizers, name)
+
+
+def test_steps_are_needed():
+    with pytest.raises(TypeError, match="steps"):
+        optimizers.SGD(0.1)

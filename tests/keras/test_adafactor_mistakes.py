@@ -1,4 +1,4 @@
-"""What `keras.Adafactor` refuses, and by the same rules the class of the library."""
+"""Mistakes that `keras.Adafactor` refuses, and by the same rules the class of the library."""
 
 import keras
 import numpy as np

@@ -28,21 +28,21 @@ def model_of(*layers: keras.layers.Layer) -> keras.Model:
 
 @pytest.fixture
 def probes(monkeypatch):
-    """Puts made-up probes in the place of real ones: 20 MB and 2 MB for each example. Returns what they were asked."""
-    asked: list[tuple[int, int]] = []
+    """Put made-up probes of 20 MB and 2 MB an example in the place of real ones. Return the list of their calls."""
+    calls: list[tuple[int, int]] = []
 
     class MadeUp:
         def __init__(self, model: keras.Model, batch: Any, folder: Path) -> None:
             assert {len(array) for array in batch} == {100}
 
         def __call__(self, steps: int, micro_batch: int, memory_limit_mb: float | None) -> StepTrial:
-            asked.append((steps, micro_batch))
+            calls.append((steps, micro_batch))
             used = (20 + 2 * micro_batch) * MB
             fits = memory_limit_mb is None or used <= memory_limit_mb * MB
             return StepTrial(steps, micro_batch, fits, used, 10 * used) if fits else StepTrial(steps, micro_batch, fits)
 
     monkeypatch.setattr(auto_steps, "StepProbe", MadeUp)
-    return asked
+    return calls
 
 
 @pytest.mark.parametrize(("limit", "steps"), [(22, 100), (71, 4), (88, 3), (89, 3), (219, 2), (220, 1), (1000, 1)])

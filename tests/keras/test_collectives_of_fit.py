@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-import accumtrain
+from tests.keras.programs import run_python
 
-ROOT = Path(accumtrain.__file__).parents[1]
 SCRIPT = """
 import sys
 
 import keras
 import numpy as np
-import tensorflow as tf
 from tensorflow.python.distribute import cross_device_ops
 
 from accumtrain.keras import Accumulate, accumulate
+from tests.keras.programs import mirrored
 
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+strategy = mirrored()
 reduced = []
 for name in ("reduce", "batch_reduce"):
     plain = getattr(cross_device_ops.CrossDeviceOps, name)
@@ -49,9 +41,5 @@ print([size for size in reduced if size > 1], model.count_params())
 
 @pytest.mark.parametrize("door", [pytest.param("Accumulate", marks=pytest.mark.slow), "accumulate"])
 def test_one_reduce_per_update(door):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", SCRIPT, door]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
     # Keras reduces 8 x 6 inputs and 8 x 3 targets when it builds the model; the update reduces all weights at once
-    assert done.stdout.splitlines()[-1] == "[48, 24, 83] 83"
+    assert run_python("-c", SCRIPT, door).splitlines()[-1] == "[48, 24, 83] 83"

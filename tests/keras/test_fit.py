@@ -13,16 +13,15 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.data.pipeline import train_batches
-from accumtrain.errors import ConfigError
 from accumtrain.keras.examples import take_data
-from tests.keras.cases import CASES, EXAMPLES, OPTIMIZERS, UPDATES, mlp
+from tests.keras.cases import CASES, EXAMPLES, OPTIMIZERS, UPDATES, Hasty, mlp
 from tests.keras.fit_cases import CROSS_ENTROPY, SIZE, compiled, data_of, pair, run
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 def train_in_keras(model: keras.Model, data: Any, validation_data: Any, updates: int) -> None:
-    """Makes the updates of `fit` by a GradientTape, with the whole batches."""
+    """Make the updates of `fit` by a GradientTape, with the whole batches."""
     given = take_data(model, data, validation_data, 0.5)
     stream = iter(train_batches(given, batch=EXAMPLES, first=0, seed=0))
     for _ in range(updates):
@@ -50,7 +49,7 @@ def distance(model: keras.Model, other: keras.Model, start: list[np.ndarray]) ->
 
 
 def evaluated(model: keras.Model, data: Any) -> dict[str, float]:
-    """What Keras measures on (x, y, sample_weight)."""
+    """Return what Keras measures on (x, y, sample_weight)."""
     x, y, weight = data
     return model.evaluate(x, y, sample_weight=weight, batch_size=SIZE, verbose=0, return_dict=True)
 
@@ -99,13 +98,6 @@ def test_losses_of_weights_and_layers_and_example_weights(memory: str, float64: 
     assert summary["val"]["loss"] == pytest.approx(evaluated(plain, data)["loss"], rel=1e-6)
 
 
-class Hasty(keras.optimizers.SGD):
-    """Ten times the gradient, in the method that Keras's fit calls."""
-
-    def apply_gradients(self, grads_and_vars: Any) -> Any:
-        return super().apply_gradients([(gradient * 10.0, variable) for gradient, variable in grads_and_vars])
-
-
 def two_heads() -> keras.Model:
     """The first output has integers, and the second no loss."""
     inputs = keras.Input((6,))
@@ -147,18 +139,9 @@ def test_updates_of_unusual_models(build: Any, loss: Any, optimizer: Any, float6
     assert distance(ours, plain, start) < 1e-12
 
 
-def reused() -> keras.Model:
-    """One activation in every place."""
-    squash = keras.layers.Activation("tanh")
-    inputs = x = keras.Input((64,))
-    for _ in range(4):
-        x = squash(keras.layers.Dense(64)(x))
-    return keras.Model(inputs, squash(keras.layers.Dense(4)(x)))
-
-
 @pytest.mark.slow
 def test_recomputation_of_layers_that_are_called_elsewhere() -> None:
-    """In another model before; but not twice in this one."""
+    """In another model before; layers that are called twice in this one are refused (test_small_models.py)."""
 
     def build() -> keras.Model:
         squash = [keras.layers.Activation("tanh") for _ in range(4)]
@@ -176,18 +159,19 @@ def test_recomputation_of_layers_that_are_called_elsewhere() -> None:
     run(ours, data, memory="recompute", run_name="recomputed")
     run(stored, data, run_name="stored")
     np.testing.assert_allclose(ours.predict(data[0], verbose=0), stored.predict(data[0], verbose=0), atol=1e-5)
-    with pytest.raises(ConfigError, match="can't be cut into segments"):
-        run(compiled(reused, loss="mse"), data, memory="recompute", run_name="twice")
 
 
-def test_lists_of_inputs_and_targets() -> None:
-    left, right = keras.Input((6,)), keras.Input((6,))
-    hidden = keras.layers.Concatenate()([left, right])
-    model = keras.Model([left, right], [keras.layers.Dense(4)(hidden), keras.layers.Dense(1)(hidden)], name="lists")
+def test_inputs_by_name_and_a_list_of_targets() -> None:
+    left, right = keras.Input((6,), name="left"), keras.Input((7,), dtype="int32", name="right")
+    embedded = keras.layers.Flatten()(keras.layers.Embedding(20, 3)(right))
+    hidden = keras.layers.Concatenate()([left, embedded])
+    outputs = [keras.layers.Dense(4)(hidden), keras.layers.Dense(1)(hidden)]
+    model = keras.Model({"left": left, "right": right}, outputs, name="several")
     model.compile("adam", [CROSS_ENTROPY, "mse"])
-    x, y = data_of(CASES["mlp"])
-    summary = run(model, ([x, x], [y, x[:, :1]]))
-    expected = model.evaluate([x, x], [y, x[:, :1]], batch_size=SIZE, verbose=0, return_dict=True)
+    vectors, y = data_of(CASES["mlp"])
+    data = {"left": vectors, "right": data_of(CASES["lstm"])[0]}, [y, vectors[:, :1]]
+    summary = run(model, data)
+    expected = model.evaluate(*data, batch_size=SIZE, verbose=0, return_dict=True)
     assert summary["val"]["loss"] == pytest.approx(expected["loss"], rel=1e-5)
 
 
@@ -212,7 +196,7 @@ def test_a_limit_of_the_users_own_starts_no_probe(monkeypatch) -> None:
     assert run(model, data_of(CASES["mlp"]), run_name="limited")["status"] == "completed"
 
 
-def test_numbers_of_numpy_are_those_of_python() -> None:
+def test_numbers_and_paths_of_other_libraries(tmp_path: Path) -> None:
     def build(number: Callable[[float], Any]) -> keras.Model:
         keras.utils.set_random_seed(1)
         model = mlp()
@@ -220,9 +204,14 @@ def test_numbers_of_numpy_are_those_of_python() -> None:
         model.compile(keras.optimizers.AdamW(schedule, weight_decay=number(0.1)), CROSS_ENTROPY)
         return model
 
+    def given(whole: Any, share: Any) -> dict[str, Any]:
+        numbers = {"batch_size": whole(32), "steps": whole(2), "epochs": share(1.0), "seed": whole(3)}
+        return {**numbers, "settings": {"checkpoint.every": whole(3)}}
+
     ours, plain = build(np.float64), build(float)
-    run(ours, data_of(CASES["mlp"]), run_name="numpy", settings={"checkpoint.every": np.int64(3)})
-    run(plain, data_of(CASES["mlp"]), run_name="python", settings={"checkpoint.every": 3})
+    run(ours, data_of(CASES["mlp"]), run_name="numpy", run_dir=tmp_path / "path", **given(np.int64, np.float32))
+    run(plain, data_of(CASES["mlp"]), run_name="python", **given(int, float))
+    assert (tmp_path / "path" / "numpy" / "summary.json").exists()
     for a, b in zip(ours.get_weights(), plain.get_weights(), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5)  # Keras computes the rate of NumPy's numbers in float64
 
@@ -252,26 +241,22 @@ class Net(keras.Model):
         return self.head(self.hidden(inputs))
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_mixed_precision_of_a_subclass(policy: str) -> None:
-    keras.config.set_dtype_policy(policy)
-    try:
-        scaled = keras.optimizers.LossScaleOptimizer
-        optimizers = {
-            "mixed_bfloat16": lambda: keras.optimizers.Adam(1e-2),
-            "mixed_float16": lambda: scaled(keras.optimizers.Adam(1e-2), initial_scale=64.0),
-        }
-        ours, plain = pair(Net, optimizer=optimizers[policy], loss=CROSS_ENTROPY)
-        data = data_of(CASES["mlp"])
-        for model in (ours, plain):
-            model(data[0][:1])
-        start = [variable.numpy() for variable in plain.variables]
-        summary = run(ours, data, run_name=policy)
-        train_in_keras(plain, data, data, UPDATES)
-    finally:
-        keras.config.set_dtype_policy("float32")
-    config = (Path("runs") / policy / "config.yaml").read_text()
-    assert f"precision: {policy.removeprefix('mixed_')}" in config
+@pytest.mark.parametrize("name", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision_of_a_subclass(name: str, policy: Callable[[str], None]) -> None:
+    def optimizer() -> keras.optimizers.Optimizer:
+        adam = keras.optimizers.Adam(1e-2)
+        return keras.optimizers.LossScaleOptimizer(adam, initial_scale=64.0) if name == "mixed_float16" else adam
+
+    policy(name)
+    ours, plain = pair(Net, optimizer=optimizer, loss=CROSS_ENTROPY)
+    data = data_of(CASES["mlp"])
+    for model in (ours, plain):
+        model(data[0][:1])
+    start = [variable.numpy() for variable in plain.variables]
+    summary = run(ours, data, run_name=name)
+    train_in_keras(plain, data, data, UPDATES)
+    config = (Path("runs") / name / "config.yaml").read_text()
+    assert f"precision: {name.removeprefix('mixed_')}" in config
     assert distance(ours, plain, start) < 0.02
     assert summary["step"] == UPDATES
 

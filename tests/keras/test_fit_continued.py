@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import keras
@@ -11,8 +16,9 @@ import tensorflow as tf
 
 import accumtrain
 from accumtrain.errors import CheckpointError, ConfigError, DataError, Preempted
-from tests.keras.cases import CASES, OPTIMIZERS, UPDATES, mlp, vectors
-from tests.keras.fit_cases import CROSS_ENTROPY, SIZE, Numbers, compiled, data_of, pair, run
+from tests.keras.cases import CASES, OPTIMIZERS, UPDATES, mlp
+from tests.keras.fit_cases import CROSS_ENTROPY, Numbers, compiled, data_of, pair, run
+from tests.keras.programs import ENVIRONMENT
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
@@ -83,6 +89,55 @@ def test_another_model_optimizer_or_data_does_not_continue_the_run() -> None:
         run(model, (data[0] + 1, data[1]), run_name="mine")
 
 
+# --- a program that gets a SIGTERM, and is started again ----------------------------------------------------------
+
+
+PROGRAM = """
+import sys
+import keras, numpy as np
+import accumtrain
+from accumtrain.errors import Preempted
+
+keras.utils.set_random_seed(0)
+model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)], name="net")
+model.compile("adam", "mse")
+x = np.random.default_rng(0).normal(size=(64, 6))
+settings = {"train.steps": int(sys.argv[2]), "log.every": 1, "checkpoint.every": 1000000, "eval.every": 1000000}
+try:
+    accumtrain.fit(model, (x, x[:, :1]), batch_size=16, steps=2, run_name=sys.argv[1], settings=settings)
+except Preempted as stop:
+    sys.exit(stop.exit_code)
+np.savez(sys.argv[1], *model.get_weights())
+"""
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", PROGRAM, *arguments]
+    return subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+@pytest.mark.slow
+def test_a_stopped_program_continues_with_the_same_bits(tmp_path: Path) -> None:
+    metrics = tmp_path / "runs" / "stopped" / "metrics.jsonl"
+    stopped = start(tmp_path, "stopped", "1000000")
+    try:
+        while not (metrics.exists() and metrics.read_text().count("\n") > 3) and stopped.poll() is None:
+            time.sleep(0.05)
+        stopped.send_signal(signal.SIGTERM)
+        _, errors = stopped.communicate(timeout=120)
+    finally:
+        stopped.kill()
+    assert stopped.returncode == 75, errors.decode()[-2000:]
+    done = json.loads((tmp_path / "runs" / "stopped" / "summary.json").read_text())["step"]
+    for name in ("stopped", "whole"):
+        with start(tmp_path, name, str(done + 5)) as again:
+            _, errors = again.communicate(timeout=120)
+        assert again.returncode == 0, errors.decode()[-2000:]
+    parts, whole = (np.load(tmp_path / f"{name}.npz") for name in ("stopped", "whole"))
+    assert whole.files == parts.files
+    assert all(np.array_equal(whole[name], parts[name]) for name in whole.files)
+
+
 # --- verify -------------------------------------------------------------------------------------------------------
 
 
@@ -118,18 +173,6 @@ def test_data_sets_and_splits() -> None:
     assert summary["val"]["loss"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_several_inputs() -> None:
-    left, right = keras.Input((6,), name="left"), keras.Input((7,), dtype="int32", name="right")
-    embedded = keras.layers.Flatten()(keras.layers.Embedding(20, 3)(right))
-    model = keras.Model(
-        {"left": left, "right": right}, keras.layers.Dense(4)(keras.layers.Concatenate()([left, embedded]))
-    )
-    model.compile("adam", CROSS_ENTROPY)
-    draw = np.random.default_rng(0)
-    x = {"left": vectors(draw, SIZE), "right": draw.integers(0, 20, (SIZE, 7))}
-    assert run(model, (x, draw.integers(0, 4, SIZE)), run_name="two")["step"] == UPDATES
-
-
 def test_text() -> None:
     """Given as an array and as a data set."""
     words = keras.layers.TextVectorization(output_sequence_length=4, vocabulary=["a", "b", "c"])
@@ -139,13 +182,6 @@ def test_text() -> None:
         model = keras.Sequential([keras.Input((), dtype="string"), *embedded])
         model.compile("adam", CROSS_ENTROPY)
         assert run(model, data, run_name=model.name)["step"] == UPDATES
-
-
-def test_numbers_and_paths_of_other_libraries(tmp_path: Path) -> None:
-    data = data_of(CASES["mlp"])
-    numbers = {"batch_size": np.int64(32), "steps": np.int32(2), "epochs": np.float32(1.0), "seed": np.uint8(3)}
-    run(compiled(), data, run_name="numpy", run_dir=tmp_path / "of_numpy", **numbers)
-    assert (tmp_path / "of_numpy" / "numpy" / "summary.json").exists()
 
 
 def test_moving_statistics_with_a_momentum_of_one_stay() -> None:

@@ -1,17 +1,14 @@
 """Adafactor as a Keras optimizer: the rule itself, and everywhere Keras takes an optimizer."""
 
-import os
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import accumtrain.optim.adafactor
-from accumtrain.keras import Accumulate, Adafactor
+from accumtrain.keras import Adafactor
 from accumtrain.optim.config import ADAFACTOR_PRESETS
+from tests.keras.programs import assert_a_fresh_process_continues, run_python
 
 SHAPES = [(5,), (6, 4), (6, 4, 5), (3, 5, 2, 4)]
 DRAW = np.random.default_rng(0)
@@ -163,14 +160,10 @@ def test_weight_decay_is_that_of_keras_with_the_factor_rate():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wrap", ["accumulate", "gradient_accumulation_steps"])
 @pytest.mark.parametrize("rate", [None, 1e-2])
-def test_accumulated_micro_batches_make_the_updates_of_the_whole(wrap, rate):
-    if wrap == "accumulate":
-        optimizer = Accumulate(Adafactor(rate, weight_decay=0.1), 4)
-    else:
-        optimizer = Adafactor(rate, weight_decay=0.1, gradient_accumulation_steps=4)
-    made, whole = model(optimizer), model(Adafactor(rate, weight_decay=0.1))
+def test_micro_batches_that_keras_accumulates_make_the_updates_of_the_whole(rate):
+    made = model(Adafactor(rate, weight_decay=0.1, gradient_accumulation_steps=4))
+    whole = model(Adafactor(rate, weight_decay=0.1))
     made.fit(DIGITS, LABELS, batch_size=8, epochs=3, shuffle=False, verbose=0)
     whole.fit(DIGITS, LABELS, batch_size=32, epochs=3, shuffle=False, verbose=0)
     assert_near(made.get_weights(), whole.get_weights(), rtol=1e-4)
@@ -194,14 +187,13 @@ def test_an_embedding_under_a_loss_scale():
 
 
 MIRRORED = """
-import keras, tensorflow as tf
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+from tests.keras.programs import mirrored
+strategy = mirrored()
 from accumtrain.keras import Accumulate, Adafactor
 from tests.keras.test_keras_adafactor import DIGITS, LABELS, assert_near, fitted, model
 for wrap in (lambda inner: inner, lambda inner: Accumulate(inner, 2)):
     make = lambda: wrap(Adafactor(momentum=0.9, weight_decay=0.1, weight_decay_factor="step_size"))
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    with strategy.scope():
         made = model(make())
     made.fit(DIGITS, LABELS, batch_size=8, epochs=2, shuffle=False, verbose=0)
     assert_near(made.get_weights(), fitted(make()), rtol=1e-4)
@@ -213,11 +205,7 @@ for wrap in (lambda inner: inner, lambda inner: Accumulate(inner, 2)):
 
 @pytest.mark.slow
 def test_two_replicas_make_the_updates_of_one():
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", MIRRORED], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_python("-c", MIRRORED)
 
 
 @pytest.mark.parametrize(
@@ -236,34 +224,9 @@ def test_it_survives_a_round_trip(optimizer):
     assert again.get_config() == optimizer.get_config()
 
 
-# --- files --------------------------------------------------------------------------------------------------------
-
-CONTINUE = """
-import sys
-import accumtrain.keras
-import keras
-import numpy as np
-file, data, out = sys.argv[1:]
-model = keras.saving.load_model(file)
-with np.load(data) as given:
-    model.fit(given["x"], given["y"], batch_size=8, epochs=2, shuffle=False, verbose=0)
-np.savez(out, *model.get_weights())
-"""
-
-
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras with NumPy 2
 @pytest.mark.parametrize("options", [{}, {"learning_rate": 1e-2, "momentum": 0.9, "weight_decay": 0.1}])
 def test_a_saved_model_continues_bit_for_bit_in_another_process(tmp_path, options):
     made = model(Adafactor(**options))
-    fit = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
-    made.fit(DIGITS, LABELS, **fit)
-    file, data, out = (str(tmp_path / name) for name in ("model.keras", "data.npz", "weights.npz"))
-    made.save(file)
-    np.savez(data, x=DIGITS, y=LABELS)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", CONTINUE, file, data, out], check=True, env=environment)
-    made.fit(DIGITS, LABELS, **fit)
-    with np.load(out) as found:
-        for expected, got in zip(made.get_weights(), found.values(), strict=True):
-            np.testing.assert_array_equal(got, expected, strict=True)
+    made.fit(DIGITS, LABELS, batch_size=8, epochs=2, shuffle=False, verbose=0)
+    assert_a_fresh_process_continues(made, DIGITS, LABELS, tmp_path, batch=8)

@@ -3,46 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-import accumtrain
+from tests.keras.matrix import beyond
+from tests.keras.programs import run_python
 
-ROOT = Path(accumtrain.__file__).parents[1]
-FLOAT64 = 1e-12  # of the distance the weights have gone
 HALF = 1e-2  # in half precision sums over a micro-batch are rounded where those over the batch were
 
 
 def differences(*arguments: str) -> dict[str, float]:
-    """What `tests/keras/matrix.py` prints, in a process of its own: logical devices must exist before TensorFlow."""
-    command = [sys.executable, "-m", "tests.keras.matrix", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    """Return what `tests/keras/matrix.py` prints."""
+    found: dict[str, float] = json.loads(run_python("-m", "tests.keras.matrix", *arguments).splitlines()[-1])
     return found
-
-
-def beyond(found: dict[str, float], bound: float) -> dict[str, float]:
-    return {case: apart for case, apart in found.items() if not apart <= bound}
-
-
-@pytest.mark.slow
-def test_updates_are_those_of_the_big_batch():
-    found = differences("--models", "mlp", "lstm", "--optimizers", "sgd", "adam", "own", "--steps", "4")
-    assert len(found) == 12
-    assert not beyond(found, FLOAT64)
-
-
-@pytest.mark.slow
-def test_so_they_are_on_two_replicas():
-    found = differences("--models", "two_outputs", "--optimizers", "adam", "--steps", "2", "--replicas", "2")
-    assert len(found) == 2
-    assert not beyond(found, FLOAT64)
 
 
 @pytest.mark.slow
@@ -50,7 +23,7 @@ def test_a_sum_of_losses_beside_penalties_on_two_replicas():
     arguments = ("--steps", "2", "4", "--replicas", "2", "--doors", "accumulate", "--updates", "2")
     found = differences("--models", "summed", "--optimizers", "sgd", *arguments)
     assert len(found) == 2
-    assert not beyond(found, FLOAT64)
+    assert not beyond(found)
 
 
 @pytest.mark.slow
@@ -58,7 +31,7 @@ def test_a_sum_of_losses_beside_penalties_on_two_replicas():
 def test_all_optimizers(model):
     found = differences("--models", model)
     assert len(found) == 2 * 8 * 3
-    assert not beyond(found, FLOAT64)
+    assert not beyond(found)
 
 
 @pytest.mark.slow
@@ -66,7 +39,7 @@ def test_all_optimizers(model):
 def test_all_optimizers_on_replicas(replicas):
     found = differences("--models", "mlp", "cnn", "lstm", "two_outputs", "--steps", "2", "4", "--replicas", replicas)
     assert len(found) == 4 * 8 * 4
-    assert not beyond(found, FLOAT64)
+    assert not beyond(found)
 
 
 @pytest.mark.slow
@@ -74,19 +47,7 @@ def test_all_optimizers_on_replicas(replicas):
 def test_all_optimizers_with_xla():
     found = differences("--models", "mlp", "cnn", "lstm", "two_outputs", "--steps", "4", "--jit")
     assert len(found) == 4 * 8 * 2
-    assert not beyond(found, FLOAT64)
-
-
-def first_updates(policy: str) -> dict[str, float]:
-    arguments = ("--optimizers", "sgd", "adam", "lion", "own", "--updates", "1", "--policy", policy)
-    found = differences("--models", "mlp", "cnn", "lstm", "two_outputs", "--steps", "2", "4", "8", *arguments)
-    assert len(found) == 4 * 4 * (3 * 2 + policy.startswith("mixed"))
-    return found
-
-
-@pytest.mark.slow
-def test_the_first_update_in_float32():
-    assert not beyond(first_updates("float32"), 1e-5)
+    assert not beyond(found)
 
 
 @pytest.mark.slow
@@ -96,7 +57,9 @@ def test_the_first_update_in_half_precision(policy):
 
     How far that is depends on the processor: Adam and Lion make a whole step of a gradient near 0, whatever its sign.
     """
-    found = first_updates(policy)
+    arguments = ("--optimizers", "sgd", "adam", "lion", "own", "--updates", "1", "--policy", policy)
+    found = differences("--models", "mlp", "cnn", "lstm", "two_outputs", "--steps", "2", "4", "8", *arguments)
+    assert len(found) == 4 * 4 * (3 * 2 + 1)
     errors = {case.partition(" ")[2]: apart for case, apart in found.items() if case.startswith("error")}
     for case, apart in found.items():
         door, model, optimizer, *_ = case.split()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from typing import Any
 
@@ -13,6 +10,7 @@ import pytest
 
 from accumtrain.keras.model_copy import read_model, write_model
 from tests.keras import copied
+from tests.keras.programs import run_python
 
 READ = """
 import sys
@@ -29,17 +27,10 @@ for folder in sorted(Path(sys.argv[1]).iterdir()):
 """
 
 
-def python(*arguments: str) -> str:
-    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, *arguments], env=os.environ | path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
 @pytest.mark.slow
 def test_copies_of_a_programs_own_classes_are_the_same_to_the_bit(tmp_path):
-    python(copied.__file__, str(tmp_path))
-    lines = [line.split() for line in python("-c", READ, str(tmp_path)).splitlines()]
+    run_python(copied.__file__, str(tmp_path))
+    lines = [line.split() for line in run_python("-c", READ, str(tmp_path)).splitlines()]
     assert {name for name, _, _ in lines} == {f"{f.__name__}-{done}" for f in copied.MODELS for done in (False, True)}
     for name, values, verdict in lines:
         assert verdict == "same", name

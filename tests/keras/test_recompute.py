@@ -1,9 +1,5 @@
 """Recomputed Keras layers: the gradient of the layer itself, with only its input kept."""
 
-import os
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -12,18 +8,15 @@ from keras import layers
 
 from accumtrain.keras import Recompute, ReversibleSequence, accumulate, recompute
 from benchmarks.asked import bytes_asked_at_peak
+from tests.keras.gradients import AS_WRITTEN, WAYS, assert_close_gradients, assert_same_bits, assert_same_gradients
+from tests.keras.programs import assert_a_fresh_process_continues
 
-# else the graph optimizer sums in another order where a graph is one piece
-AS_WRITTEN = {"arithmetic_optimization": False, "constant_folding": False}
+both_ways = pytest.mark.parametrize("way", ["eager", "graph"])
 
 
 @pytest.fixture(autouse=True)
-def settings():
-    keras.utils.set_random_seed(1)
+def as_written(seeded):
     tf.config.optimizer.set_experimental_options(AS_WRITTEN)
-    yield
-    keras.config.set_dtype_policy("float32")
-    tf.config.optimizer.set_experimental_options(dict.fromkeys(AS_WRITTEN, True))
 
 
 def images(*shape, dtype="float32"):
@@ -52,46 +45,12 @@ def as_it_is(layer):
     return layer
 
 
-WAYS = {
-    "eager": lambda step: step,
-    "graph": tf.function,
-    "xla": lambda step: tf.function(step, jit_compile=True),
-}
-
-
-def gradients(model, x, way="eager"):
-    """Loss, gradients of the weights and of inputs that have one, and state afterwards, as arrays."""
-
-    def step(x):
-        with tf.GradientTape() as tape:
-            inputs = [each for each in tf.nest.flatten(x) if each.dtype.is_floating]
-            tape.watch(inputs)
-            outputs = [tf.cast(y, tf.float64) for y in tf.nest.flatten(model(x, training=True)) if y.dtype.is_floating]
-            losses = [tf.cast(each, tf.float64) for each in model.losses]
-            loss = tf.add_n([*(tf.reduce_sum(y**2) for y in outputs), *losses])
-        weights = [weight.value for weight in model.trainable_variables]
-        return loss, [tf.convert_to_tensor(each) for each in tape.gradient(loss, [*inputs, *weights])]
-
-    loss, found = WAYS[way](step)(x)
-    return [loss.numpy(), *(each.numpy() for each in found)], [v.numpy() for v in model.non_trainable_variables]
-
-
-def assert_same_bits(expected, actual):
-    assert len(expected) == len(actual)
-    assert all(np.array_equal(a, b) for a, b in zip(expected, actual, strict=True))
-
-
 def assert_same(make, x, way="eager"):
     """make(wrap) has the same gradients and state with `recompute` as without."""
-    found = []
-    for wrap in (as_it_is, recompute):
-        keras.utils.set_random_seed(1)
-        found.append(gradients(make(wrap), x, way))
-    for expected, actual in zip(*found, strict=True):
-        assert_same_bits(expected, actual)
+    assert_same_gradients(make, (as_it_is, recompute), x, way)
 
 
-@pytest.mark.parametrize("way", ["eager", "graph"])
+@both_ways
 @pytest.mark.parametrize("name", ["float32", "mixed_bfloat16", "mixed_float16", "float64"])
 def test_gradient_is_bitwise_that_of_the_layer(name, way):
     keras.config.set_dtype_policy(name)
@@ -101,9 +60,7 @@ def test_gradient_is_bitwise_that_of_the_layer(name, way):
 @pytest.mark.slow
 @pytest.mark.xla
 def test_xla_gives_the_gradient_to_rounding():
-    plain, again = (gradients(network(wrap), images(), "xla") for wrap in (as_it_is, recompute))
-    for expected, actual in zip(plain[0] + plain[1], again[0] + again[1], strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4 * np.max(np.abs(expected)))
+    assert_close_gradients(network, (as_it_is, recompute), images(), "xla")
 
 
 class TwoStreams(layers.Layer):
@@ -120,33 +77,20 @@ class TwoStreams(layers.Layer):
         return {"y": y, "word": inputs["word"] + 1}
 
 
-@pytest.mark.parametrize("way", ["eager", "graph"])
+@both_ways
 def test_structures_integers_sparse_gradients_and_losses(way):
     x = {"x": images(6, 4), "word": tf.constant([0, 3, 3, 1, 0, 3])}
     assert_same(lambda wrap: wrap(TwoStreams()), x, way)
 
 
-@pytest.mark.parametrize("way", ["eager", "graph"])
+@both_ways
 def test_an_embedding_alone(way):
     """Its input has no gradient, so the replay waits by the weights."""
     words = tf.constant([[0, 3], [3, 1]])
     assert_same(lambda wrap: keras.Sequential([wrap(layers.Embedding(5, 4)), layers.Dense(2)]), words, way)
 
 
-def test_masks_arrive_and_pass():
-    def make(wrap):
-        return keras.Sequential([layers.Embedding(5, 4, mask_zero=True), wrap(layers.LSTM(4)), layers.Dense(2)])
-
-    words = tf.constant([[3, 1, 0, 0], [2, 2, 2, 0]])
-    assert_same(make, words)
-    keras.utils.set_random_seed(1)
-    masked = make(recompute)(words)
-    padded = tf.constant([[3, 1, 0], [2, 2, 2]])
-    keras.utils.set_random_seed(1)
-    np.testing.assert_allclose(make(recompute)(padded), masked, atol=1e-6)
-
-
-@pytest.mark.parametrize("way", ["eager", "graph"])
+@both_ways
 def test_it_nests_around_itself_and_a_reversible_sequence(way):
     def make(wrap):
         units = [(layers.Dense(4, "tanh"), layers.Dense(4, "tanh")) for _ in range(2)]
@@ -198,7 +142,7 @@ class TwoCalls(keras.layers.Layer):
 def test_a_batch_norm_that_is_called_twice_is_seen_within(wrap):
     model = keras.Sequential([keras.Input((6,)), wrap(TwoCalls()), layers.Dense(3)])
     model.compile("sgd", "mse")
-    with pytest.raises(ValueError, match="is called 2 times in one pass"):
+    with pytest.raises(ValueError, match=r"is called 2 times in one pass.*Accumulate"):
         accumulate(model, 2).train_on_batch(images(4, 6), images(4, 3))
 
 
@@ -228,33 +172,16 @@ def test_config_and_clone():
     assert_same_bits([model(images()).numpy()], [clone(images()).numpy()])
 
 
-LOAD = """
-import sys, keras, tensorflow as tf
-import accumtrain.keras
-tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False, "constant_folding": False})
-model = keras.models.load_model(sys.argv[1])
-model.fit(tf.random.stateless_normal([4, 8, 8, 3], [0, 1]), tf.ones([4, 3]), shuffle=False, verbose=0)
-model.save(sys.argv[2])
-"""
-
-
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:__array__ implementation")
 def test_a_fresh_process_loads_and_continues(tmp_path):
     model = network(recompute, drop=0.0)  # Keras does not save where a seed generator has arrived
     model.compile(keras.optimizers.Adam(0.01), "mse", jit_compile=False)
     model.fit(images(), tf.ones([4, 3]), shuffle=False, verbose=0)
-    model.save(tmp_path / "first.keras")
-    command = [sys.executable, "-c", LOAD, str(tmp_path / "first.keras"), str(tmp_path / "second.keras")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    model.fit(images(), tf.ones([4, 3]), shuffle=False, verbose=0)
-    assert_same_bits(model.get_weights(), keras.models.load_model(tmp_path / "second.keras").get_weights())
+    assert_a_fresh_process_continues(model, images().numpy(), np.ones([4, 3]), tmp_path, as_written=True)
 
 
 @pytest.mark.parametrize("rewritten", [False, True], ids=["written", "rewritten"])
-@pytest.mark.parametrize("way", ["eager", "graph"])
+@both_ways
 def test_only_inputs_are_kept(way, rewritten):
     """Eight blocks, of which each keeps its input of 1 MB and would keep five times as much inside."""
     tf.config.optimizer.set_experimental_options(dict.fromkeys(AS_WRITTEN, rewritten))

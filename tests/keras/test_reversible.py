@@ -1,27 +1,22 @@
 """Reversible Keras layers: the bits of stored activations, and everything else as of any Keras layer."""
 
-import os
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from keras import layers
 
+from accumtrain.backprop.mode import Mode
 from accumtrain.keras import Reversible, ReversibleSequence
+from accumtrain.keras.layers import SnapToGrid, snap_to_grid
 from benchmarks.asked import bytes_asked_at_peak
+from tests.keras.gradients import WAYS, assert_close_gradients, assert_same_bits, assert_same_gradients, gradients
+from tests.keras.programs import assert_a_fresh_process_continues, run_python
 
 SHAPE = (8, 8, 8)
-
-
-@pytest.fixture(autouse=True)
-def settings():
-    keras.utils.set_random_seed(1)
-    yield
-    keras.config.set_dtype_policy("float32")
-    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": True, "constant_folding": True})
+MEMORIES = ("store", "reverse")
+pytestmark = pytest.mark.usefixtures("seeded")
+both_ways = pytest.mark.parametrize("way", ["eager", "graph"])
 
 
 def images(shape=SHAPE, batch=4, dtype="float32"):
@@ -29,7 +24,7 @@ def images(shape=SHAPE, batch=4, dtype="float32"):
 
 
 def block(channels=4, drop=0.3):
-    """What a residual function may hold, and constants that a graph optimizer would multiply into the kernels."""
+    """A residual function of many layers, with constants that a graph optimizer would multiply into the kernels."""
     return keras.Sequential(
         [
             layers.BatchNormalization(),
@@ -59,43 +54,12 @@ def network(memory, units=3, make=block, **kwargs):
     return keras.Model(inputs, x)
 
 
-WAYS = {
-    "eager": lambda step: step,
-    "graph": tf.function,
-    "xla": lambda step: tf.function(step, jit_compile=True),
-}
-
-
-def gradients(model, x, way="eager", training=True):
-    """Loss, gradients of input and weights, and state afterwards, as arrays."""
-
-    def step(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = model(x, training=training)
-            loss = tf.add_n(
-                [tf.reduce_sum(tf.cast(y, tf.float64) ** 2), *(tf.cast(v, "float64") for v in model.losses)]
-            )
-        return loss, tape.gradient(loss, [x, *(weight.value for weight in model.trainable_variables)])
-
-    loss, found = WAYS[way](step)(x)
-    return [loss.numpy(), *(each.numpy() for each in found)], [v.numpy() for v in model.non_trainable_variables]
-
-
-def assert_same_bits(expected, actual):
-    assert len(expected) == len(actual)
-    assert all(np.array_equal(a, b) for a, b in zip(expected, actual, strict=True))
-
-
 @pytest.mark.parametrize("way", ["eager", pytest.param("graph", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["float32", "mixed_bfloat16", "mixed_float16", "float64"])
 def test_gradient_is_bitwise_that_of_stored_activations(name, way):
     keras.config.set_dtype_policy(name)
     x = images(dtype="float64" if name == "float64" else "float32")
-    (stored, stored_state), (reversed_, state) = (gradients(network(memory), x, way) for memory in ("store", "reverse"))
-    assert_same_bits(stored, reversed_)
-    assert_same_bits(stored_state, state)
-    assert all(np.any(gradient) for gradient in stored)
+    assert all(np.any(gradient) for gradient in assert_same_gradients(network, MEMORIES, x, way))
 
 
 @pytest.mark.xla
@@ -103,16 +67,12 @@ def test_gradient_is_bitwise_that_of_stored_activations(name, way):
 @pytest.mark.parametrize("name", ["float32", "mixed_bfloat16"])
 def test_xla_gives_the_gradient_to_rounding(name):
     keras.config.set_dtype_policy(name)
-    (stored, stored_state), (reversed_, state) = (
-        gradients(network(memory), images(), "xla") for memory in ("store", "reverse")
-    )
-    for expected, actual in zip(stored + stored_state, reversed_ + state, strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4 * np.max(np.abs(expected)))
+    assert_close_gradients(network, MEMORIES, images(), "xla")
 
 
 def test_without_the_grid_bits_are_lost():
     """The test of bits can fail: it does when nothing is snapped."""
-    stored, reversed_ = (gradients(network(memory, snap_bits=0), images())[0] for memory in ("store", "reverse"))
+    stored, reversed_ = (gradients(network(memory, snap_bits=0), images())[0] for memory in MEMORIES)
     assert not all(np.array_equal(a, b) for a, b in zip(stored, reversed_, strict=True))
 
 
@@ -181,27 +141,22 @@ def test_streams_stay_float32_in_a_mixed_model():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["eager", "graph"])
+@both_ways
 def test_gradients_of_shared_layers_are_summed(way):
     def model(memory):
-        keras.utils.set_random_seed(1)
         f, g = block(), block()
         return keras.Sequential([keras.Input(SHAPE), ReversibleSequence([(f, g), (g, f)], memory=memory)])
 
-    stored, reversed_ = (gradients(model(memory), images(), way) for memory in ("store", "reverse"))
-    assert_same_bits(stored[0], reversed_[0])
-    assert_same_bits(stored[1], reversed_[1])
+    assert_same_gradients(model, MEMORIES, images(), way)
 
 
 def test_frozen_layers_get_no_gradient():
     def model(memory: str) -> keras.Model:
-        keras.utils.set_random_seed(1)
         units = pairs(2, dense)
         units[0][0].trainable = False
         return keras.Sequential([keras.Input((8,)), ReversibleSequence(units, memory=memory)])
 
-    stored, reversed_ = (gradients(model(memory), images((8,))) for memory in ("store", "reverse"))
-    assert_same_bits(stored[0], reversed_[0])
+    assert_same_gradients(model, MEMORIES, images((8,)))
 
 
 class Penalised(layers.Layer):
@@ -217,19 +172,19 @@ class Penalised(layers.Layer):
         return y
 
 
-@pytest.mark.parametrize("way", ["eager", "graph"])
+@both_ways
 def test_added_losses_and_regularizers_count(way):
-    def model(memory):
-        keras.utils.set_random_seed(1)
-        return ReversibleSequence(pairs(2, Penalised), memory=memory)
+    models = []
 
-    models = [model(memory) for memory in ("store", "reverse")]
-    stored, reversed_ = (gradients(each, images((8,)), way)[0] for each in models)
-    assert_same_bits(stored, reversed_)
+    def model(memory):
+        models.append(ReversibleSequence(pairs(2, Penalised), memory=memory))
+        return models[-1]
+
+    found = assert_same_gradients(model, MEMORIES, images((8,)), way)
     if way == "eager":
         assert len(models[1].losses) == 8
         without = gradients(ReversibleSequence(pairs(2, dense)), images((8,)))[0]
-        assert not np.array_equal(without[1], reversed_[1])
+        assert not np.array_equal(without[1], found[1])
 
 
 class NoTrainingArgument(keras.Model):
@@ -246,12 +201,7 @@ class NoTrainingArgument(keras.Model):
 def test_training_reaches_layers_inside_a_replay():
     keras.config.set_dtype_policy("float64")
     x = images((8,), dtype="float64")
-    found = []
-    for memory in ("store", "reverse"):
-        keras.utils.set_random_seed(1)
-        found.append(gradients(ReversibleSequence(pairs(2, NoTrainingArgument), memory=memory), x))
-    assert_same_bits(*(each[0] for each in found))
-    assert_same_bits(*(each[1] for each in found))
+    assert_same_gradients(lambda memory: ReversibleSequence(pairs(2, NoTrainingArgument), memory=memory), MEMORIES, x)
 
 
 def test_tapes_may_ask_for_parts_and_again():
@@ -269,7 +219,7 @@ def test_tapes_may_ask_for_parts_and_again():
 def test_jacobian():
     x, units = images((8,), batch=2), pairs(2, dense)
     found = []
-    for memory in ("store", "reverse"):
+    for memory in MEMORIES:
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = ReversibleSequence(units, memory=memory)(x)
@@ -282,7 +232,7 @@ def test_jacobian():
 def test_a_gradient_from_outside_the_function(persistent):
     """TensorFlow then makes functions of their own for the gradient, and for a persistent tape of its gradient, too."""
     found = []
-    for memory in ("store", "reverse"):
+    for memory in MEMORIES:
         model = network(memory)
         forward = tf.function(lambda x, model=model: model(x, training=True))
         with tf.GradientTape(persistent=persistent) as tape:
@@ -301,7 +251,7 @@ def test_export(tmp_path):
     np.testing.assert_allclose(loaded.serve(images()), model.predict(images(), verbose=0), atol=1e-6)
 
 
-@pytest.mark.parametrize("way", ["eager", "graph"])
+@both_ways
 @pytest.mark.parametrize("source", ["input", "weights"])
 def test_a_second_derivative_is_refused(source, way):
     x, model = images((8,)), ReversibleSequence(pairs(2, dense))
@@ -377,18 +327,6 @@ def test_refused_inputs(x, message):
         ReversibleSequence(pairs(1, dense))(x)
 
 
-@pytest.mark.slow
-def test_fit_gives_the_weights_of_stored_activations():
-    found = []
-    for memory in ("store", "reverse"):
-        model = network(memory)
-        model.compile(keras.optimizers.Adam(0.01), "mse", jit_compile=False)
-        model.fit(images(batch=8), tf.ones([8, 3]), batch_size=4, epochs=2, shuffle=False, verbose=0)
-        found.append([weight.numpy() for weight in model.weights])
-        found[-1].append(model.predict(images(), verbose=0))
-    assert_same_bits(*found)
-
-
 def test_config_keeps_what_is_shared():
     f, g = dense(), dense()
     layer = ReversibleSequence([(f, g), (f, f)], snap_bits=12, memory="store", name="row")
@@ -412,40 +350,22 @@ def test_clone_and_summary(capsys):
     assert "reversible_sequence" in capsys.readouterr().out
 
 
-LOAD = """
-import sys, keras, tensorflow as tf
-import accumtrain.keras
-model = keras.models.load_model(sys.argv[1])
-x = tf.random.stateless_normal([4, 8, 8, 8], [0, 1])
-model.fit(x, tf.ones([4, 3]), epochs=2, shuffle=False, verbose=0)
-model.save(sys.argv[2])
-"""
-
-
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:__array__ implementation")
 def test_a_fresh_process_loads_and_continues(tmp_path):
     # no dropout, as Keras does not save where a seed generator has arrived
     model = network("reverse", make=lambda: block(drop=0.0))
     model.compile(keras.optimizers.Adam(0.01), "mse", jit_compile=False)
     model.fit(images(), tf.ones([4, 3]), shuffle=False, verbose=0)
-    model.save(tmp_path / "first.keras")
-    command = [sys.executable, "-c", LOAD, str(tmp_path / "first.keras"), str(tmp_path / "second.keras")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    model.fit(images(), tf.ones([4, 3]), epochs=2, shuffle=False, verbose=0)
-    assert_same_bits(model.get_weights(), keras.models.load_model(tmp_path / "second.keras").get_weights())
+    assert_a_fresh_process_continues(model, images().numpy(), np.ones([4, 3]), tmp_path)
 
 
 MIRRORED = """
-import keras, numpy as np, tensorflow as tf
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
-from tests.keras.test_reversible import network, images, assert_same_bits
-strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+import keras, tensorflow as tf
+from tests.keras.programs import mirrored
+strategy = mirrored()
+from tests.keras.test_reversible import MEMORIES, network, images, assert_same_bits
 found = []
-for memory in ("store", "reverse"):
+for memory in MEMORIES:
     with strategy.scope():
         model = network(memory)
         model.compile(keras.optimizers.SGD(0.1), "mse")
@@ -458,15 +378,11 @@ assert_same_bits(*found)
 
 @pytest.mark.slow
 def test_mirrored_replicas():
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", MIRRORED], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_python("-c", MIRRORED)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["eager", "graph"])
+@both_ways
 def test_memory_does_not_grow_with_the_units(way):
     x = images((32, 32, 16), batch=8)
 
@@ -490,3 +406,46 @@ def test_memory_does_not_grow_with_the_units(way):
         return bytes_asked_at_peak(step)
 
     assert peak(16) <= 1.02 * peak(4) + 24 * 4 * (9 * 64 + 16)
+
+
+# --- the grid -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits", "given", "expected"),
+    [
+        (tf.float32, 2, [0.3, -0.3, 0.375, 5.0], [0.25, -0.25, 0.5, 5.0]),  # a half goes to the even neighbour
+        (tf.float16, 12, [100.0, 0.25], [100.0, 0.25]),  # 100 * 2^12 is beyond float16
+        (tf.float64, 40, [1.0 + 2.0**-40], [1.0 + 2.0**-40]),  # and this beyond float32
+        (tf.float32, 0, [0.3], [0.3]),
+    ],
+)
+def test_values_are_rounded_to_the_grid_and_keep_their_gradient(dtype, bits, given, expected):
+    x = tf.constant(given, dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = snap_to_grid(x, bits)
+    np.testing.assert_array_equal(y, tf.constant(expected, dtype))
+    np.testing.assert_array_equal(tape.gradient(y, x, 3.0 * tf.ones_like(y)), 3.0 * tf.ones_like(x))
+
+
+class InBfloat16:
+    """x * 1.5, and its gradient, in bfloat16."""
+
+    def __call__(self, x, mode):
+        return tf.cast(x, tf.bfloat16) * 1.5
+
+    def pullback(self, x, mode):
+        return self(x, mode), lambda d_y: (d_y * 1.5, [])
+
+
+def test_streams_and_their_gradients_have_their_own_dtype_whatever_a_function_computes_in():
+    on_grid = SnapToGrid(InBfloat16(), 4, tf.float32)
+    x = tf.constant([1.0, 0.3])
+    mode = Mode(training=True)
+    y, backward = on_grid.pullback(x, mode)
+    d_x, gradients = backward(tf.constant([1.0, 2.0]))
+    assert (y.dtype, d_x.dtype, gradients) == (tf.float32, tf.float32, [])
+    np.testing.assert_array_equal(y, [1.5, 0.4375])
+    np.testing.assert_array_equal(on_grid(x, mode), y)
+    np.testing.assert_array_equal(d_x, [1.5, 3.0])

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 import accumtrain
-from accumtrain.config.jobs import JOBS as ALL_JOBS
 from accumtrain.errors import ConfigError
-from accumtrain.keras.fit import JOBS
 from tests.keras.small_models import SMALL_MODELS
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
@@ -78,9 +76,3 @@ def test_plan(name: str) -> None:
 def test_steps_that_are_found(name: str) -> None:
     _, result = run(name, steps="auto", memory_limit_mb=2000)
     assert result["accum_steps"] == 1
-
-
-@pytest.mark.parametrize("job", [name for name in ALL_JOBS.names if name not in JOBS])
-def test_other_jobs_are_refused(job: str) -> None:
-    with pytest.raises(ConfigError, match=f"job='{job}': choose from train, plan, verify"):
-        run("mlp", job=job)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +13,7 @@ from keras import ops
 
 from accumtrain.keras import accumulate
 from accumtrain.keras.split_loss import LossShare, LossTerms, LossTrial, Trials
+from tests.keras.programs import run_python
 
 DRAW = np.random.default_rng(0)
 X = DRAW.normal(size=(20, 6)).astype(np.float32)
@@ -80,7 +78,7 @@ def terms_of(make: Callable[[], keras.Model], x: np.ndarray = X, y: np.ndarray =
     model = compiled(make, loss)
     model._symbolic_build(data_batch=(x, y))
     before = [variable.numpy() for variable in model.variables]
-    found = LossTrial(model, (ops.array(x), ops.array(y), None), 8, LossShare(model, Trials())).terms(None)
+    found = LossTrial(model, (ops.array(x), ops.array(y), None), 8, LossShare(model, Trials())).find_terms(None)
     for variable, value in zip(model.variables, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value)
     return found
@@ -162,17 +160,27 @@ def test_draws_of_tensorflow_in_training_only_do_not_matter():
     assert terms_of(make, loss=lambda y, p: ops.mean((y - p) ** 2, axis=-1)) == LossTerms("mean", ("sum",))
 
 
-def test_a_loss_in_training_only_beside_batch_statistics_is_refused():
-    class InTraining(keras.layers.Layer):
-        def call(self, z: Any, training: bool = False) -> Any:
-            if training:
-                self.add_loss(ops.mean(z))
-            return z
+class InTraining(keras.layers.Layer):
+    """Adds a mean in training only, or a sum that is 0 outside of it."""
 
-    layers = [keras.layers.Dense(6), InTraining(), keras.layers.Dropout(0.5)]
-    with pytest.raises(ValueError, match=r"adds a loss in training only.*call add_loss whatever `training` is"):
+    def __init__(self, always: bool) -> None:
+        super().__init__()
+        self.always = always
+
+    def call(self, z: Any, training: bool = False) -> Any:
+        if self.always:
+            self.add_loss((1.0 if training else 0.0) * ops.sum(z * z))
+        elif training:
+            self.add_loss(ops.mean(z))
+        return z
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_loss_in_training_only_is_refused_beside_random_draws(always):
+    layers = [InTraining(always), keras.layers.Dense(6), keras.layers.Dropout(0.5)]
+    with pytest.raises(ValueError, match=r"in training only.*call add_loss whatever `training` is, with the same fac"):
         terms_of(lambda: keras.Sequential(layers))
-    assert terms_of(lambda: keras.Sequential(layers[:2])) == LossTerms("mean", ("mean",))
+    assert terms_of(lambda: keras.Sequential(layers[:2])) == LossTerms("mean", ("sum" if always else "mean",))
 
 
 # --- in fit -------------------------------------------------------------------------------------------------------
@@ -218,8 +226,7 @@ def test_means_and_sums_beside_a_loss_that_is_a_sum():
     assert_same_fit(both_terms, loss=keras.losses.MeanSquaredError(reduction="sum"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("reduce", [ops.mean, ops.sum])
+@pytest.mark.parametrize("reduce", [ops.mean, pytest.param(ops.sum, marks=pytest.mark.slow)])
 def test_own_losses_are_exact_in_fit(reduce):
     assert_same_fit(own(lambda model, y, p: reduce((y - p) ** 2, axis=None)))
 
@@ -276,8 +283,8 @@ def test_sums_that_are_0_for_some_examples_are_exact(name: str, at_once: int):
 
 REPLICAS = """
 import keras, numpy as np, tensorflow as tf
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+from tests.keras.programs import mirrored
+strategy = mirrored()
 from accumtrain.keras import accumulate
 from tests.keras.test_split_loss import AddLoss, X, compiled
 penalty = lambda z, _: keras.ops.sum(keras.ops.relu(z))
@@ -286,7 +293,7 @@ x = -np.abs(X[:15])
 x[8:] *= -1  # those of the second replica
 losses = []
 for steps in (None, 2):
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    with strategy.scope():
         model = compiled(make)
     if steps:
         accumulate(model, steps)
@@ -298,22 +305,7 @@ np.testing.assert_allclose(*losses, rtol=1e-5)
 
 @pytest.mark.slow
 def test_sums_that_are_0_for_the_first_replica_are_exact():
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", REPLICAS]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-
-
-def test_a_loss_that_is_0_outside_of_training_is_refused_where_it_cant_be_tried():
-    class InTraining(keras.layers.Layer):
-        def call(self, z: Any, training: bool = False) -> Any:
-            self.add_loss((1.0 if training else 0.0) * ops.sum(z * z))
-            return z
-
-    layers = [InTraining(), keras.layers.Dense(6), keras.layers.Dropout(0.5)]
-    with pytest.raises(ValueError, match=r"adds a loss in training only.*call add_loss .* with the same factor"):
-        terms_of(lambda: keras.Sequential(layers))
-    assert terms_of(lambda: keras.Sequential(layers[:2])) == LossTerms("mean", ("sum",))
+    run_python("-c", REPLICAS)
 
 
 def test_micro_batches_of_one_example_are_tried_with_two():
@@ -345,12 +337,6 @@ def test_what_few_examples_divide_is_refused_where_it_is_seen():
     model.fit(X[:4], X[:4], batch_size=4, verbose=0)
     with pytest.raises(ValueError, match=NO_TERM):
         model.fit(X, X, batch_size=4, shuffle=False, verbose=0)
-
-
-def test_a_loss_of_pairs_of_examples_is_refused_by_its_name():
-    model = accumulate(compiled(lambda: keras.Sequential([keras.layers.Dense(6)]), loss="circle"), 4)
-    with pytest.raises(ValueError, match="the loss circle of a batch is not the mean of the losses of its examples"):
-        model.train_on_batch(X, np.arange(20) % 3)
 
 
 def test_each_compile_tries_its_own_loss():

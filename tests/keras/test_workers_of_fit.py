@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import accumtrain
 from accumtrain.cli.workers import free_ports
-
-ROOT = Path(accumtrain.__file__).parents[1]
-FLOAT64 = 1e-12  # of the distance the weights have gone
+from tests.keras.matrix import FLOAT64, beyond
+from tests.keras.programs import ENVIRONMENT, ROOT
 
 
 def on_two_workers(*arguments: str, seconds: int = 120) -> dict[str, Any]:
-    """What `python arguments` prints last, the same on both workers."""
+    """Return what `python arguments` prints last, the same on both workers."""
     workers = [f"localhost:{port}" for port in free_ports(2)]
     started = []
     try:
         for index in range(2):
             task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
-            environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CONFIG": json.dumps(task)}
+            environment = {**ENVIRONMENT, "TF_CONFIG": json.dumps(task)}
             pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
             started.append(subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env=environment, **pipes))
         said = [process.communicate(timeout=seconds) for process in started]
@@ -40,25 +36,10 @@ def on_two_workers(*arguments: str, seconds: int = 120) -> dict[str, Any]:
     return first
 
 
-def matrix(*arguments: str, seconds: int = 120) -> dict[str, float]:
-    return on_two_workers("-m", "tests.keras.matrix", *arguments, seconds=seconds)
-
-
-def beyond(found: dict[str, float]) -> dict[str, float]:
-    return {case: apart for case, apart in found.items() if not apart <= FLOAT64}
-
-
-@pytest.mark.slow
-def test_updates_are_those_of_the_big_batch():
-    found = matrix("--models", "mlp", "--optimizers", "sgd", "adam", "--steps", "4", "--updates", "3")
-    assert len(found) == 4
-    assert not beyond(found)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["mlp", "cnn", "lstm", "two_outputs"])
 def test_all_optimizers(model):
-    found = matrix("--models", model, "--steps", "2", "4", seconds=600)
+    found = on_two_workers("-m", "tests.keras.matrix", "--models", model, "--steps", "2", "4", seconds=600)
     assert len(found) == 2 * 8 * 2
     assert not beyond(found)
 
@@ -77,13 +58,9 @@ def test_one_collective_per_update(fits, door):
 
 
 @pytest.mark.slow
-def test_a_window_goes_on_in_the_next_fit(fits):
-    assert fits["keep"] <= FLOAT64
-
-
-@pytest.mark.slow
-def test_a_window_is_flushed_at_the_end_of_fit(fits):
-    assert fits["flush"] <= FLOAT64
+@pytest.mark.parametrize("at_end", ["keep", "flush"])
+def test_a_window_goes_on_in_the_next_fit_or_is_flushed(fits, at_end):
+    assert fits[at_end] <= FLOAT64
 
 
 @pytest.mark.slow
