@@ -51,7 +51,7 @@ def escape_controls(text: str) -> str:
     return "".join(mark.encode("unicode_escape").decode() if mark in hidden else mark for mark in text)
 
 
-def visible_lines(text: str) -> str:
+def escape_lines(text: str) -> str:
     """Return text of several lines, each of them `visible`."""
     return "\n".join(map(escape_controls, text.split("\n")))
 
@@ -71,7 +71,7 @@ def banner(title: str, rows: Sequence[tuple[str, str]]) -> None:
     name_width = max((cell_len(name) for name, _ in rows), default=0)
     room = max(1, console.width - 6 - name_width)  # beside frame, margins and the space between
     for name, value in rows:
-        grid.add_row(Text(name), Text(_wrap_lines(value, room, broken)))
+        grid.add_row(Text(name), Text(_wrap_lines(value, room, break_name)))
     console.print(Panel(grid, title=Text(title, style="bold"), title_align="left", expand=False))
 
 
@@ -134,7 +134,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
         console.print(Text(_plain_table(title, columns, rows, numeric)), soft_wrap=True)
         return
     longest = max(1, console.width - 3 * GAP - len(f"#{len(rows)}"))  # of a name that has a line for itself
-    rows = [[broken(cell, longest) for cell in row] for row in rows]
+    rows = [[break_name(cell, longest) for cell in row] for row in rows]
     widths = [_min_width(column) for column in zip(columns, *rows, strict=True)]
     room = console.width - 1  # behind the last column is a line, too
     if sum(widths) + GAP * len(widths) > room:
@@ -156,7 +156,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
         console.print(shown)
 
 
-def broken(name: str, width: int) -> str:
+def break_name(name: str, width: int) -> str:
     """Return a name in lines of at most `width` characters, broken before its words. A longer word has a line."""
     lines = [""]
     for word in WORD_START.split(name):

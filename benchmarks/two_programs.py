@@ -41,7 +41,7 @@ def write(folder: Path, overrides: list[str], updates: int, highest: bool) -> No
     import tensorflow as tf
 
     from accumtrain.data.open_data import open_data
-    from accumtrain.data.pipeline import train_batches
+    from accumtrain.data.pipeline import make_train_batches
     from accumtrain.devices.resolve import resolve_devices
     from accumtrain.train.build import build_window
 
@@ -50,7 +50,9 @@ def write(folder: Path, overrides: list[str], updates: int, highest: bool) -> No
     total = total_steps(config, Epochs(config, data.train.size))
     window = build_window(config, data, total, resolve_devices(config.device).strategy)
     size = micro_batch_size(config.batch_size, config.accum.count, 1)
-    dataset = train_batches(data, batch=size, first=0, seed=config.run.seed).take(max(1, updates * config.accum.count))
+    dataset = make_train_batches(data, batch=size, first=0, seed=config.run.seed).take(
+        max(1, updates * config.accum.count)
+    )
     batches = [{name: value.numpy() for name, value in batch.items()} for batch in dataset]
     names = sorted(batches[0])
     specs = [tf.TensorSpec(batches[0][name].shape, batches[0][name].dtype) for name in names]

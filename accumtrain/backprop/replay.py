@@ -45,7 +45,7 @@ def _are_streams(x: Streams) -> bool:
     return isinstance(x, tuple) and all(isinstance(stream, tf.Tensor) and stream.shape.rank for stream in x)
 
 
-def keep_values(numbers: FixedPoint, dtype: tf.DType, x: Streams) -> tuple[Streams, RestoreStreams]:
+def save_values_for_backward(numbers: FixedPoint, dtype: tf.DType, x: Streams) -> tuple[Streams, RestoreStreams]:
     """Do as `save_for_backward`, for a module that reads only the values of the streams in `dtype`, and keep these.
 
     The streams that are returned later have other bits, but the same values in `dtype`, bfloat16 or float32.

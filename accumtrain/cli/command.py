@@ -27,7 +27,7 @@ from accumtrain.cli.help import describe_names, help_text
 from accumtrain.cli.streams import keep_streams
 from accumtrain.cli.sweep import run_sweep
 from accumtrain.cli.workers import WORKERS, run_workers
-from accumtrain.console import visible_lines
+from accumtrain.console import escape_lines
 from accumtrain.errors import ConfigError
 from accumtrain.process import child
 from accumtrain.process.program import CHILD, EXTENSIONS
@@ -76,7 +76,7 @@ def _run_command() -> int:
     options = read_options()
     offer_rows()
     if options.help:
-        print(visible_lines(describe_names(options) if options.overrides else help_text(list_own_folders(options))))
+        print(escape_lines(describe_names(options) if options.overrides else help_text(list_own_folders(options))))
         return 0
     if options.multirun or "hydra.mode=MULTIRUN" in options.overrides:
         return run_sweep(options)

@@ -28,7 +28,7 @@ from accumtrain.config.jobs import JOBS
 from accumtrain.config.keys import CONF_DIR
 from accumtrain.config.read import OverLimitError, check_yaml, from_mapping
 from accumtrain.config.schema import Config
-from accumtrain.console import visible_lines
+from accumtrain.console import escape_lines
 from accumtrain.errors import ConfigError
 from accumtrain.runs.names import learned_values, run_name
 
@@ -134,7 +134,7 @@ def _show(hydra: Hydra, options: Namespace) -> None:
             hydra.show_cfg(get_config_name(options), options.overrides, options.cfg, options.package, options.resolve)
     except SystemExit as ended:
         raise ConfigError(f"--package {options.package}: no such group; accumtrain --cfg job shows all") from ended
-    print(visible_lines(shown.getvalue()), end="")
+    print(escape_lines(shown.getvalue()), end="")
 
 
 def list_own_folders(options: Namespace) -> list[Path]:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from accumtrain.cli.hydra_guard import USAGE_ERRORS, explain_error, explain_plugin_error
 from accumtrain.config.registries import OWN_CODE, list_added_modules
-from accumtrain.console import fail, say, visible_lines
+from accumtrain.console import escape_lines, fail, say
 from accumtrain.errors import AccumtrainError, CheckpointError, OutOfMemoryError, Preempted
 from accumtrain.train.hooks import hook_modules
 
@@ -67,4 +67,4 @@ def _tell(error: AccumtrainError) -> int:
 
 
 def _print_traceback() -> None:
-    sys.stderr.write(visible_lines(traceback.format_exc()))
+    sys.stderr.write(escape_lines(traceback.format_exc()))

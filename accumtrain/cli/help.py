@@ -16,12 +16,12 @@ from accumtrain.cli.choices import all_choices, describe_choice
 from accumtrain.cli.compose import compose_choice, list_own_folders
 from accumtrain.config.keys import (
     Key,
-    keys_of,
     list_all_keys,
+    list_config_classes,
+    list_keys,
     list_own_keys,
     read_class_summary,
     read_meanings,
-    records,
 )
 from accumtrain.config.read import MISSING
 from accumtrain.config.registries import REGISTRIES
@@ -52,11 +52,11 @@ def _describe_name(name: str, options: Namespace) -> str:
         if choice not in choices[group]:
             raise ConfigError(f"--help {name}: no such choice; {suggest_names(choice, choices[group])}")
         return _describe_choice(group, choice, options)
-    if group in choices or group in records():
+    if group in choices or group in list_config_classes():
         return _describe_group(group, choices.get(group, []), folders)
     if keys:
         return "\n".join(map(_describe_key, keys))
-    known = [*choices, *records(), *(key.name for key in list_all_keys())]
+    known = [*choices, *list_config_classes(), *(key.name for key in list_all_keys())]
     remedy = suggest_names(group, known)
     if not remedy.startswith("did"):  # but lists all names
         remedy = "accumtrain --help shows the groups"
@@ -68,9 +68,9 @@ def _describe_group(group: str, choices: Iterable[str], config_dirs: Sequence[Pa
     if choices:
         rows = ((choice, describe_choice(group, choice, config_dirs)) for choice in choices)
         parts.append("\n".join([f"Choices, {group}=<choice>", *(_row(*row) for row in rows)]))
-    base, *kinds = records().get(group, [Config])
+    base, *kinds = list_config_classes().get(group, [Config])
     if base is not Config:
-        parts.append(_list_keys(read_class_summary(base), keys_of(base, group)))
+        parts.append(_list_keys(read_class_summary(base), list_keys(base, group)))
     for kind in kinds:
         parts.append(_list_keys(f"Keys of {group}.kind={kind.kind}", list_own_keys(kind, group)))
     return "\n\n".join(filter(None, parts))
@@ -78,11 +78,11 @@ def _describe_group(group: str, choices: Iterable[str], config_dirs: Sequence[Pa
 
 def _describe_choice(group: str, choice: str, options: Namespace) -> str:
     title = _title(f"{group}={choice}", describe_choice(group, choice, list_own_folders(options)))
-    if group not in records():
+    if group not in list_config_classes():
         return title
     values = compose_choice(options, group, choice)
-    record = REGISTRIES[group][values["kind"]].config if group in REGISTRIES else records()[group][0]
-    return "\n\n".join([title, _list_keys("Keys", [_with_value(key, values) for key in keys_of(record, group)])])
+    record = REGISTRIES[group][values["kind"]].config if group in REGISTRIES else list_config_classes()[group][0]
+    return "\n\n".join([title, _list_keys("Keys", [_with_value(key, values) for key in list_keys(record, group)])])
 
 
 def _with_value(key: Key, values: Mapping[str, Any]) -> Key:
@@ -134,19 +134,19 @@ a group of them. A choice may set a key to another value than the default below:
 def page() -> str:
     """Return the text of docs/reference.md, a section for each group."""
     choices = all_choices([])
-    names = [*choices, *(name for name in records() if name not in choices)]
+    names = [*choices, *(name for name in list_config_classes() if name not in choices)]
     sections = [_section(name, choices.get(name, [])) for name in sorted(names)]
-    return "\n\n".join([HEAD, _table("## Keys without a group", keys_of(Config)), *sections]) + "\n"
+    return "\n\n".join([HEAD, _table("## Keys without a group", list_keys(Config)), *sections]) + "\n"
 
 
 def _section(group: str, choices: Iterable[str]) -> str:
-    base, *kinds = records().get(group, [Config])
+    base, *kinds = list_config_classes().get(group, [Config])
     parts = [f"## {group}", read_meanings(Config).get(group, "")]
     if choices:
         rows = [f"| `{group}={choice}` | {describe_choice(group, choice, [])} |" for choice in choices]
         parts.append("\n".join(["| choice | |", "|---|---|", *rows]))
     if base is not Config:
-        parts.append(_table(read_class_summary(base), keys_of(base, group)))
+        parts.append(_table(read_class_summary(base), list_keys(base, group)))
     parts += [
         _table(f"`{group}.kind={kind.kind}`: {read_class_summary(kind)}", list_own_keys(kind, group)) for kind in kinds
     ]

@@ -11,7 +11,7 @@ from functools import cache, partial
 from typing import Any
 
 from accumtrain.config.jobs import JOBS
-from accumtrain.config.keys import CONF_DIR, records
+from accumtrain.config.keys import CONF_DIR, list_config_classes
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
 
@@ -87,7 +87,7 @@ def _quote_if_needed(value: str, takes_text: bool) -> str:
 def _list_text_keys() -> frozenset[str]:
     """Return the dotted keys that take text only, whatever kind of their group is chosen."""
     types = defaultdict[str, set[Any]](set)
-    for group, classes in {"": [Config], **records()}.items():
+    for group, classes in {"": [Config], **list_config_classes()}.items():
         for cls in classes:
             for name, hint in typing.get_type_hints(cls).items():
                 types[f"{group}.{name}".lstrip(".")].add(hint)

@@ -69,7 +69,7 @@ def start_workers(count: int, overrides: Sequence[str], *, apart: bool = False) 
     Raises:
         OSError: not all can be started; those that were are ended again.
     """
-    addresses = ",".join(f"localhost:{port}" for port in free_ports(count))
+    addresses = ",".join(f"localhost:{port}" for port in find_free_ports(count))
     together = ["device=multiworker", f"device.workers=[{addresses}]"]
     workers: list[subprocess.Popen] = []
     try:
@@ -84,7 +84,7 @@ def start_workers(count: int, overrides: Sequence[str], *, apart: bool = False) 
     return workers
 
 
-def free_ports(count: int) -> list[int]:
+def find_free_ports(count: int) -> list[int]:
     """Return ports of this machine that were free a moment ago."""
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]

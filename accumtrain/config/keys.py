@@ -102,7 +102,7 @@ class Key:
     choices: tuple[str, ...]
 
 
-def keys_of(record: type, group: str = "") -> list[Key]:
+def list_keys(record: type, group: str = "") -> list[Key]:
     """Return the keys that a dataclass declares or inherits, without those that are groups of keys.
 
     Args:
@@ -125,7 +125,7 @@ def keys_of(record: type, group: str = "") -> list[Key]:
     ]
 
 
-def records() -> dict[str, list[Any]]:
+def list_config_classes() -> dict[str, list[Any]]:
     """Return the dataclasses of each group of keys: one, or for a group of choices the base class and all kinds."""
     return {
         name: [hint, *(entry.config for entry in REGISTRIES.get(name, ()))]
@@ -136,14 +136,16 @@ def records() -> dict[str, list[Any]]:
 
 def list_all_keys() -> list[Key]:
     """Return every key of every kind. A key that kinds declare in different ways is listed for each way."""
-    in_groups = (key for name, classes in records().items() for cls in classes for key in keys_of(cls, name))
-    return list(dict.fromkeys([*keys_of(Config), *in_groups]))
+    in_groups = (
+        key for name, classes in list_config_classes().items() for cls in classes for key in list_keys(cls, name)
+    )
+    return list(dict.fromkeys([*list_keys(Config), *in_groups]))
 
 
 def list_own_keys(record: type[ComponentConfig], group: str) -> list[Key]:
     """Return the keys of a kind that the base class of its group does not have, or declares in another way."""
-    common = keys_of(records()[group][0], group)
-    return [key for key in keys_of(record, group) if key not in common]
+    common = list_keys(list_config_classes()[group][0], group)
+    return [key for key in list_keys(record, group) if key not in common]
 
 
 def read_meanings(record: type) -> dict[str, str]:

@@ -130,7 +130,7 @@ def check_predict(config: Config) -> None:
         raise ConfigError(f"predict.output={output}: ends in neither {CSV} nor {JSONL}; name such a file, or a folder")
 
 
-def named_images(text: str) -> NamedImages:
+def list_named_images(text: str) -> NamedImages:
     """Return the images that `text` names, each once. A file that is named itself, or by a glob, may have any name.
 
     Raises:

@@ -76,16 +76,16 @@ def distribute_batches(strategy: tf.distribute.Strategy, batches: Callable[[Host
 # ---- batches ----
 
 
-def train_stream(strategy: tf.distribute.Strategy, data: Dataset, *, batch: int, seed: int, first: int = 0) -> Any:
+def make_train_stream(strategy: tf.distribute.Strategy, data: Dataset, *, batch: int, seed: int, first: int = 0) -> Any:
     """Return an iterator over the training stream, distributed over replicas. Arguments are as in `train_batches`."""
 
     def of_process(share: HostShard) -> tf.data.Dataset:
-        return train_batches(data, batch=batch, first=first, seed=seed, share=share)
+        return make_train_batches(data, batch=batch, first=first, seed=seed, share=share)
 
     return iter(distribute_batches(strategy, of_process))
 
 
-def train_batches(
+def make_train_batches(
     data: Dataset, *, batch: int, first: int, seed: int, share: HostShard = WHOLE_BATCH
 ) -> tf.data.Dataset:
     """Return the training stream from position `first` on, without end.
@@ -134,7 +134,9 @@ def _order(data: Dataset, seed: int) -> Callable[[tf.Tensor], tuple[tf.Tensor, t
     return partial(example_at, size=data.train.size, seed=seed)
 
 
-def eval_batches(data: Dataset, *, batch: int, split: str = "test", share: HostShard = WHOLE_BATCH) -> tf.data.Dataset:
+def make_eval_batches(
+    data: Dataset, *, batch: int, split: str = "test", share: HostShard = WHOLE_BATCH
+) -> tf.data.Dataset:
     """Return every example of a split of `data.splits` once, in the source's order, without augmentation.
 
     The last batch is filled up with copies of the last example, of weight 0. It is smaller than the others if
@@ -299,7 +301,7 @@ def denormalize_images(data: Dataset, split: str, positions: Sequence[int]) -> n
     """
     examples = data.splits[split]
     some = Subset(examples.whole, np.array(examples.in_whole(tf.constant(positions, tf.int64))))
-    batches = eval_batches(replace(data, test=some), batch=len(positions))
+    batches = make_eval_batches(replace(data, test=some), batch=len(positions))
     images = next(iter(batches))["image"].numpy()
     scale = (data.preprocess.std, data.preprocess.mean)
     std, mean = (np.resize(np.array(value, np.float32), images.shape[-1]) for value in scale)

@@ -14,7 +14,7 @@ PerExample = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 # image [N, H, W, C], label [N]; optional weight float32 [N], 1 for all if absent; optional other_label [N] and share
 # float32 [N], the part of `label` in a target of both
 Batch = Mapping[str, tf.Tensor]
-SMALLEST = 1.0  # loss scale; a window that overflows at it has diverged
+SMALLEST_LOSS_SCALE = 1.0  # loss scale; a window that overflows at it has diverged
 
 
 class SplitMetrics(Protocol):
@@ -33,19 +33,19 @@ class SplitMetrics(Protocol):
 
 def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     """Return -log softmax(logits)[label], for labels of any integer dtype."""
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(_class_index(labels), logits)
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(class_index(labels), logits)
 
 
 def accuracy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     """Return 1 where the largest logit is that of the label, else 0; in the dtype of the logits."""
-    right = tf.equal(tf.argmax(logits, axis=-1, output_type=tf.int32), _class_index(labels))
+    right = tf.equal(tf.argmax(logits, axis=-1, output_type=tf.int32), class_index(labels))
     return tf.cast(right, logits.dtype)
 
 
 def top5(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     """Return 1 where the logit of the label is among the five largest, else 0; in the dtype of the logits."""
     _, largest = tf.math.top_k(logits, min(5, logits.shape[-1]))
-    right = tf.reduce_any(tf.equal(largest, _class_index(labels)[:, tf.newaxis]), axis=-1)
+    right = tf.reduce_any(tf.equal(largest, class_index(labels)[:, tf.newaxis]), axis=-1)
     return tf.cast(right, logits.dtype)
 
 
@@ -56,7 +56,7 @@ def weighted_sums(functions: Iterable[PerExample], logits: tf.Tensor, batch: Bat
     the target, so this is its value for the mixed target. Accuracy counts a label for as much as the image shows of it.
     """
     values = [_value(function, logits, batch) for function in functions]
-    return [tf.reduce_sum(tf.cast(weights(batch), value.dtype) * value) for value in values]
+    return [tf.reduce_sum(tf.cast(example_weights(batch), value.dtype) * value) for value in values]
 
 
 def _value(function: PerExample, logits: tf.Tensor, batch: Batch) -> tf.Tensor:
@@ -67,12 +67,12 @@ def _value(function: PerExample, logits: tf.Tensor, batch: Batch) -> tf.Tensor:
     return share * value + (1.0 - share) * function(batch["other_label"], logits)
 
 
-def weights(batch: Batch) -> tf.Tensor:
+def example_weights(batch: Batch) -> tf.Tensor:
     """Return the weight of each example, float32 [N]; 1 if the batch has no weights."""
     return batch["weight"] if "weight" in batch else tf.ones(tf.shape(batch["label"])[:1], tf.float32)
 
 
-def _class_index(labels: tf.Tensor) -> tf.Tensor:
+def class_index(labels: tf.Tensor) -> tf.Tensor:
     if not labels.dtype.is_integer:
         raise TypeError(f"labels are {labels.dtype.name}; a loss of classes takes integers 0..classes-1")
     return tf.cast(labels, tf.int32)
@@ -118,5 +118,5 @@ class LossScale(tf.Module):
         overflowed = examples > 0
         updates, value = tf.convert_to_tensor(self._updates), tf.convert_to_tensor(self.value)
         self._updates.assign(tf.where(overflowed, tf.zeros_like(updates), updates))
-        self.value.assign(tf.where(overflowed, tf.maximum(value / 2.0, SMALLEST), value))
+        self.value.assign(tf.where(overflowed, tf.maximum(value / 2.0, SMALLEST_LOSS_SCALE), value))
         self.skipped.assign_add(1)

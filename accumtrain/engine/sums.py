@@ -101,7 +101,7 @@ def all_finite(values: Iterable[tf.Tensor]) -> tf.Tensor:
     return tf.reduce_all(tf.math.is_finite(tf.stack([tf.cast(total, widest) for total in sums])))
 
 
-def same_on_all_replicas(strategy: tf.distribute.Strategy, value: int) -> bool:
+def is_same_on_all_replicas(strategy: tf.distribute.Strategy, value: int) -> bool:
     """Return whether all replicas, on all workers, hold the same number."""
 
     @tf.function(autograph=False)

@@ -18,7 +18,15 @@ from accumtrain.backprop.model import Model
 from accumtrain.backprop.pullback import Gradients
 from accumtrain.backprop.tracing import is_for_xla
 from accumtrain.engine.ema import MovingAverage
-from accumtrain.engine.losses import Batch, LossScale, PerExample, accuracy, cross_entropy, weighted_sums, weights
+from accumtrain.engine.losses import (
+    Batch,
+    LossScale,
+    PerExample,
+    accuracy,
+    cross_entropy,
+    example_weights,
+    weighted_sums,
+)
 from accumtrain.engine.norm_statistics import NormStatistics
 from accumtrain.engine.sums import Sums, all_finite, make_clear, sum_buffer
 from accumtrain.optim.optimizer import Optimizer, apply_one_by_one, clip_by_weight
@@ -141,7 +149,7 @@ class Window(tf.Module):
 
         tape.gradient(self.model, batch["image"], loss, mode, self._add_gradients)
         with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):  # or it counts before it fails
-            examples = tf.reduce_sum(tf.cast(weights(batch), self.dtype))
+            examples = tf.reduce_sum(tf.cast(example_weights(batch), self.dtype))
             self.micro_step.assign_add(1)
         self.statistics.add(mode.statistics, examples)
         for buffer, value in zip((self.loss, *self.metric_sums, self.examples), (*sums, examples), strict=True):

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from accumtrain.backprop.model import Model
 from accumtrain.config.schema import Config
-from accumtrain.console import banner, format_bytes, say, visible_lines
+from accumtrain.console import banner, escape_lines, format_bytes, say
 from accumtrain.data.sources.folder import preprocess_any_size
 from accumtrain.errors import CheckpointError, ConfigError, VerificationError, first_line
 from accumtrain.export.config import FORMATS
@@ -163,7 +163,7 @@ def largest_difference(exported: Exported, path: Path) -> float:
         }
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            sys.stderr.write(visible_lines(done.stderr[-2000:]))
+            sys.stderr.write(escape_lines(done.stderr[-2000:]))
             raise VerificationError("a clean process could not use what was written; the lines above are what it said")
         with np.load(outputs) as answers:
             if answers["class_names"].tolist() != exported.class_names:

@@ -40,7 +40,7 @@ from accumtrain.keras.split_loss import (
     made_up_outputs,
     made_up_targets,
 )
-from accumtrain.models.keras_call import StatelessCall, call_in_mode, mask_of, normalisations, read_values
+from accumtrain.models.keras_call import StatelessCall, call_in_mode, find_batch_norms, mask_of, read_values
 
 IN_THE_GRAPH = (tf.data.Iterator, tf.distribute.DistributedIterator)  # takes the batches of these, after the tracing
 
@@ -357,7 +357,7 @@ class BatchStatistics:
     """
 
     def __init__(self, model: keras.Model) -> None:
-        self._layers = normalisations(model)
+        self._layers = find_batch_norms(model)
         if renormed := [layer.name for layer in self._layers if getattr(layer, "renorm", False)]:
             raise ValueError(f"{renormed[0]} has renorm=True, which can't be computed in micro-batches: leave it out")
         if tf.distribute.get_strategy().num_replicas_in_sync > 1 and any(layer.synchronized for layer in self._layers):

@@ -31,7 +31,7 @@ from accumtrain.keras.accumulate_step import CompiledMetric, WholeBatchMetrics, 
 from accumtrain.keras.examples import GivenData, InMemorySplit, given_data
 from accumtrain.keras.model_copy import read_model, write_model
 from accumtrain.keras.split_loss import LossShare, LossTrial, Trials, has_own_loss, record_loss_calls
-from accumtrain.models.keras_call import call_stateless, mask_of, normalisations
+from accumtrain.models.keras_call import call_stateless, find_batch_norms, mask_of
 from accumtrain.models.keras_model import KerasModel
 from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.keras_optimizer import WeightView
@@ -140,7 +140,7 @@ class CompiledModel:
 
         with _data_errors(self.model):
             outputs = tf.function(call, autograph=False).get_concrete_function(self.inputs).structured_outputs
-        moving = [layer for layer in normalisations(self.model) if id(layer.moving_mean) in changed]
+        moving = [layer for layer in find_batch_norms(self.model) if id(layer.moving_mean) in changed]
         return Traced(moving, penalised[-1], outputs)
 
 

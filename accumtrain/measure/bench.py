@@ -17,7 +17,7 @@ from accumtrain.config.rules import micro_batch_size
 from accumtrain.config.schema import BenchConfig, Config
 from accumtrain.console import banner, format_bytes, format_count, format_seconds, say
 from accumtrain.data.open_data import open_data
-from accumtrain.data.pipeline import HostShard, distribute_batches, train_batches
+from accumtrain.data.pipeline import HostShard, distribute_batches, make_train_batches
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve_devices
@@ -181,7 +181,7 @@ def repeat_one_batch(dry_run: DryRun, config: Config, data: Dataset, devices: De
     """Make all further updates of the dry run use the same batch, which is in memory."""
 
     def same_batch(share: HostShard) -> tf.data.Dataset:
-        dataset = train_batches(data, batch=batch, first=0, seed=config.run.seed, share=share)
+        dataset = make_train_batches(data, batch=batch, first=0, seed=config.run.seed, share=share)
         return dataset.take(share.replicas).cache().repeat()
 
     dry_run.batches = iter(distribute_batches(devices.strategy, same_batch))
@@ -189,7 +189,7 @@ def repeat_one_batch(dry_run: DryRun, config: Config, data: Dataset, devices: De
 
 def measure_input(config: Config, data: Dataset, batch: int) -> float:
     """Return the images per second that the input delivers if nothing else runs."""
-    batches = iter(train_batches(data, batch=batch, first=0, seed=config.run.seed))
+    batches = iter(make_train_batches(data, batch=batch, first=0, seed=config.run.seed))
     for _ in range(4):  # some batches were prefetched
         next(batches)
     started, taken = time.perf_counter(), 0

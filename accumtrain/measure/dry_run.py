@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from accumtrain.config.rules import Epochs, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
-from accumtrain.data.pipeline import train_stream
+from accumtrain.data.pipeline import make_train_stream
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
 from accumtrain.engine.step import WORTH_TOGETHER, CallLength, Step
@@ -126,7 +126,7 @@ class DryRun:
                 build_split_metrics(config.loss),
             )
         self._checkpoints = Checkpoints(self._directory, self.window, config.checkpoint.keep)
-        self.batches = train_stream(strategy, data, batch=batch, seed=config.run.seed)
+        self.batches = make_train_stream(strategy, data, batch=batch, seed=config.run.seed)
         self._micro_steps, self._pace = micro_steps, CallLength()
         self.calls = 0.0  # compiled calls per update, of the last updates
         self.meter = Meter(xla=self._devices.xla)

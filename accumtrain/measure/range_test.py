@@ -12,7 +12,7 @@ from accumtrain.config.rules import micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.data.open_data import open_data
-from accumtrain.data.pipeline import train_stream
+from accumtrain.data.pipeline import make_train_stream
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve_devices
@@ -78,7 +78,7 @@ def _raise_rate(config: Config, data: Dataset, devices: Devices) -> RangeTest:
     window.schedule = exponential_schedule(options.low / base, options.high / base, options.updates)
     with devices.strategy.scope():
         step = Step(window, devices.strategy, xla=devices.xla, eager=config.debug.eager)
-    batches = train_stream(devices.strategy, data, batch=micro_batch * devices.replicas, seed=config.run.seed)
+    batches = make_train_stream(devices.strategy, data, batch=micro_batch * devices.replicas, seed=config.run.seed)
     test = RangeTest()
     say(f"raising the rate from {options.low:.3g} to {options.high:.3g} over {options.updates} updates")
     with counting("updates", options.updates) as report:

@@ -54,7 +54,7 @@ def find_frozen_paths(patterns: Sequence[str], paths: Sequence[str]) -> list[str
     return frozen
 
 
-def rate_factors(factors: Mapping[str, float], paths: Sequence[str]) -> list[float]:
+def find_rate_factors(factors: Mapping[str, float], paths: Sequence[str]) -> list[float]:
     """Return the factor on the rate of each path, by optim.rates, or 1. The last pattern that matches decides.
 
     Raises:

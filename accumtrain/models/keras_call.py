@@ -122,14 +122,14 @@ def call_stateless(
     return y, new_state, tf.add_n([tf.cast(tf.reduce_sum(loss), dtype) for loss in losses]) if losses else 0.0
 
 
-def normalisations(model: keras.Model) -> list[keras.layers.BatchNormalization]:
+def find_batch_norms(model: keras.Model) -> list[keras.layers.BatchNormalization]:
     """Find the batch normalisations that are built, those of inner models included, in a fixed order."""
     layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
     return [layer for layer in layers if layer.built]
 
 
 def _check_normalisations(model: keras.Model, call: StatelessCall) -> None:
-    for layer in normalisations(model):
+    for layer in find_batch_norms(model):
         assigned, read = call.assignments[id(layer.moving_mean)], call.reads[id(layer.moving_mean)]
         if assigned and getattr(layer, "renorm", False):  # an argument of newer versions of Keras
             raise ConfigError(f"{model.name} has {layer.name}, a BatchNormalization(renorm=True): leave renorm out")

@@ -18,7 +18,7 @@ from accumtrain.backprop.replay import Consume
 from accumtrain.backprop.segments import Backward, forward_by_memory
 from accumtrain.errors import ConfigError
 from accumtrain.models.config import ModelConfig
-from accumtrain.models.keras_call import call_stateless, join_masks, normalisations, separate_masks
+from accumtrain.models.keras_call import call_stateless, find_batch_norms, join_masks, separate_masks
 from accumtrain.models.keras_cuts import SEED, cut_model
 
 
@@ -73,7 +73,7 @@ class KerasSegment:
         for variable in self.model.trainable_variables:
             if variable.path in paths:
                 variable.trainable = False
-        for layer in normalisations(self.model):
+        for layer in find_batch_norms(self.model):
             if not layer.trainable_variables and any(variable.path in paths for variable in layer.variables):
                 layer.trainable = False  # makes Keras compute with its moving statistics
                 self._moving.pop(id(layer)).frozen = True
@@ -87,7 +87,7 @@ class KerasSegment:
         self._seeds = [(place, draws[key]) for key, place in places.items() if key in draws]
         self._norms = [
             (norms[id(layer)], places[id(layer.moving_mean)], places[id(layer.moving_variance)])
-            for layer in normalisations(part)
+            for layer in find_batch_norms(part)
             if id(layer) in norms
         ]
         changing = {place for place, _ in self._seeds} | {place for _, *both in self._norms for place in both}
@@ -156,7 +156,7 @@ class KerasModel(Model):
         joins_loss: bool = False,
         kept_share: float = 0.0,
     ):
-        norms = {id(layer): KerasNorm(layer) for layer in (normalisations(model) if moving is None else moving)}
+        norms = {id(layer): KerasNorm(layer) for layer in (find_batch_norms(model) if moving is None else moving)}
         states = [variable for variable in model.non_trainable_variables if variable.name == SEED]
         draws = {id(variable): draw for draw, variable in enumerate(states)}
         parts, policies = [model], ["store"]

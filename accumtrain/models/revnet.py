@@ -14,7 +14,7 @@ from accumtrain.backprop.fixed_point import FLOATS, FixedPoint
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
 from accumtrain.backprop.pullback import Converted, Gradients, Pullback
-from accumtrain.backprop.replay import keep_values, save_for_backward
+from accumtrain.backprop.replay import save_for_backward, save_values_for_backward
 from accumtrain.backprop.segments import Chain, Coupling, Layer, Segment, Stage
 from accumtrain.backprop.tracing import after
 from accumtrain.models.blocks import Head, Residual, Stem, build_shortcut, drop_paths, with_norm_momentum
@@ -141,7 +141,7 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
         units = [unit(stage, place) for place in range(count)]
         # the first unit of a later stage only reads the streams, in compute_dtype
         low = stage > 0 and compute_dtype == tf.bfloat16
-        keep_first = partial(keep_values, numbers, compute_dtype) if low else save_for_backward
+        keep_first = partial(save_values_for_backward, numbers, compute_dtype) if low else save_for_backward
         segments.append(Stage(config.policy, units, exact=config.snap_bits > 0, keep_first=keep_first))
     segments.append(
         Chain("store", [Join(numbers, compute_dtype), Head(init, config.norm, 2 * widths[-1], spec.num_classes)])

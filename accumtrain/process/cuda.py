@@ -92,10 +92,10 @@ def load_cusolver() -> None:
     """
     if shows_gpu():
         for library in _cusolver():
-            _loads(library)  # `missing_for_gpu` names one that can't be loaded
+            _can_load(library)  # `missing_for_gpu` names one that can't be loaded
 
 
-def missing_for_gpu(build: Mapping[str, Any], gpus: Sequence[Gpu]) -> str | None:
+def explain_missing_gpu(build: Mapping[str, Any], gpus: Sequence[Gpu]) -> str | None:
     """Return what is missing to train on a GPU, with the remedy; None if nothing is seen to be missing."""
     if not gpus and not has_gpu_node():
         return f"this machine shows no NVIDIA GPU; on one that has: {INSTALL}"
@@ -111,10 +111,10 @@ def missing_for_gpu(build: Mapping[str, Any], gpus: Sequence[Gpu]) -> str | None
                 f"{_dotted(min(capabilities))} to {_dotted(max(capabilities))} (up to Hopper, without Blackwell): use "
                 "device=cpu, or a TensorFlow that is built for it"
             )
-    if (absent := _absent_libraries()) and not _loads(CUDNN.format(build["cudnn_version"])):
+    if (absent := _absent_libraries()) and not _can_load(CUDNN.format(build["cudnn_version"])):
         return f"CUDA's libraries are not installed ({', '.join(absent[:3])}, ...): {INSTALL}"
     for library in _cusolver():
-        if not _loads(library):
+        if not _can_load(library):
             return f"{library} can't be loaded: {INSTALL} in a new environment"
     return None
 
@@ -140,7 +140,7 @@ def _cusolver() -> list[str]:
     return [str(file) for folder in folders for file in Path(folder).glob(CUSOLVER)]
 
 
-def _loads(library: str) -> bool:
+def _can_load(library: str) -> bool:
     """Return whether the dynamic linker finds the library, as where the system, not pip, has installed CUDA."""
     try:
         ctypes.CDLL(library)

@@ -24,10 +24,10 @@ if sys.argv[1] != "local":
 
 def has_tpu() -> bool:
     """Return whether this machine has libtpu and a TPU chip."""
-    return missing_here() is None
+    return explain_missing_tpu() is None
 
 
-def missing_here() -> str | None:
+def explain_missing_tpu() -> str | None:
     """Return what this machine lacks for a TPU of its own, with the remedy; None if nothing is missing."""
     if not _has_library():
         return "no TPU runtime (libtpu) is installed here; run `make tpu` on a Cloud TPU VM"
@@ -42,7 +42,7 @@ def missing_here() -> str | None:
 def check(device: DeviceConfig) -> None:
     """Raise ConfigError if the TPU at device.tpu (null: this machine's) can't be used from here."""
     address = device.tpu or LOCAL
-    if address == LOCAL and (missing := missing_here()):
+    if address == LOCAL and (missing := explain_missing_tpu()):
         raise ConfigError(f"device=tpu: {missing}, or name a TPU with device.tpu=<name or address>")
     _try_in_a_child(address)
 

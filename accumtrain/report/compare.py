@@ -14,7 +14,7 @@ from accumtrain.console import warn
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.fields import format_value, is_finite_number
 from accumtrain.runs.contents import measured, read_config, read_records, read_summary
-from accumtrain.runs.names import NOT_IN_NAMES
+from accumtrain.runs.names import EXCLUDED_KEYS
 
 MEMORY = ("activations", "workspace", "resident")  # of a run, see ComparedRun.memory
 NAMING = ("title", "name", "kind")  # last parts of the keys that say the most about their group, best first
@@ -98,7 +98,7 @@ def find_differing_keys(runs: Sequence[ComparedRun]) -> list[DifferingKey]:
     groups: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     for key in dict.fromkeys(key for config in known for key in config):
         shown = [_format_cell(config, key) for config in known]
-        if key not in NOT_IN_NAMES and len(set(shown)) > 1:
+        if key not in EXCLUDED_KEYS and len(set(shown)) > 1:
             alike = tuple(map(shown.index, shown))  # 0, 1, 0: the first and the third run have the same value
             groups.setdefault((key.partition(".")[0], alike), []).append(key)
     return [

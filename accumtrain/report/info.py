@@ -14,9 +14,9 @@ from accumtrain.config.schema import Config
 from accumtrain.console import banner, format_bytes, say, table, warn
 from accumtrain.errors import CheckpointError
 from accumtrain.fields import format_value
-from accumtrain.process.cuda import cuda_build, find_gpus, missing_for_gpu
+from accumtrain.process.cuda import cuda_build, explain_missing_gpu, find_gpus
 from accumtrain.process.machine import cpu, free_bytes
-from accumtrain.process.tpu_runtime import missing_here
+from accumtrain.process.tpu_runtime import explain_missing_tpu
 from accumtrain.report.compare import collect_results
 from accumtrain.runs.names import CHECKPOINTS, folder_of
 from accumtrain.runs.provenance import WHOLE, inspect_run, platform_name, versions
@@ -61,7 +61,7 @@ def _tell_machine() -> dict[str, Any]:
         "cpu": {**cpu(), "cores": os.cpu_count()},
         "memory": {"bytes": psutil.virtual_memory().total, "free_bytes": free_bytes()},
         "gpus": [vars(gpu) for gpu in gpus],
-        "missing": {"gpu": missing_for_gpu(build, gpus), "tpu": missing_here()},
+        "missing": {"gpu": explain_missing_gpu(build, gpus), "tpu": explain_missing_tpu()},
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
     _show_machine(found)

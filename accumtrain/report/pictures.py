@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from accumtrain.console import broken
+from accumtrain.console import break_name
 from accumtrain.fields import is_finite_number
 from accumtrain.runs.files import replacing
 
@@ -110,7 +110,7 @@ def _legend(runs: Mapping[str, Records]) -> list[tuple[dict[str, Any], str]]:
 
 
 def _text(name: str) -> str:
-    return without_math(broken(name, NAME_WIDTH))
+    return without_math(break_name(name, NAME_WIDTH))
 
 
 def _is_point(record: Mapping[str, Any], name: str) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from accumtrain.config.jobs import JOBS
-from accumtrain.config.keys import records
+from accumtrain.config.keys import list_config_classes
 from accumtrain.config.read import to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.errors import CheckpointError, ConfigError
@@ -21,7 +21,7 @@ from accumtrain.fields import format_value
 
 EXCLUDED_PREFIXES = ("log.", "bench.", "predict.", "export.", "range_test.", "hydra")  # of keys outside a derived name
 LONGEST = 48  # characters of a derived name, without its hash
-NOT_IN_NAMES = {
+EXCLUDED_KEYS = {
     *("job", "data.download", "report.runs", "device.workers", "device.index"),
     *("run.name", "run.dir", "run.resume", "run.walltime", "run.hang_timeout", "run.on_nonfinite", "run.max_nonfinite"),
 }
@@ -67,7 +67,7 @@ def run_name(config: Config, overrides: Sequence[str]) -> str:
     shown = {
         key: value
         for key, value in sorted(values.items())
-        if key not in in_base | NOT_IN_NAMES and not key.startswith(EXCLUDED_PREFIXES)
+        if key not in in_base | EXCLUDED_KEYS and not key.startswith(EXCLUDED_PREFIXES)
     }
     path = PurePath(shown.get("data.path", ""))
     if len(path.parts) == 1 and base.endswith((f"-{shown['data.path']}", f"-{path.stem}")):
@@ -96,7 +96,12 @@ def _join_words(base: str, shown: Mapping[str, str]) -> str:
 def _shorten_keys() -> dict[str, str]:
     """Return the last part of each dotted key that no other key ends with."""
     top = [field.name for field in fields(Config)]
-    dotted = {f"{group}.{field.name}" for group, found in records().items() for cls in found for field in fields(cls)}
+    dotted = {
+        f"{group}.{field.name}"
+        for group, found in list_config_classes().items()
+        for cls in found
+        for field in fields(cls)
+    }
     last = Counter([*top, *(key.rpartition(".")[2] for key in dotted)])
     return {key: name for key in dotted if last[name := key.rpartition(".")[2]] == 1}
 

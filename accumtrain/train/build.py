@@ -14,11 +14,11 @@ from accumtrain.console import say, warn
 from accumtrain.data.source import Dataset, class_counts
 from accumtrain.devices.found import Devices
 from accumtrain.engine.ema import MovingAverage
-from accumtrain.engine.losses import LossScale, PerExample, SplitMetrics, _class_index, cross_entropy
+from accumtrain.engine.losses import LossScale, PerExample, SplitMetrics, class_index, cross_entropy
 from accumtrain.engine.sums import values_of_workers
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
-from accumtrain.models.build import build_model, rate_factors
+from accumtrain.models.build import build_model, find_rate_factors
 from accumtrain.models.config import LEAST_WITH_BATCH_NORM, ResNetConfig
 from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.config import OPTIMIZERS, OptimConfig
@@ -67,7 +67,7 @@ def build_cross_entropy(config: CrossEntropyConfig) -> PerExample:
             of_all_classes = tf.reduce_logsumexp(logits, axis=-1) - tf.reduce_mean(logits, axis=-1)
             values = (1.0 - smoothing) * values + smoothing * of_all_classes
         if class_weights is not None:
-            values *= tf.gather(tf.constant(class_weights, logits.dtype), _class_index(labels))
+            values *= tf.gather(tf.constant(class_weights, logits.dtype), class_index(labels))
         return values
 
     return loss
@@ -136,7 +136,7 @@ def build_window(
         model = model or model_for(config, data, draws=draws)
         optimizer = build_optimizer(config.optim)
         if config.optim.rates:
-            optimizer.scale_rates(rate_factors(config.optim.rates, model.trainable_paths))
+            optimizer.scale_rates(find_rate_factors(config.optim.rates, model.trainable_paths))
         return Window(
             model,
             optimizer,

@@ -14,10 +14,10 @@ import tensorflow as tf
 
 from accumtrain.backprop.mode import EVALUATION
 from accumtrain.backprop.model import Model
-from accumtrain.data.pipeline import distribute_batches, eval_batches
+from accumtrain.data.pipeline import distribute_batches, make_eval_batches
 from accumtrain.data.source import Dataset
 from accumtrain.engine.ema import MovingAverage
-from accumtrain.engine.losses import Batch, PerExample, SplitMetrics, cross_entropy, weighted_sums, weights
+from accumtrain.engine.losses import Batch, PerExample, SplitMetrics, cross_entropy, example_weights, weighted_sums
 from accumtrain.engine.step import CallLength, run_on_batches
 from accumtrain.engine.sums import sum_buffer
 from accumtrain.errors import DataError
@@ -47,7 +47,7 @@ class ClassAnswers:
 
         A mistake's loss is the cross-entropy, and at least log 2, as the wrong class has the higher probability.
         """
-        labels, used = tf.cast(batch["label"], tf.int64), weights(batch) > 0
+        labels, used = tf.cast(batch["label"], tf.int64), example_weights(batch) > 0
         predicted = tf.argmax(logits, axis=-1)
         self._confusion.assign_add(
             tf.math.confusion_matrix(labels, predicted, self._classes, tf.cast(used, tf.int64), tf.int64)
@@ -120,7 +120,7 @@ class Evaluator:
         self._means, self._split_metrics, self._answers = dict(means), split_metrics, answers
         self.split, self._batches = split, -(-data.splits[split].size // batch)
         self._dataset = distribute_batches(
-            strategy, lambda share: eval_batches(data, batch=batch, split=split, share=share)
+            strategy, lambda share: make_eval_batches(data, batch=batch, split=split, share=share)
         )
         self._dtype = model.trainable_variables[0].dtype
         self._sums = [sum_buffer([], self._dtype) for _ in [*self._means, "examples"]]
@@ -176,7 +176,7 @@ class Evaluator:
             self._split_metrics.update(batch["label"], logits)
         if self._answers is not None:
             self._answers.update(batch, logits)
-        examples = tf.reduce_sum(tf.cast(weights(batch), self._dtype))
+        examples = tf.reduce_sum(tf.cast(example_weights(batch), self._dtype))
         for total, value in zip(self._sums, (*sums, examples), strict=True):
             total.assign_add(tf.cast(value, total.dtype))
 

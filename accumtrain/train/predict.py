@@ -20,12 +20,12 @@ from accumtrain.backprop.model import Model
 from accumtrain.config.rules import micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table, warn
-from accumtrain.data.local_files import CSV, JSONL, named_images
-from accumtrain.data.pipeline import distribute_batches, eval_batches
+from accumtrain.data.local_files import CSV, JSONL, list_named_images
+from accumtrain.data.pipeline import distribute_batches, make_eval_batches
 from accumtrain.data.source import Dataset
 from accumtrain.data.sources.folder import open_files
 from accumtrain.devices.resolve import resolve_devices
-from accumtrain.engine.losses import Batch, weights
+from accumtrain.engine.losses import Batch, example_weights
 from accumtrain.errors import DataError, Preempted
 from accumtrain.process.signals import DeferredSignals
 from accumtrain.progress import counting
@@ -70,14 +70,14 @@ def predictions(
 
     def answer(examples: Batch) -> tuple[tf.Tensor, ...]:
         values, classes = tf.math.top_k(probabilities(model, examples["image"]), top)
-        return examples["label"], weights(examples), classes, values
+        return examples["label"], example_weights(examples), classes, values
 
     @tf.function(autograph=False)
     def answers(examples: Batch) -> tuple[tf.Tensor, ...]:
         parts = [strategy.experimental_local_results(each) for each in strategy.run(answer, args=(examples,))]
         return tuple(tf.concat(each, 0) for each in parts)
 
-    batches = iter(distribute_batches(strategy, lambda share: eval_batches(data, batch=batch, share=share)))
+    batches = iter(distribute_batches(strategy, lambda share: make_eval_batches(data, batch=batch, share=share)))
     for _ in range(-(-data.splits["test"].size // batch)):
         labels, weight, classes, values = (each.numpy() for each in answers(next(batches)))
         used = weight > 0
@@ -153,7 +153,7 @@ def predict_images(config: Config) -> dict[str, Any]:
         CheckpointError: there is no trained run, or a file can't be written.
         Preempted: a signal stopped it; the answers so far are written.
     """
-    named = named_images(str(config.predict.input))
+    named = list_named_images(str(config.predict.input))
     files = named.files
     images, fingerprint = trained_images(config)
     devices = resolve_devices(config.device)

@@ -14,7 +14,7 @@ from accumtrain.backprop.mode import MovingStatistics
 from accumtrain.config.rules import Epochs, micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import banner, format_bytes, format_seconds, say, table, warn
-from accumtrain.data.pipeline import train_batches
+from accumtrain.data.pipeline import make_train_batches
 from accumtrain.data.source import SPLIT_WORDS, Dataset, class_counts
 from accumtrain.devices.found import Devices
 from accumtrain.engine.window import Window
@@ -198,7 +198,7 @@ def first_images(data: Dataset, count: int, seed: int) -> list[bytes]:
 
     Each is spread over the range of grey values by itself, which undoes the standardisation but for contrast.
     """
-    images = next(iter(train_batches(data, batch=count, first=0, seed=seed)))["image"]
+    images = next(iter(make_train_batches(data, batch=count, first=0, seed=seed)))["image"]
     if images.shape.rank != 4 or images.shape[-1] not in CHANNELS:
         return []
     low, high = (edge(images, axis=(1, 2, 3), keepdims=True) for edge in (tf.reduce_min, tf.reduce_max))

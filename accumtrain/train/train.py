@@ -15,15 +15,15 @@ from accumtrain.config.rules import Epochs, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
 from accumtrain.console import say
 from accumtrain.data.open_data import open_data
-from accumtrain.data.pipeline import train_stream
+from accumtrain.data.pipeline import make_train_stream
 from accumtrain.data.repeats import find_repeats
 from accumtrain.data.source import Dataset
 from accumtrain.devices.cluster import find_cluster
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve_devices
-from accumtrain.engine.losses import SMALLEST
+from accumtrain.engine.losses import SMALLEST_LOSS_SCALE
 from accumtrain.engine.step import WORTH_TOGETHER, CallLength, Step
-from accumtrain.engine.sums import same_on_all_replicas
+from accumtrain.engine.sums import is_same_on_all_replicas
 from accumtrain.errors import CheckpointError, DivergedError, Preempted
 from accumtrain.models.kernels import tell_emulation
 from accumtrain.process.program import is_own_run
@@ -307,7 +307,7 @@ class Trainer:
         return True
 
     def _check_workers_agree(self) -> None:
-        if not self.alone and not same_on_all_replicas(self.devices.strategy, self.done):
+        if not self.alone and not is_same_on_all_replicas(self.devices.strategy, self.done):
             raise CheckpointError(
                 f"worker {self.devices.worker} read the state after update {self.done} from {self.run.path}, "
                 "others that of another one: run.dir must be a folder that all workers share"
@@ -316,7 +316,7 @@ class Trainer:
     def _batches(self) -> Any:
         """Return the micro-batches from the next window on."""
         batch, first = self.global_micro_batch, self.place.examples
-        return train_stream(self.devices.strategy, self.data, batch=batch, seed=self.recovery.seed, first=first)
+        return make_train_stream(self.devices.strategy, self.data, batch=batch, seed=self.recovery.seed, first=first)
 
     # ---- updates -------------------------------------------------------------------------------------------------
 
@@ -401,7 +401,7 @@ class Trainer:
             return
         self.checkpoints.wait()
         if not self.alone:
-            same_on_all_replicas(self.devices.strategy, self.done)  # the chief has written what the others read
+            is_same_on_all_replicas(self.devices.strategy, self.done)  # the chief has written what the others read
         try:
             best, manifest = self.checkpoints.restore_best()
             result = self._evaluate(self.tester)
@@ -439,7 +439,7 @@ class Trainer:
             self.skipped.note(self.progress.event)
             self.progress.event(f"update {self.done + 1} is skipped, its examples are bad (see {self.skipped.file})")
             return batches
-        if update.get("loss_scale", SMALLEST) > SMALLEST and update["state_finite"]:
+        if update.get("loss_scale", SMALLEST_LOSS_SCALE) > SMALLEST_LOSS_SCALE and update["state_finite"]:
             self.place.pass_over()
             self.progress.event(
                 f"update {self.done + 1}: float16 overflowed, this window is skipped (number {update['skipped']}); "

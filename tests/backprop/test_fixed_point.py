@@ -11,7 +11,7 @@ import tensorflow as tf
 from accumtrain.backprop import fixed_point as module
 from accumtrain.backprop.fixed_point import FLOATS, FixedPoint
 from accumtrain.backprop.mode import EVALUATION, Mode
-from accumtrain.backprop.replay import keep_values
+from accumtrain.backprop.replay import save_values_for_backward
 from accumtrain.engine.window import Window
 from accumtrain.models.build import build_model
 from accumtrain.models.layers import ModelSpec
@@ -63,7 +63,7 @@ def test_a_difference_undoes_a_sum_to_the_bit(dtype, add):
 
 def test_values_kept_in_place_of_streams_are_read_alike():
     streams = tuple(NUMBERS.encode(scaled(values(seed, size=3.0))) for seed in (1, 2))
-    same, kept = keep_values(NUMBERS, tf.bfloat16, streams)
+    same, kept = save_values_for_backward(NUMBERS, tf.bfloat16, streams)
     later = kept(tf.zeros([]))
     for stream, unchanged, again in zip(streams, same, later, strict=True):
         np.testing.assert_array_equal(NUMBERS.read(unchanged), NUMBERS.read(stream))

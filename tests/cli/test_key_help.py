@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from accumtrain.cli.choices import all_choices
-from accumtrain.config.keys import list_all_keys, records
+from accumtrain.config.keys import list_all_keys, list_config_classes
 
-GROUPS = sorted({*all_choices([]), *records()})
+GROUPS = sorted({*all_choices([]), *list_config_classes()})
 
 
 def test_a_group(command):
@@ -40,7 +40,7 @@ def test_every_choice(group, choice, command):
     answer = command("--help", f"{group}={choice}")
     assert answer.code == 0
     assert answer.out.startswith(f"{group}={choice}: ")
-    assert (group in records()) == ("\n\nKeys\n" in answer.out)
+    assert (group in list_config_classes()) == ("\n\nKeys\n" in answer.out)
 
 
 def test_a_choice_has_its_own_values(command):

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import pytest
 
-from accumtrain.config.keys import Key, keys_of, list_all_keys, read_class_summary, read_meanings, records
+from accumtrain.config.keys import Key, list_all_keys, list_config_classes, list_keys, read_class_summary, read_meanings
 from accumtrain.config.read import list_known_keys
 from accumtrain.config.schema import Config
 from accumtrain.fields import COUNT, NotEmpty, Word
 from accumtrain.registry import ComponentConfig, required
 
-CLASSES = [Config, *(cls for found in records().values() for cls in found)]
+CLASSES = [Config, *(cls for found in list_config_classes().values() for cls in found)]
 
 
 @dataclass(kw_only=True)
@@ -58,7 +58,7 @@ def test_every_meaning_is_that_of_a_key(cls):
 
 
 def test_there_are_all_keys():
-    kinds = {f"{group}.kind" for group in records()}
+    kinds = {f"{group}.kind" for group in list_config_classes()}
     assert {key.name for key in list_all_keys()} | kinds >= set(list_known_keys())
 
 
@@ -71,7 +71,7 @@ def test_what_a_class_says_and_what_it_inherits():
 
 
 def test_type_default_and_rule():
-    size, low, high, flag, path = keys_of(Special, "group")
+    size, low, high, flag, path = list_keys(Special, "group")
     assert size == Key(
         "group.size", "auto or a whole number", "auto", False, "at least 1", "Pixels on a side.", ("auto",)
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from accumtrain.config.keys import records
+from accumtrain.config.keys import list_config_classes
 from accumtrain.config.read import expand_homes, from_mapping, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.data.config import NpzConfig
@@ -29,7 +29,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_these_keys_are_paths() -> None:
     assert {
         f"{group}.{name}"
-        for group, classes in records().items()
+        for group, classes in list_config_classes().items()
         for cls in classes
         for name, constraints in constraints_of(cls).items()
         if any(isinstance(constraint, LocalPath) for constraint in constraints)

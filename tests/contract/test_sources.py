@@ -18,7 +18,7 @@ from accumtrain.data import pipeline
 from accumtrain.data.config import SOURCES
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.open_data import open_data
-from accumtrain.data.pipeline import eval_batches, train_batches
+from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.data.source import Dataset
 from accumtrain.dispatch import run
 from accumtrain.errors import ConfigError, DataError
@@ -50,7 +50,7 @@ def prepared(name: str):
 
 
 def stream(data: Dataset, *, batch: int, count: int, first: int = 0, seed: int = 3) -> dict[str, np.ndarray]:
-    return join(train_batches(data, batch=batch, first=first, seed=seed).take(count))
+    return join(make_train_batches(data, batch=batch, first=first, seed=seed).take(count))
 
 
 def assert_same(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
@@ -83,7 +83,7 @@ def test_batches_are_as_described(name, changes):
     size = changes.get("image_size")
     height, width, channels = data.image_shape
     assert size is None or [height, width] == size
-    for batches in (train_batches(data, batch=4, first=0, seed=0), eval_batches(data, batch=4)):
+    for batches in (make_train_batches(data, batch=4, first=0, seed=0), make_eval_batches(data, batch=4)):
         assert batches.element_spec == {
             "image": tf.TensorSpec([4, height, width, channels], tf.float32),
             "label": tf.TensorSpec([4], tf.int32),
@@ -95,7 +95,7 @@ def test_batches_are_as_described(name, changes):
 def test_an_epoch_is_a_permutation(name):
     data = open_data(prepared(name), seed=0)
     size = data.train.size
-    examples = join(eval_batches(data, batch=size, split="train"))
+    examples = join(make_eval_batches(data, batch=size, split="train"))
     assert np.isfinite(examples["image"]).all()
     assert np.unique(examples["label"]).tolist() == list(range(data.num_classes))
     stored, epochs = list(identities(examples)), stream(data, batch=size, count=2)
@@ -111,7 +111,10 @@ def test_an_epoch_is_a_permutation(name):
 def test_evaluation_covers_each_example_once(name, split):
     data = open_data(prepared(name), seed=0)
     size = getattr(data, split).size
-    whole, parts = join(eval_batches(data, batch=size, split=split)), join(eval_batches(data, batch=4, split=split))
+    whole, parts = (
+        join(make_eval_batches(data, batch=size, split=split)),
+        join(make_eval_batches(data, batch=4, split=split)),
+    )
     assert parts["weight"].tolist() == [1.0] * size + [0.0] * (-size % 4)
     assert 0 <= parts["label"].min() <= parts["label"].max() < data.num_classes
     assert_same({key: value[:size] for key, value in parts.items()}, whole)
@@ -153,7 +156,7 @@ def test_all_of_it_is_checked(name, tmp_path):
     assert result["duplicates"]["count"] == result["bad"]["count"] == 0
     data = open_data(replace(config.data, val_fraction=0.0), config.run.seed)  # all of train, with what is held out
     for split in ("train", "test"):
-        labels = join(eval_batches(data, batch=1, split=split))["label"]
+        labels = join(make_eval_batches(data, batch=1, split=split))["label"]
         counts = np.bincount(labels, minlength=data.num_classes).tolist()
         assert list(result[split]["classes"].values()) == counts
         assert result[split]["examples"] == sum(counts)
@@ -171,7 +174,7 @@ def test_bad_input_is_named(name):
         pytest.fail(f"data={name}: add a case of bad input to BAD in {files.__file__}")
     bad = files.BAD[name]
     with pytest.raises(bad.error, match=bad.says):  # as it is opened, or where all of it is read into memory
-        join(train_batches(open_data(bad.config(name), seed=0), batch=4, first=0, seed=0).take(1))
+        join(make_train_batches(open_data(bad.config(name), seed=0), batch=4, first=0, seed=0).take(1))
 
 
 @pytest.mark.parametrize("name", NEEDS_FILES)

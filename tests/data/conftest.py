@@ -13,7 +13,7 @@ import tensorflow as tf
 from accumtrain.data import pipeline
 from accumtrain.data.config import FolderConfig, TfdsConfig, TfrecordConfig
 from accumtrain.data.open_data import explain_input_error
-from accumtrain.data.pipeline import eval_batches
+from accumtrain.data.pipeline import make_eval_batches
 from accumtrain.data.source import Dataset
 
 PLAIN: dict[str, Any] = {"augment": "none", "image_size": None, "mean": [0.0], "std": [1.0]}
@@ -47,7 +47,7 @@ def join(batches: tf.data.Dataset) -> dict[str, np.ndarray]:
 
 def read_pictures(data: Dataset, split: str) -> dict[int, int]:
     """Return the label of each picture of a split by its number, in the order of the split."""
-    batch = join(eval_batches(data, batch=data.splits[split].size, split=split))
+    batch = join(make_eval_batches(data, batch=data.splits[split].size, split=split))
     found = np.rint(batch["image"][:, 0, 0, 0] * 255).astype(int).tolist()
     return dict(zip(found, batch["label"].tolist(), strict=True))
 

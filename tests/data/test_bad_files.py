@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from accumtrain.data.config import NpzConfig
 from accumtrain.data.open_data import open_data
-from accumtrain.data.pipeline import train_batches
+from accumtrain.data.pipeline import make_train_batches
 from accumtrain.data.sources import npz
 from accumtrain.errors import DataError
 from tests.data.hostile import png
@@ -152,7 +152,7 @@ def test_a_record_that_is_no_example_is_named(shards, tfrecord_config, payload):
     with tf.io.TFRecordWriter(str(shard)) as writer:
         writer.write(payload)
     with pytest.raises(DataError, match=r"record 0 of .*train-2 is no tf.train.Example"):
-        train_batches(open_data(tfrecord_config(), seed=0), batch=4, first=0, seed=0)
+        make_train_batches(open_data(tfrecord_config(), seed=0), batch=4, first=0, seed=0)
 
 
 # ---- more pixels than memory ----
@@ -170,7 +170,7 @@ def test_an_image_of_too_many_pixels_is_not_decoded(make_folder, folder_config, 
 
     data = open_data(folder_config(root, image_size=8, augment=augment), seed=0)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"too many pixels. .529000000"):
-        next(iter(train_batches(data, batch=2, first=0, seed=0)))
+        next(iter(make_train_batches(data, batch=2, first=0, seed=0)))
     monkeypatch.setattr("accumtrain.data.encoded.decode", refuse)
     message = r"is 23000 x 23000 pixels, more than data.max_pixels=89478485: .* data.max_pixels=529000000"
     with pytest.raises(DataError, match=message):
@@ -182,7 +182,7 @@ def test_max_pixels_is_the_largest_allowed(make_folder, folder_config, encode):
     root = make_folder()
     for file in root.glob("*/*.png"):
         file.write_bytes(encode(tf.zeros([5, 7, 3], tf.uint8)).numpy())
-    next(iter(train_batches(open_data(folder_config(root, max_pixels=35), seed=0), batch=8, first=0, seed=0)))
+    next(iter(make_train_batches(open_data(folder_config(root, max_pixels=35), seed=0), batch=8, first=0, seed=0)))
     with pytest.raises(DataError, match=r"is 7 x 5 pixels, more than data.max_pixels=34"):
         open_data(folder_config(root, max_pixels=34), seed=0)
 

@@ -9,7 +9,7 @@ import pytest
 
 from accumtrain.data.config import CifarBinaryConfig
 from accumtrain.data.open_data import open_data
-from accumtrain.data.pipeline import eval_batches
+from accumtrain.data.pipeline import make_eval_batches
 from accumtrain.errors import DataError
 from tests.data.conftest import picture
 
@@ -45,7 +45,7 @@ def test_cifar_10(cifar10):
     data = open_data(config(cifar10), seed=0)
     assert (data.num_classes, data.class_names, data.image_shape) == (10, names, (32, 32, 3))
     assert (data.train.size, data.splits["test"].size, data.val) == (20, 2, None)
-    (batch,) = eval_batches(data, batch=20, split="train")
+    (batch,) = make_eval_batches(data, batch=20, split="train")
     assert batch["label"].numpy().tolist() == [number % 10 for number in range(4, 24)]
     for place, number in enumerate(range(4, 24)):
         np.testing.assert_array_equal(np.rint(batch["image"][place] * 255), picture(number, 32, 32))
@@ -54,7 +54,7 @@ def test_cifar_10(cifar10):
 def test_cifar_100_has_its_fine_labels(cifar100):
     data = open_data(config(cifar100), seed=0)
     assert (data.num_classes, data.class_names, data.train.size) == (100, [], 12)
-    (batch,) = eval_batches(data, batch=12, split="train")
+    (batch,) = make_eval_batches(data, batch=12, split="train")
     assert batch["label"].numpy().tolist() == [number * 9 for number in range(12)]
     np.testing.assert_array_equal(np.rint(batch["image"][11] * 255), picture(11, 32, 32))
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from accumtrain.data.config import DigitsConfig
 from accumtrain.data.open_data import open_data
-from accumtrain.data.pipeline import eval_batches
+from accumtrain.data.pipeline import make_eval_batches
 from accumtrain.data.sources import builtin
 
 
@@ -33,7 +33,7 @@ def test_splits_share_no_example():
 
 def test_sixteen_is_one():
     data = open_data(DigitsConfig(augment="none", image_size=None, mean=[0.0], std=[1.0]), seed=0)
-    image = next(iter(eval_batches(data, batch=360)))["image"].numpy()
+    image = next(iter(make_eval_batches(data, batch=360)))["image"].numpy()
     assert (image.min(), image.max()) == (0.0, 1.0)
     np.testing.assert_array_equal(np.unique(image), np.arange(17) / 16)
 

@@ -17,7 +17,7 @@ from PIL import Image
 from accumtrain.data import pipeline
 from accumtrain.data.check import scan_split
 from accumtrain.data.open_data import open_data
-from accumtrain.data.pipeline import eval_batches
+from accumtrain.data.pipeline import make_eval_batches
 from accumtrain.data.source import Dataset
 from accumtrain.errors import DataError
 from tests.data.hostile import record as as_record
@@ -79,7 +79,7 @@ def read_all(data: Dataset) -> tuple[int, int]:
     good = bad = 0
     for name, split in (("train", data.train), ("test", data.test)):
         statistics = scan_split(split, name, data.num_classes, lambda more: None)
-        weights = np.concatenate([batch["weight"] for batch in eval_batches(data, batch=7, split=name)])
+        weights = np.concatenate([batch["weight"] for batch in make_eval_batches(data, batch=7, split=name)])
         assert all(bad.name and bad.reason for bad in statistics.bad)
         assert sum(statistics.labels.values()) + len(statistics.bad) == split.size
         assert weights.sum() == sum(statistics.labels.values()), "both read the same examples"
@@ -109,7 +109,11 @@ def test_images(tmp_path, folder_config, monkeypatch, resident_bytes):
     assert good >= IMAGES // 10
     assert bad >= IMAGES // 4
     with pytest.raises(DataError, match=r"photos/[ab]/\d\d\d\.(png|jpg)"):
-        list(eval_batches(open_data(folder_config(tmp_path / "photos", image_size=8), seed=0), batch=7, split="train"))
+        list(
+            make_eval_batches(
+                open_data(folder_config(tmp_path / "photos", image_size=8), seed=0), batch=7, split="train"
+            )
+        )
 
 
 def payloads(file: Path) -> list[bytes]:
@@ -131,7 +135,7 @@ def test_records_that_are_no_examples(make_shards, tfrecord_config):
     wrong = [bad for bad in scan_split(data.train, "train", 3, lambda more: None).bad if bad.reason.startswith("has ")]
     assert wrong
     with pytest.raises((DataError, tf.errors.OpError), match=r"record \d+ of .*train-0 has "):
-        list(eval_batches(data, batch=7, split="train"))
+        list(make_eval_batches(data, batch=7, split="train"))
     left_out = {int(bad.name.split()[1]) for bad in wrong}
     left = [record for number, record in enumerate(records) if number not in left_out]
     train.write_bytes(b"".join(map(as_record, left)))
@@ -164,5 +168,5 @@ def test_damaged_shards(make_shards, tfrecord_config):
 
 
 def labels_and_images(data: Dataset) -> list[tuple[int, bytes]]:
-    batches = eval_batches(data, batch=1, split="train")
+    batches = make_eval_batches(data, batch=1, split="train")
     return [(int(batch["label"][0]), batch["image"].numpy().tobytes()) for batch in batches]

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.data.open_data import explain_input_error, open_data
-from accumtrain.data.pipeline import train_batches
+from accumtrain.data.pipeline import make_train_batches
 from accumtrain.data.sources.folder import list_all
 from accumtrain.errors import DataError
 from tests.data.conftest import read_explained, read_pictures
@@ -266,16 +266,16 @@ def test_bad_file_is_named(make_folder, folder_config, damage, message, monkeypa
     damage(root / "ant" / "03.png")
 
     with pytest.raises(DataError, match=message):
-        train_batches(data, batch=8, first=0, seed=0)
+        make_train_batches(data, batch=8, first=0, seed=0)
 
     monkeypatch.setattr("accumtrain.data.pipeline.RESIDENT_BYTES", 0)
     with pytest.raises(DataError, match=message):
-        read_explained(data, train_batches(data, batch=8, first=0, seed=0).take(2))
+        read_explained(data, make_train_batches(data, batch=8, first=0, seed=0).take(2))
 
 
 def test_errors_of_others_are_left_alone(make_folder, folder_config):
     data = open_data(folder_config(make_folder()), seed=0)
-    next(iter(train_batches(data, batch=8, first=0, seed=0)))
+    next(iter(make_train_batches(data, batch=8, first=0, seed=0)))
     assert explain_input_error(tf.errors.InvalidArgumentError(None, None, "NaN"), data) is None
 
 
@@ -283,4 +283,4 @@ def test_images_of_many_sizes_are_resized(make_folder, folder_config):
     root = make_folder()
     enlarge(root / "ant" / "03.png")
     data = open_data(folder_config(root, image_size=5), seed=0)
-    assert next(iter(train_batches(data, batch=8, first=0, seed=0)))["image"].shape == (8, 5, 5, 3)
+    assert next(iter(make_train_batches(data, batch=8, first=0, seed=0)))["image"].shape == (8, 5, 5, 3)

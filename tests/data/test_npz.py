@@ -14,7 +14,7 @@ import tensorflow as tf
 from accumtrain.config.read import expand_homes
 from accumtrain.data.config import NpzConfig
 from accumtrain.data.open_data import open_data
-from accumtrain.data.pipeline import eval_batches, train_batches
+from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.data.source import Dataset
 from accumtrain.data.stream import example_at
 from accumtrain.errors import DataError
@@ -42,7 +42,7 @@ def write(tmp_path):
 
 
 def whole(data: Dataset, split: str) -> tuple[np.ndarray, np.ndarray]:
-    (element,) = eval_batches(data, batch=getattr(data, split).size, split=split)
+    (element,) = make_eval_batches(data, batch=getattr(data, split).size, split=split)
     return element["image"].numpy(), element["label"].numpy()
 
 
@@ -59,7 +59,7 @@ def numbers(data: Dataset, split: str) -> list[int]:
 def test_positions_of_the_stream_give_the_images_of_the_file(write):
     data = open_data(write({**MINE, **TEST}), seed=0)
     assert (data.image_shape, data.num_classes, data.notes) == ((6, 8, 3), 3, [])
-    batch = next(iter(train_batches(data, batch=8, first=16, seed=5)))
+    batch = next(iter(make_train_batches(data, batch=8, first=16, seed=5)))
     _, index = example_at(tf.range(16, 24, dtype=tf.int64), 20, 5)  # across the end of an epoch
     np.testing.assert_array_equal(batch["image"], IMAGES[index] / np.float32(255))
     np.testing.assert_array_equal(batch["label"], LABELS[index])
@@ -151,7 +151,7 @@ def test_the_home_folder_is_found(write, tmp_path, monkeypatch):
 
 def first_batches(data: Dataset) -> list[np.ndarray]:
     """The images of the first batch of each split."""
-    return [next(iter(train_batches(data, batch=8, first=0, seed=0)))["image"].numpy(), whole(data, "test")[0]]
+    return [next(iter(make_train_batches(data, batch=8, first=0, seed=0)))["image"].numpy(), whole(data, "test")[0]]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from accumtrain.data.config import FolderConfig
 from accumtrain.data.image_header import find_image_fault, read_unusual_headers
 from accumtrain.data.images import decode, decode_window, limit_pixels, read_size
 from accumtrain.data.open_data import open_data
-from accumtrain.data.pipeline import eval_batches
+from accumtrain.data.pipeline import make_eval_batches
 from accumtrain.data.source import Dataset
 from accumtrain.data.sources.builtin import load_digits
 from accumtrain.data.sources.folder import open_files
@@ -169,7 +169,7 @@ def test_exif_orientation(turned, augment):
         expected = expected[1:22, 2:30]
     height, width, _ = expected.shape
     data = predicted_on(turned, height, width, augment=augment)
-    (batch,) = eval_batches(data, batch=len(turned))
+    (batch,) = make_eval_batches(data, batch=len(turned))
     assert np.abs(batch["image"] * 255 - expected[None]).max() <= LOSSY
     assert data.notes[0].startswith(f"turned upright, as their EXIF orientation says: {len(turned) - 3} files: ")
 
@@ -198,7 +198,7 @@ def test_a_header_that_says_nonsense_is_no_error(tmp_path):
     place = content.index(b"Exif")
     content[place + 6 : place + 16] = b"\xff" * 10
     (tmp_path / "photo.jpg").write_bytes(content)
-    (batch,) = eval_batches(predicted_on([tmp_path / "photo.jpg"], 8, 8), batch=1)
+    (batch,) = make_eval_batches(predicted_on([tmp_path / "photo.jpg"], 8, 8), batch=1)
     assert batch["weight"].numpy().tolist() == [1]
 
 
@@ -229,7 +229,7 @@ def test_all_of_them_are_read_without_a_size(photos, folder_config):
         + ", ".join(names + name for name in sorted(name for name in GOOD if "alpha" in name or "transp" in name)),
     ]
     for split in ("train", "test"):
-        (batch,) = eval_batches(data, batch=data.splits[split].size, split=split)
+        (batch,) = make_eval_batches(data, batch=data.splits[split].size, split=split)
         assert batch["weight"].numpy().all()
 
 
@@ -241,7 +241,7 @@ def test_bad_ones_are_named_or_left_out(photos, folder_config):
         open_data(folder_config(photos), seed=0)
     data = open_data(folder_config(photos, on_error="skip"), seed=0)
     for split in ("train", "test"):
-        list(eval_batches(data, batch=8, split=split))
+        list(make_eval_batches(data, batch=8, split=split))
     reasons = {name: reason for name, (_, reason) in BAD.items()}
     reasons["truncated.jpg"] = "can't be decoded as an image (600 bytes)"
     assert {Path(example["name"]).name: example["reason"] for example in data.skipped} == reasons
@@ -254,7 +254,7 @@ def test_a_header_of_more_pixels_than_pillow_likes(photos, folder_config):
     file.write_bytes(header)
     data = open_data(folder_config(photos), seed=0)
     with pytest.raises(DataError, match=r"large\.webp is 14000 x 14000 pixels, more than data\.max_pixels"):
-        [batch for split in ("train", "test") for batch in eval_batches(data, batch=8, split=split)]
+        [batch for split in ("train", "test") for batch in make_eval_batches(data, batch=8, split=split)]
 
 
 # ---- folders within folders ----

@@ -9,7 +9,7 @@ import tensorflow as tf
 from accumtrain.data import pipeline
 from accumtrain.data.config import DigitsConfig, FolderConfig, SyntheticConfig
 from accumtrain.data.open_data import open_data
-from accumtrain.data.pipeline import eval_batches, train_batches
+from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.data.source import Dataset
 from tests.data.conftest import join
 
@@ -52,7 +52,7 @@ def data(request, make_folder, monkeypatch):
 
 def take(data: Dataset, elements: int, *, batch: int, first: int = 0, seed: int = 3) -> dict[str, np.ndarray]:
     """Return some elements of the training stream, put together."""
-    return join(train_batches(data, batch=batch, first=first, seed=seed).take(elements))
+    return join(make_train_batches(data, batch=batch, first=first, seed=seed).take(elements))
 
 
 def assert_same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
@@ -67,8 +67,10 @@ def test_elements_have_static_shapes(data):
         "weight": tf.TensorSpec([4], tf.float32),
     }
     mixed = {"other_label": tf.TensorSpec([4], tf.int32), "share": tf.TensorSpec([4], tf.float32)}
-    assert eval_batches(data, batch=4).element_spec == specs
-    assert train_batches(data, batch=4, first=0, seed=0).element_spec == (specs | mixed if data.mix.is_on else specs)
+    assert make_eval_batches(data, batch=4).element_spec == specs
+    assert make_train_batches(data, batch=4, first=0, seed=0).element_spec == (
+        specs | mixed if data.mix.is_on else specs
+    )
 
 
 @pytest.mark.slow
@@ -98,7 +100,7 @@ def test_epoch_holds_every_example_once_across_batches():
     size = data.train.size
     stream = take(data, 3 * size // 100 + 1, batch=100)["image"].reshape(-1, 64)
     stored = np.unique(
-        next(iter(eval_batches(data, batch=size, split="train")))["image"].numpy().reshape(-1, 64), axis=0
+        next(iter(make_eval_batches(data, batch=size, split="train")))["image"].numpy().reshape(-1, 64), axis=0
     )
     for epoch in range(3):
         np.testing.assert_array_equal(np.unique(stream[epoch * size : (epoch + 1) * size], axis=0), stored)
@@ -108,7 +110,7 @@ def test_epoch_holds_every_example_once_across_batches():
 def test_evaluation_counts_every_example_once(batch):
     config = SyntheticConfig(augment="none", image_size=4, **GREY, channels=1, num_classes=4, **SIZES)
     for split, size in (("train", 21), ("test", 10)):
-        elements = list(eval_batches(open_data(config, 0), batch=batch, split=split).as_numpy_iterator())
+        elements = list(make_eval_batches(open_data(config, 0), batch=batch, split=split).as_numpy_iterator())
         weight = np.concatenate([element["weight"] for element in elements])
         image = np.concatenate([element["image"] for element in elements])
         assert len(elements) == -(-size // batch)
@@ -118,7 +120,7 @@ def test_evaluation_counts_every_example_once(batch):
 
 def test_evaluation_does_not_augment():
     config = SyntheticConfig(augment="crop_flip", image_size=4, **GREY, channels=1, num_classes=4, **SIZES)
-    element = next(iter(eval_batches(open_data(config, 0), batch=10)))
+    element = next(iter(make_eval_batches(open_data(config, 0), batch=10)))
     stored, labels = open_data(config, 0).test.read(tf.range(10, dtype=tf.int64))
     np.testing.assert_allclose(element["image"], (stored.numpy() / 255 - 0.3) / 0.4, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(element["label"], labels)
@@ -132,5 +134,5 @@ def test_replicas_share_each_batch_in_order(data):
     def two(iterator):
         return next(iterator)["image"], next(iterator)["image"]
 
-    iterator = iter(strategy.experimental_distribute_dataset(train_batches(data, batch=8, first=5, seed=3)))
+    iterator = iter(strategy.experimental_distribute_dataset(make_train_batches(data, batch=8, first=5, seed=3)))
     np.testing.assert_array_equal(np.concatenate(two(iterator)), take(data, 2, batch=8, first=5)["image"])

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.data.open_data import open_data
-from accumtrain.data.pipeline import eval_batches, train_batches
+from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.data.sources.record_index import check_checksum_speed, read_length, read_payload
 from accumtrain.errors import DataError
 
@@ -61,7 +61,7 @@ def test_a_flipped_label_is_not_trained_on(shards, tfrecord_config, monkeypatch,
     data = open_data(tfrecord_config(), seed=0)
     message = r"record 1 of .*train-2 is damaged, its checksum is wrong"
     with pytest.raises((DataError, tf.errors.OpError)) as failure:
-        list(train_batches(data, batch=7, first=0, seed=0).take(2))
+        list(make_train_batches(data, batch=7, first=0, seed=0).take(2))
     if resident_bytes:
         assert failure.match(message)
     with pytest.raises(DataError, match=message):
@@ -82,7 +82,7 @@ def test_shards_of_tfds_are_verified(prepare_tfds, file_format):
     flip(shard, content.index(b"IDAT") + 8)
     data = open_data(config, seed=0)
     with pytest.raises(DataError, match=rf"record \d of .*{shard.name} is damaged"):
-        list(eval_batches(data, batch=4, split="train"))
+        list(make_eval_batches(data, batch=4, split="train"))
 
 
 def test_checksums_in_python_are_refused(shards, tfrecord_config, monkeypatch):

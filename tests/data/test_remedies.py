@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.data.open_data import explain_input_error, open_data
-from accumtrain.data.pipeline import train_batches
+from accumtrain.data.pipeline import make_train_batches
 from accumtrain.errors import AccumtrainError
 from tests.data.conftest import example, picture
 
@@ -265,7 +265,7 @@ FAST = ("texts as objects", "two scales", "text", "raw pixels")
 def read(compose: Compose, arguments: tuple[str, ...]) -> None:
     data = open_data(compose(*arguments).data, seed=0)
     try:
-        list(train_batches(data, batch=data.train.size, first=0, seed=0).take(1))
+        list(make_train_batches(data, batch=data.train.size, first=0, seed=0).take(1))
     except tf.errors.OpError as error:
         raise explain_input_error(error, data) or error from error
 
@@ -318,10 +318,10 @@ def test_the_remedy_for_a_prepared_data_set(prepare_tfds, name):
     for keys, fails in ((changes, True), ({**changes, **more}, False)):
         config = prepare_tfds("tfrecord", **keys)
         if not fails:
-            train_batches(open_data(config, seed=0), batch=4, first=0, seed=0)
+            make_train_batches(open_data(config, seed=0), batch=4, first=0, seed=0)
             return
         with pytest.raises(AccumtrainError, match=remedy):
-            train_batches(open_data(config, seed=0), batch=4, first=0, seed=0)
+            make_train_batches(open_data(config, seed=0), batch=4, first=0, seed=0)
 
 
 def test_a_path_with_a_zero_in_it_is_a_mistake(compose):

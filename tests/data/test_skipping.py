@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from accumtrain.data import pipeline
 from accumtrain.data.open_data import open_data
-from accumtrain.data.pipeline import eval_batches, train_batches
+from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.data.source import Dataset, class_counts
 from accumtrain.errors import DataError
 from tests.data.conftest import join
@@ -66,7 +66,7 @@ def nth(file: Path, word: bytes, number: int) -> int:
 
 
 def first_batches(data: Dataset, first: int = 0) -> dict[str, np.ndarray]:
-    return join(train_batches(data, batch=4, first=first, seed=0).take(10))
+    return join(make_train_batches(data, batch=4, first=first, seed=0).take(10))
 
 
 @pytest.mark.parametrize(
@@ -81,13 +81,13 @@ def test_bad_examples_have_no_weight_and_others_stay(spoiled, changes, resident_
     config, damage = spoiled
     config = replace(config, on_error="skip", **changes)
     before = open_data(config, seed=0)
-    expected = {"train": first_batches(before), "test": join(eval_batches(before, batch=4))}
+    expected = {"train": first_batches(before), "test": join(make_eval_batches(before, batch=4))}
     assert before.skipped == []
     assert "left out" not in before.facts
 
     names = damage()
     data = open_data(config, seed=0)
-    found = {"train": first_batches(data), "test": join(eval_batches(data, batch=4))}
+    found = {"train": first_batches(data), "test": join(make_eval_batches(data, batch=4))}
     bad_at = {"train": BAD_TRAIN, "test": BAD_TEST}
     for split in found:
         zero = found[split]["weight"] != expected[split]["weight"]
@@ -96,7 +96,7 @@ def test_bad_examples_have_no_weight_and_others_stay(spoiled, changes, resident_
         for key in ("image", "label"):
             np.testing.assert_array_equal(found[split][key][~zero], expected[split][key][~zero])
         assert np.isfinite(found[split]["image"]).all()
-    order = np.flatnonzero(join(eval_batches(data, batch=1, split="train"))["weight"] == 0).tolist()
+    order = np.flatnonzero(join(make_eval_batches(data, batch=1, split="train"))["weight"] == 0).tolist()
     assert order == [bad_at["train"]]
     assert [(example["split"], example["name"]) for example in data.skipped] == [
         ("train", names[0]),
@@ -113,7 +113,7 @@ def test_without_it_the_same_example_ends_the_run(spoiled):
     config, damage = spoiled
     names = damage()
     with pytest.raises(DataError) as refused:
-        train_batches(open_data(config, seed=0), batch=4, first=0, seed=0)
+        make_train_batches(open_data(config, seed=0), batch=4, first=0, seed=0)
     assert str(refused.value).startswith(names[0])
     assert "data.on_error=skip" in str(refused.value)
 
@@ -126,7 +126,7 @@ def test_a_whole_batch_of_bad_images(make_folder, folder_config, monkeypatch, re
     for file in sorted(root.glob("test/*/*.png"))[:4]:
         file.write_bytes(file.read_bytes()[:40])
     data = open_data(folder_config(root, on_error="skip"), seed=0)
-    first, second = eval_batches(data, batch=4)
+    first, second = make_eval_batches(data, batch=4)
     assert first["weight"].numpy().tolist() == [0] * 4
     assert not first["image"].numpy().any()
     assert second["weight"].numpy().tolist() == [1] * 4
@@ -153,7 +153,7 @@ def test_a_split_without_a_good_image_is_refused(make_folder, folder_config, mon
         file.write_bytes(file.read_bytes()[:40])
     data = open_data(folder_config(root, on_error="skip"), seed=0)
     with pytest.raises((DataError, tf.errors.OpError)):
-        list(eval_batches(data, batch=4))
+        list(make_eval_batches(data, batch=4))
     with pytest.raises(DataError, match=r"none of 2 examples can be used, the first: .*ant/00.png can't be decoded"):
         data.test.inspect_recent()
     for file in root.glob("train/*/*.png"):
@@ -171,7 +171,7 @@ def test_files_that_must_not_be_opened_are_left_out(make_folder, folder_config):
     big.write_bytes(tf.io.encode_png(tf.zeros([9, 9, 3], tf.uint8)).numpy())
     data = open_data(folder_config(root, on_error="skip", max_pixels=36), seed=0)
     gone.unlink()
-    assert join(eval_batches(data, batch=1, split="train"))["weight"].tolist() == [0, 0, 0] + [1] * 7
+    assert join(make_eval_batches(data, batch=1, split="train"))["weight"].tolist() == [0, 0, 0] + [1] * 7
     assert [example["reason"] for example in data.skipped] == [
         "is no regular file",
         "is 9 x 9 pixels, more than data.max_pixels=36",
@@ -186,7 +186,7 @@ def test_what_contradicts_the_configuration_still_ends_the_run(make_folder, fold
     (root / "train/bee/02.png").write_bytes(tf.io.encode_png(tf.zeros([6, 9, 3], tf.uint8)).numpy())
     data = open_data(folder_config(root, on_error="skip"), seed=0)
     with pytest.raises(tf.errors.OpError):
-        list(eval_batches(data, batch=4, split="train"))
+        list(make_eval_batches(data, batch=4, split="train"))
     with pytest.raises(DataError, match=r"bee/02.png is 9 x 6 pixels, other images are 6 x 6 pixels: set data.image"):
         data.train.inspect_recent()
     assert data.skipped == []

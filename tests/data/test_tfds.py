@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.data.open_data import open_data
-from accumtrain.data.pipeline import eval_batches, train_batches
+from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.errors import DataError
 from tests.data.conftest import read_pictures
 
@@ -22,7 +22,7 @@ def test_both_formats_give_the_same_batches(prepare_tfds, monkeypatch, resident_
     for split, numbers in (("train", range(23)), ("test", range(100, 107))):
         assert read_pictures(one, split) == {number: number % 3 for number in numbers}
         assert list(read_pictures(one, split)) == list(read_pictures(other, split))
-    for a, b in zip(*(train_batches(d, batch=7, first=11, seed=2).take(5) for d in (one, other)), strict=True):
+    for a, b in zip(*(make_train_batches(d, batch=7, first=11, seed=2).take(5) for d in (one, other)), strict=True):
         for key in a:
             np.testing.assert_array_equal(a[key], b[key])
 
@@ -38,7 +38,7 @@ def test_images_are_those_that_tfds_reads(prepare_tfds, file_format):
         if (file_format == "array_record")
         else {int(x["image"][0, 0, 0]): x["image"].numpy() for x in builder.as_dataset("train")}
     )
-    (element,) = eval_batches(open_data(config, seed=0), batch=23, split="train")
+    (element,) = make_eval_batches(open_data(config, seed=0), batch=23, split="train")
     pixels = np.rint(element["image"] * 255).astype(np.uint8)
     for image in pixels:
         np.testing.assert_array_equal(image, expected[int(image[0, 0, 0])])
@@ -80,7 +80,7 @@ def test_slices_of_splits(prepare_tfds, file_format):
 )
 def test_what_it_does_not_have(prepare_tfds, changes, message):
     with pytest.raises(DataError, match=message):  # as it is opened, or as all of it is read into memory
-        train_batches(open_data(prepare_tfds("tfrecord", **changes), seed=0), batch=4, first=0, seed=0)
+        make_train_batches(open_data(prepare_tfds("tfrecord", **changes), seed=0), batch=4, first=0, seed=0)
 
 
 @pytest.mark.parametrize("file_format", FORMATS)

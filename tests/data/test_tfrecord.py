@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.data.open_data import open_data
-from accumtrain.data.pipeline import eval_batches, train_batches
+from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.data.sources import record_index
 from accumtrain.data.sources.record_index import index_shards
 from accumtrain.errors import ConfigError, DataError
@@ -26,7 +26,7 @@ def test_examples_of_all_shards_in_order(make_shards, tfrecord_config, monkeypat
     make_shards("test", (2,))
     data = open_data(tfrecord_config(), seed=0)
     assert (data.train.size, data.test.size, data.num_classes, data.image_shape) == (7, 2, 3, (6, 6, 3))
-    (element,) = eval_batches(data, batch=7, split="train")
+    (element,) = make_eval_batches(data, batch=7, split="train")
     assert np.rint(element["image"][:, 0, 0, 0] * 255).tolist() == list(range(7))
     assert element["label"].numpy().tolist() == [0, 1, 2, 0, 1, 2, 0]
 
@@ -198,7 +198,7 @@ def test_labels_of_other_kinds(tmp_path, tfrecord_config, label, keys):
     write_records(tmp_path, lambda number: {"label": label(number)})
     data = open_data(tfrecord_config(**keys), seed=0)
     assert (data.num_classes, data.class_names) == (3, keys.get("class_names", []))
-    (element,) = eval_batches(data, batch=9, split="train")
+    (element,) = make_eval_batches(data, batch=9, split="train")
     assert element["label"].numpy().tolist() == [0, 1, 2] * 3
 
 
@@ -209,7 +209,7 @@ def test_raw_pixels(tmp_path, tfrecord_config, channels):
     with pytest.raises(DataError, match=r"has no PNG.* inside: .* or set data.raw_shape=\[height,width,channels\]"):
         open_data(tfrecord_config(), seed=0)
     data = open_data(tfrecord_config(raw_shape=[5, 7, channels]), seed=0)
-    (element,) = eval_batches(data, batch=9, split="train")
+    (element,) = make_eval_batches(data, batch=9, split="train")
     expected = np.broadcast_to(np.stack(pixels[:9]), [9, 5, 7, 3])
     np.testing.assert_array_equal(element["image"], expected / np.float32(255))
     with pytest.raises(DataError, match=rf"holds {35 * channels} bytes of pixels, and data.raw_shape=.5,5,3. takes 75"):
@@ -301,7 +301,7 @@ def test_globs_without_records(make_shards, tfrecord_config):
 )
 def test_features_that_do_not_fit(shards, tfrecord_config, changes, message):
     with pytest.raises(DataError, match=message):
-        train_batches(open_data(tfrecord_config(**changes), seed=0), batch=4, first=0, seed=0)
+        make_train_batches(open_data(tfrecord_config(**changes), seed=0), batch=4, first=0, seed=0)
 
 
 @pytest.mark.usefixtures("streamed")
@@ -318,7 +318,7 @@ def test_bad_record_is_named_while_training(make_shards, tfrecord_config, tmp_pa
     make_shards("bad", (1,), **changes)[0].rename(tmp_path / "train-9")
     data = open_data(tfrecord_config(), seed=0)
     with pytest.raises(DataError, match=message):
-        read_explained(data, eval_batches(data, batch=4, split="train"))
+        read_explained(data, make_eval_batches(data, batch=4, split="train"))
 
 
 @pytest.mark.usefixtures("streamed")
@@ -326,4 +326,4 @@ def test_shard_that_vanishes_is_named(shards, tfrecord_config):
     data = open_data(tfrecord_config(), seed=0)
     shards[2].unlink()
     with pytest.raises(DataError, match=r"train-2 can't be read any more: No such file"):
-        read_explained(data, eval_batches(data, batch=4, split="train"))
+        read_explained(data, make_eval_batches(data, batch=4, split="train"))

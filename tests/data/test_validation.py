@@ -9,7 +9,7 @@ import pytest
 
 from accumtrain.data.config import DigitsConfig, NpzConfig, SyntheticConfig
 from accumtrain.data.open_data import open_data
-from accumtrain.data.pipeline import train_batches
+from accumtrain.data.pipeline import make_train_batches
 from accumtrain.data.source import Dataset
 from accumtrain.errors import ConfigError, DataError
 from tests.data.conftest import read_pictures
@@ -42,7 +42,7 @@ def test_every_example_is_in_one_split(mine):
 
 def test_the_stream_has_no_validation_example(mine):
     data = open_data(mine(val_fraction=0.25), seed=0)
-    stream = train_batches(data, batch=8, first=0, seed=3).take(9)  # three epochs of 24
+    stream = make_train_batches(data, batch=8, first=0, seed=3).take(9)  # three epochs of 24
     seen = np.rint(np.concatenate([batch["image"].numpy() for batch in stream])[:, 0, 0, 0] * 255).astype(int)
     assert np.bincount(seen, minlength=40)[numbers(data, "train")].tolist() == [3] * 24
     assert len(seen) == 72

@@ -7,7 +7,7 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from accumtrain.cli.workers import free_ports
+from accumtrain.cli.workers import find_free_ports
 from accumtrain.devices import worker_link
 from accumtrain.devices.cluster import Cluster
 from accumtrain.devices.worker_link import wait_for_workers
@@ -18,7 +18,7 @@ LIMIT = 60.0  # seconds: a busy machine needs more than a worker that waits
 
 @pytest.fixture
 def addresses():
-    return tuple(f"localhost:{port}" for port in free_ports(3))
+    return tuple(f"localhost:{port}" for port in find_free_ports(3))
 
 
 def meeting(clusters, timeout=LIMIT):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from accumtrain.cli.workers import free_ports
+from accumtrain.cli.workers import find_free_ports
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -65,7 +65,7 @@ STEPS = (1, 8)
 @pytest.fixture(scope="module")
 def updates():
     """By accum.steps, all in one process."""
-    (port,) = free_ports(1)
+    (port,) = find_free_ports(1)
     command = [sys.executable, "-c", SCRIPT, f"localhost:{port}", *map(str, STEPS)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.engine.losses import accuracy, cross_entropy, weighted_sums, weights
+from accumtrain.engine.losses import accuracy, cross_entropy, example_weights, weighted_sums
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
@@ -55,7 +55,7 @@ def test_examples_without_weight_count_alike():
     batch = {"label": tf.constant(LABELS)}
     weighted = weighted_sums([cross_entropy], LOGITS, {**batch, "weight": tf.ones([3])})
     assert np.array_equal(weighted_sums([cross_entropy], LOGITS, batch), weighted)
-    assert weights({"label": tf.zeros([3, 2])}).shape == [3], "labels of any rank"
+    assert example_weights({"label": tf.zeros([3, 2])}).shape == [3], "labels of any rank"
 
 
 def test_own_loss_and_metrics():

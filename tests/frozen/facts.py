@@ -24,11 +24,11 @@ from accumtrain.backprop.model import Model
 from accumtrain.cli.choices import all_choices
 from accumtrain.cli.help import help_text
 from accumtrain.config.jobs import JOBS
-from accumtrain.config.keys import keys_of, records
+from accumtrain.config.keys import list_config_classes, list_keys
 from accumtrain.config.schema import Config
 from accumtrain.data.config import SOURCES
 from accumtrain.data.open_data import open_data
-from accumtrain.data.pipeline import eval_batches, train_batches
+from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.dispatch import run
 from accumtrain.models.build import build_model
 from accumtrain.models.layers import ModelSpec
@@ -69,13 +69,13 @@ def public_names() -> Lines:
 
 def keys() -> Lines:
     """List the keys of each class of keys, with type and default."""
-    for key in keys_of(Config):
+    for key in list_keys(Config):
         yield f"{key.name}: {key.type} = {key.default}"
-    for group, found in records().items():
+    for group, found in list_config_classes().items():
         for record in found:
             names = [each.name for each in fields(record)]
             kind = f" (kind {record.kind})" if "kind" in names and record.kind else ""
-            for key in keys_of(record, group):
+            for key in list_keys(record, group):
                 default = f"required, such as {key.default}" if key.required else key.default
                 yield f"{key.name}{kind}: {key.type} = {default}"
 
@@ -173,9 +173,9 @@ def _examples_of(name: str, variants: Mapping[str, dict[str, Any]]) -> Lines:
     for variant, changes in variants.items():
         data = open_data(replace(config, **changes), seed=0)
         size = min(EXAMPLES_READ, data.train.size)
-        batches = train_batches(data, batch=size, first=0, seed=3).take(-(-EXAMPLES_READ // size))
+        batches = make_train_batches(data, batch=size, first=0, seed=3).take(-(-EXAMPLES_READ // size))
         yield f"{name} train, {variant}: {_digested(batches)}"
-    batches = eval_batches(open_data(config, seed=0), batch=1).take(EXAMPLES_READ)
+    batches = make_eval_batches(open_data(config, seed=0), batch=1).take(EXAMPLES_READ)
     yield f"{name} test: {_digested(batches)}"
 
 

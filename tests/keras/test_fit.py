@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.data.pipeline import train_batches
+from accumtrain.data.pipeline import make_train_batches
 from accumtrain.keras.examples import take_data
 from tests.keras.cases import CASES, EXAMPLES, OPTIMIZERS, UPDATES, Hasty, mlp
 from tests.keras.fit_cases import CROSS_ENTROPY, SIZE, compiled, data_of, pair, run
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("empty_folder")
 def train_in_keras(model: keras.Model, data: Any, validation_data: Any, updates: int) -> None:
     """Make the updates of `fit` by a GradientTape, with the whole batches."""
     given = take_data(model, data, validation_data, 0.5)
-    stream = iter(train_batches(given, batch=EXAMPLES, first=0, seed=0))
+    stream = iter(make_train_batches(given, batch=EXAMPLES, first=0, seed=0))
     for _ in range(updates):
         batch = next(stream)
         y, *weight = batch["label"]

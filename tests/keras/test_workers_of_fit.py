@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from accumtrain.cli.workers import free_ports
+from accumtrain.cli.workers import find_free_ports
 from tests.keras.matrix import FLOAT64, beyond
 from tests.keras.programs import ENVIRONMENT, ROOT
 
 
 def on_two_workers(*arguments: str, seconds: int = 120) -> dict[str, Any]:
     """Return what `python arguments` prints last, the same on both workers."""
-    workers = [f"localhost:{port}" for port in free_ports(2)]
+    workers = [f"localhost:{port}" for port in find_free_ports(2)]
     started = []
     try:
         for index in range(2):

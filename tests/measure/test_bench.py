@@ -74,7 +74,7 @@ def test_a_slow_input_is_found(measured, monkeypatch):
 
         return original(*arguments, **options).map(late)
 
-    monkeypatch.setattr(pipeline, "train_batches", slow)
+    monkeypatch.setattr(pipeline, "make_train_batches", slow)
     monkeypatch.setattr(bench, "train_batches", slow)
     result = measured()
     assert result["input_share"] > 0.5

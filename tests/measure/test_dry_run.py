@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.data.open_data import open_data
-from accumtrain.data.pipeline import train_batches
+from accumtrain.data.pipeline import make_train_batches
 from accumtrain.devices.resolve import resolve_devices
 from accumtrain.errors import ConfigError
 from accumtrain.measure import dry_run
@@ -150,7 +150,7 @@ def test_its_updates_are_those_of_training(run, config, data):
     assert [run.updates(2), run.updates(1)] == [1, 1]
     assert int(run.window.step) == 3
     expected = build_window(config, data, UPDATES, tf.distribute.get_strategy())
-    batches = iter(train_batches(data, batch=MICRO, first=0, seed=config.run.seed))
+    batches = iter(make_train_batches(data, batch=MICRO, first=0, seed=config.run.seed))
     for _ in range(3):
         for _ in range(2):
             expected.accumulate(next(batches))

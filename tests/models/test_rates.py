@@ -10,7 +10,7 @@ import tensorflow as tf
 from accumtrain.data.open_data import open_data
 from accumtrain.dispatch import run
 from accumtrain.errors import ConfigError
-from accumtrain.models.build import rate_factors
+from accumtrain.models.build import find_rate_factors
 from accumtrain.train.build import build_window
 from tests.engine.small import examples, train
 
@@ -46,13 +46,13 @@ def test_the_factor_multiplies_the_rate_of_what_it_matches(compose, optimizer):
 
 
 def test_the_last_pattern_decides():
-    assert rate_factors({"*": 0.1, "*/bias": 2}, ["a/kernel", "a/bias"]) == [0.1, 2.0]
-    assert rate_factors({"b/*": 3}, ["a/kernel", "b/bias"]) == [1.0, 3.0]
+    assert find_rate_factors({"*": 0.1, "*/bias": 2}, ["a/kernel", "a/bias"]) == [0.1, 2.0]
+    assert find_rate_factors({"b/*": 3}, ["a/kernel", "b/bias"]) == [1.0, 3.0]
 
 
 def test_a_pattern_for_nothing_is_refused():
     with pytest.raises(ConfigError, match=r"optim.rates=c/\*: no trained variable has such a path; the nearest are a/"):
-        rate_factors({"c/*": 0.1}, ["a/kernel"])
+        find_rate_factors({"c/*": 0.1}, ["a/kernel"])
 
 
 @pytest.mark.parametrize("factor", ["0", "-1", "true", "fast", "null", "1e-60"])

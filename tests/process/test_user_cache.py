@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from accumtrain.data.sources.record_index import user_cache
+from accumtrain.data.sources.record_index import find_user_cache
 
 
 def test_xdg_then_home_then_nowhere(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/there")
-    assert user_cache() == Path("/there/accumtrain")
+    assert find_user_cache() == Path("/there/accumtrain")
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", "/home/ada")
-    assert user_cache() == Path("/home/ada/.cache/accumtrain")
+    assert find_user_cache() == Path("/home/ada/.cache/accumtrain")
 
     def no_home():
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", no_home)
-    assert user_cache() is None
+    assert find_user_cache() is None

@@ -78,8 +78,8 @@ def machine(monkeypatch):
         monkeypatch.setattr(cuda, "has_gpu_node", lambda: node)
         monkeypatch.setattr(cuda, "_absent_libraries", lambda: list(absent))
         monkeypatch.setattr(cuda, "_cusolver", lambda: list(cusolver))
-        monkeypatch.setattr(cuda, "_loads", lambda library: loads and library == "libcudnn.so.9")
-        return cuda.missing_for_gpu(build, gpus)
+        monkeypatch.setattr(cuda, "_can_load", lambda library: loads and library == "libcudnn.so.9")
+        return cuda.explain_missing_gpu(build, gpus)
 
     return with_
 

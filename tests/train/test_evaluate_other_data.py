@@ -13,7 +13,7 @@ from PIL import Image
 
 from accumtrain.data.config import TfrecordConfig
 from accumtrain.data.open_data import open_data, open_labelled
-from accumtrain.data.pipeline import eval_batches
+from accumtrain.data.pipeline import make_eval_batches
 from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError, ConfigError, DataError
 from accumtrain.runs.run import Images
@@ -202,10 +202,10 @@ def test_records_that_the_run_has_had_are_left_out(tmp_path, monkeypatch):
     new = tfrecord_config(path="new")
     data = open_labelled(new, images, trained.fingerprint, 0)
     assert data.notes[0] == "left out, as the run has had its files: test"
-    (batch,) = eval_batches(data, batch=5)
+    (batch,) = make_eval_batches(data, batch=5)
     assert np.rint(batch["image"][:, 0, 0, 0] * 255).astype(int).tolist() == [*range(20, 25)]
     both = open_labelled(tfrecord_config(path="new", test_path="train"), images, {}, 0)
-    (batch,) = eval_batches(both, batch=11)
+    (batch,) = make_eval_batches(both, batch=11)
     assert np.rint(batch["image"][:, 0, 0, 0] * 255).astype(int).tolist() == [*range(20, 25), *range(6)]
     assert batch["label"].numpy().tolist() == [number % 3 for number in (*range(20, 25), *range(6))]
 
@@ -219,5 +219,5 @@ def test_pixels_of_several_files_of_records(tmp_path, monkeypatch):
     shape = list(picture(0).shape)
     config = TfrecordConfig(**PLAIN, path="a", test_path="b", num_classes=3, raw_shape=shape)
     data = open_labelled(config, Images(tuple(shape), ["0", "1", "2"]), {}, 0)
-    (batch,) = eval_batches(data, batch=5)
+    (batch,) = make_eval_batches(data, batch=5)
     assert np.rint(batch["image"][:, 0, 0, 0] * 255).astype(int).tolist() == [0, 1, 2, 10, 11]

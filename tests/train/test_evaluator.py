@@ -11,7 +11,7 @@ import tensorflow as tf
 from accumtrain.backprop.mode import Mode
 from accumtrain.data.config import DigitsConfig
 from accumtrain.data.open_data import open_data
-from accumtrain.data.pipeline import eval_batches
+from accumtrain.data.pipeline import make_eval_batches
 from accumtrain.engine.losses import accuracy, cross_entropy, top5
 from accumtrain.models.build import build_model
 from accumtrain.models.layers import ModelSpec
@@ -123,7 +123,7 @@ def evaluator(model, data):
 @pytest.fixture(scope="module")
 def expected(model, data):
     """Loss and accuracy over the images of batches of one, which are never filled up."""
-    examples = [*eval_batches(data, batch=1)]
+    examples = [*make_eval_batches(data, batch=1)]
     assert len(examples) == data.test.size == 360
     labels = np.array([int(example["label"][0]) for example in examples])
     images = tf.concat([example["image"] for example in examples], 0)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.cli.workers import free_ports
+from accumtrain.cli.workers import find_free_ports
 from accumtrain.process import environment
 
 ROOT = Path(__file__).parents[2]
@@ -105,7 +105,7 @@ def test_workers_that_do_not_share_the_folder_of_the_run(tmp_path, alone):
     here, there = tmp_path, tmp_path / "there"
     there.mkdir()
     alone("apart", "train.steps=2")
-    addresses = ",".join(f"localhost:{port}" for port in free_ports(2))
+    addresses = ",".join(f"localhost:{port}" for port in find_free_ports(2))
     together = ("device=multiworker", f"device.workers=[{addresses}]", "run.name=apart", "train.steps=4", *SMALL)
     chief, other = (
         in_folder(folder, *PROGRAM, *together, f"device.index={index}") for index, folder in enumerate((here, there))
@@ -119,7 +119,7 @@ def test_workers_that_do_not_share_the_folder_of_the_run(tmp_path, alone):
 
 @pytest.mark.slow
 def test_all_workers_take_the_accum_steps_of_the_one_with_the_least_memory(tmp_path):
-    addresses = ",".join(f"localhost:{port}" for port in free_ports(2))
+    addresses = ",".join(f"localhost:{port}" for port in find_free_ports(2))
     images = ("data=synthetic", "data.image_size=64", "data.train_examples=64", "data.test_examples=8")
     together = ("device=multiworker", f"device.workers=[{addresses}]", *SMALL, *images)
     auto = ("accum.steps=auto", "run.name=auto", "train.steps=2")

@@ -83,7 +83,7 @@ def _walk(file: ByteRanges, path: str, size: int) -> np.ndarray:
 def _list_index_files(paths: list[str]) -> list[Path]:
     """Return the files in which the index of these shards may be stored, the preferred one first."""
     digest = hashlib.sha256("\n".join(paths).encode()).hexdigest()[:16]
-    cached = [cache / f"index_{digest}"] if (cache := user_cache()) else []
+    cached = [cache / f"index_{digest}"] if (cache := find_user_cache()) else []
     return cached if is_remote(paths[0]) else [Path(paths[0]).with_name(f".accumtrain_index_{digest}"), *cached]
 
 
@@ -142,7 +142,7 @@ def _save(stamps: dict[str, Stamp], index: dict[str, np.ndarray]) -> None:
         return
 
 
-def user_cache() -> Path | None:
+def find_user_cache() -> Path | None:
     """Return the folder of accumtrain in the user's cache folder (XDG base directory specification), or None.
 
     It holds what can be made anew, and may not exist. A user without a home, as in some containers, has none.

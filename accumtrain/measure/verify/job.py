@@ -14,7 +14,7 @@ from accumtrain.config.rules import Epochs, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.data.open_data import open_data
-from accumtrain.data.pipeline import train_batches
+from accumtrain.data.pipeline import make_train_batches
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve_devices
@@ -26,7 +26,7 @@ from accumtrain.measure.verify.policies import check_policies, check_streams
 from accumtrain.measure.verify.result import CheckResult
 from accumtrain.measure.verify.updates import check_commit, check_later_updates, check_optimizer
 from accumtrain.measure.verify.window import WindowOfExamples, WindowResult, check_window
-from accumtrain.models.build import rate_factors
+from accumtrain.models.build import find_rate_factors
 from accumtrain.models.config import MODELS
 from accumtrain.optim.config import SgdConfig
 from accumtrain.runs.names import result_file
@@ -107,7 +107,7 @@ def _run_checks(config: Config, data: Dataset, devices: Devices, examples: Windo
     window, _ = window_with_weights(own, data, total, devices.strategy)
     names, decayed = [variable.name.split(":")[0] for variable in window.variables_], window.model.decayed
     paths = window.model.trainable_paths
-    factors = rate_factors(config.optim.rates, paths)
+    factors = find_rate_factors(config.optim.rates, paths)
     with devices.strategy.scope():
         step = Step(window, devices.strategy)
     accumulated = check_window(window, step, devices.strategy, examples, config.precision, bitwise)
@@ -225,7 +225,7 @@ def _examples(config: Config, data: Dataset, devices: Devices) -> WindowOfExampl
     micro_batch = micro_batch_size(config.batch_size, configured, devices.replicas)
     steps = min(max(configured, 2), MOST_STEPS)
     batch = min(micro_batch, MOST_EXAMPLES // steps) * devices.replicas
-    dataset = train_batches(data, batch=steps * batch, first=0, seed=config.run.seed)
+    dataset = make_train_batches(data, batch=steps * batch, first=0, seed=config.run.seed)
     arrays = tf.nest.map_structure(np.asarray, next(iter(dataset)))
     return WindowOfExamples(arrays, steps, batch)
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from accumtrain.backprop.mode import micro_mode
 from accumtrain.backprop.model import Model
 from accumtrain.engine.compiled_function import FUSION_ONLY, CompiledFunction
-from accumtrain.engine.losses import Batch, PerExample, weighted_sums, weights
+from accumtrain.engine.losses import Batch, PerExample, example_weights, weighted_sums
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.measure.verify.result import ROUNDING, CheckResult, max_or_nan, ratio, relative_difference
@@ -261,4 +261,4 @@ class PlainGradient:
         found = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         gradients = [tf.convert_to_tensor(gradient) for gradient in found]  # those of embeddings are tf.IndexedSlices
         statistics = [mode.statistics[norm] for norm in self._model.norms]
-        return loss, tf.reduce_sum(weights(batch)), gradients, statistics
+        return loss, tf.reduce_sum(example_weights(batch)), gradients, statistics
