@@ -399,10 +399,10 @@ DIVISORS: dict[str, tuple[Any, Any, dict[str, Any], Any, bool]] = {  # the last:
 }
 
 
-def train(build: Any, x: Any, weights: Any = None, reduction: str = "mean", **options: Any) -> None:
+def train(build: Any, x: Any, weights: Any = None, window: str = "mean", **options: Any) -> None:
     keras.utils.set_random_seed(1)
     model, loss = build(), keras.losses.SparseCategoricalCrossentropy(from_logits=True, **options)
-    model.compile(Accumulate("sgd", 4, reduction), loss, jit_compile=False)
+    model.compile(Accumulate("sgd", 4, window), loss, jit_compile=False)
     model.fit(x, KINDS, sample_weight=weights, batch_size=4, shuffle=False, verbose=0)
 
 
@@ -418,7 +418,7 @@ def test_the_warning(name):
 
 
 def test_the_update_of_a_sum_needs_no_warning():
-    train(words, WORDS, reduction="sum")
+    train(words, WORDS, window="sum")
 
 
 # --- optimizers of Keras with `steps` ---------------------------------------------------------------------------------

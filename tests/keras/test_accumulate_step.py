@@ -37,7 +37,7 @@ def masked_lstm() -> keras.Model:
 def two_outputs() -> keras.Model:
     inputs = keras.Input((6,))
     hidden = keras.layers.Dense(8, activation="tanh")(inputs)
-    return keras.Model(inputs, [keras.layers.Dense(3)(hidden) for _ in range(2)])
+    return keras.Model(inputs, [keras.layers.Dense(3, name=name)(hidden) for name in ("left", "right")])
 
 
 def pair(build: Any = model_of, steps: int = 4, rate: float = 0.1, **compiled: Any) -> tuple[keras.Model, keras.Model]:
