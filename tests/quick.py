@@ -58,7 +58,6 @@ RUNS = frozenset(
         "models/test_keras_cuts.py",
         "models/test_revnet.py",
         "optim/test_adafactor_peers.py",
-        "optim/test_adam.py",
         "process/test_stopped_job.py",
         "process/test_stopped_training.py",
         "report/test_confusion.py",

@@ -64,7 +64,7 @@ def test_completion_by_tab_needs_no_tensorflow():
         ("data.randa", "data.randaugment="),
         ("model.memory=re", "model.memory=recompute model.memory=reverse"),
         ("run.resume=", "run.resume=false run.resume=force run.resume=true"),
-        ("train optim=keras optim.name=Lion optim.args.beta_1=0.9 eval.", "eval.every="),
+        ("train optim=keras optim.name=Lion optim.args.beta_1=0.9 eval.e", "eval.every="),
         (
             "optim=ada",
             "optim=adafactor " + " ".join(f"optim=adafactor_{n}" for n in ("bojone", "huggingface", "optax", "paper")),
@@ -127,7 +127,7 @@ def test_unknown_option(command):
 
 
 def test_part_of_the_configuration(command):
-    assert command("--cfg", "job", "--package", "eval").out == "# @package eval\nevery: epoch\n"
+    assert command("--cfg", "job", "--package", "eval").out == "# @package eval\nevery: epoch\nmetrics: null\n"
     answer = command("--cfg", "job", "--package", "nothing")
     assert answer.code == 2
     assert "error: --package nothing: no such group" in answer.err

@@ -209,7 +209,7 @@ FAULTS = [
     Fault("a replay's gradients twice", replay, "_consume_first", gradients_twice, REVNET),
     Fault("a replay's gradients twice, of a Keras model", replay, "_consume_first", gradients_twice, MOBILENET),
     # the loss
-    Fault("labels + 1", losses, "_class_index", result(lambda labels: (labels + 1) % 10), LENET),
+    Fault("labels + 1", losses, "class_index", result(lambda labels: (labels + 1) % 10), LENET),
     Fault("label smoothing twice as strong", build, "build_cross_entropy",
           argument(0, lambda config: type(config)(label_smoothing=2 * config.label_smoothing)),
           (*LENET, "loss.label_smoothing=0.1")),
@@ -219,8 +219,8 @@ FAULTS = [
     Fault("loss of the mixed label left out", losses, "_value",
           lambda right: lambda function, logits, batch: function(batch["label"], logits), (*LENET, "data.mixup=0.4")),
     # sums and scales of a window
-    Fault("examples + 1e-3", window, "weights", result(lambda value: value + 1e-3 / 4), LENET),
-    Fault("examples twice", window, "weights", result(scaled(2.0)), LENET),
+    Fault("examples + 1e-3", window, "example_weights", result(lambda value: value + 1e-3 / 4), LENET),
+    Fault("examples twice", window, "example_weights", result(scaled(2.0)), LENET),
     Fault("buffers keep the last micro-batch", Window, "_add_gradients", assigned, LENET),
     Fault("two variables' gradients swapped", Window, "_add_gradients", swapped_slots, RESNET),
     Fault("gradients in bfloat16", Window, "_add_gradients",

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import tensorflow as tf
 
-from accumtrain.cli.sweep_table import begun
+from accumtrain.cli.sweep_table import begin_outcome
 from accumtrain.config.compiled import CompiledLossConfig
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.registries import TAKEN, register_metric
@@ -102,7 +102,7 @@ def test_sweeps_and_reports_rank_in_its_direction(config, tmp_path):
     assert {"best error", "best accuracy"} <= train.columns_of([by_error(0.5), {}]).keys()
     write_page(runs, tmp_path / "report.html")
     assert '"ranked_by":"best error"' in (tmp_path / "report.html").read_text()
-    outcome = begun(replace(config, run=replace(config.run, dir=str(tmp_path), name="better")), [])
+    outcome = begin_outcome(replace(config, run=replace(config.run, dir=str(tmp_path), name="better")), [])
     assert outcome.objective == float("-inf"), "before it has ended, and where it fails"
     assert replace(outcome, ended_with=0, written_before=None).objective == -0.25
 

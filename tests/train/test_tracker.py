@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from accumtrain.config.registries import added_modules, register_tracker
+from accumtrain.config.registries import list_added_modules, register_tracker
 from accumtrain.errors import ConfigError
 from accumtrain.train.config import TRACKERS, TrackerEntry
 from accumtrain.train.trackers import GuardedTracker, identifier, metrics, numbers, open_service
@@ -110,7 +110,7 @@ def test_a_registered_tracker_is_a_choice(compose, tmp_path, monkeypatch):
     (service,) = open_service(compose("log.tracker=mine"), tmp_path / "one")
     service.log(RECORD)
     assert listener.heard == [("one", tmp_path / "one", "mine"), RECORD]
-    assert __name__ in added_modules()
+    assert __name__ in list_added_modules()
     for taken in ("mine", "none"):
         with pytest.raises(ValueError, match=f"log.tracker={taken}"):
             register_tracker(taken, Listener)
