@@ -23,14 +23,11 @@ from accumtrain.cli.compose import (
     read_options,
 )
 from accumtrain.cli.guard import SHOW_TRACEBACK, run_guarded
-from accumtrain.cli.help import describe_names, help_text
 from accumtrain.cli.streams import keep_streams
-from accumtrain.cli.sweep import run_sweep
-from accumtrain.cli.workers import WORKERS, run_workers
 from accumtrain.console import escape_lines
 from accumtrain.errors import ConfigError
 from accumtrain.process import child
-from accumtrain.process.program import CHILD, EXTENSIONS
+from accumtrain.process.program import CHILD, EXTENSIONS, WORKERS
 from accumtrain.version import __version__
 
 
@@ -65,6 +62,7 @@ def command() -> int:
 
 
 def _run_command() -> int:
+    """Run what the first words ask for. Sweeps, workers and help are imported here: a training needs none."""
     if "--version" in sys.argv[1:]:
         print(f"accumtrain {__version__}")
         return 0
@@ -72,13 +70,19 @@ def _run_command() -> int:
     if sys.argv[1:2] == [CHILD]:
         return child.serve_request(Path(sys.argv[2]))
     if sys.argv[1:2] == [WORKERS]:
+        from accumtrain.cli.workers import run_workers
+
         return run_workers(sys.argv[2:])
     options = read_options()
     offer_rows()
     if options.help:
+        from accumtrain.cli.help import describe_names, help_text
+
         print(escape_lines(describe_names(options) if options.overrides else help_text(list_own_folders(options))))
         return 0
     if options.multirun or "hydra.mode=MULTIRUN" in options.overrides:
+        from accumtrain.cli.sweep import run_sweep
+
         return run_sweep(options)
     codes: list[int] = []
     call_hydra(options, lambda composed: codes.append(_run_composed(composed)))

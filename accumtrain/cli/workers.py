@@ -11,10 +11,8 @@ from types import FrameType
 
 from accumtrain.cli.sweep_table import KILLED
 from accumtrain.errors import ConfigError, Preempted
-from accumtrain.process.program import own_program
+from accumtrain.process.program import WORKERS, own_program
 from accumtrain.process.signals import list_heeded_signals
-
-WORKERS = "--workers"
 
 
 def run_workers(arguments: Sequence[str]) -> int:

@@ -16,6 +16,7 @@ EXTENSIONS = "accumtrain.extensions"  # entry points of installed packages that 
 SCRIPT = "accumtrain"  # file of the installed command
 VARIABLE = "ACCUMTRAIN_PROGRAM"  # environment variable, which the processes of launchers inherit
 CHILD = "--child"
+WORKERS = "--workers"
 
 
 def remember_program(main: Mapping[str, Any]) -> None:

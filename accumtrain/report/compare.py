@@ -138,12 +138,3 @@ def _read_values(path: Path) -> dict[str, Any]:
     except CheckpointError as error:
         warn(f"{path.name} is compared without its configuration: {error}")
         return {}
-
-
-def collect_results(summary: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
-    """Return loss and metrics of a summary by the title of their split, as the last table of a run has them."""
-    best_on = summary["best_on"]
-    titles = {"train": "train, last update", best_on: best_on, "best": f"best on {best_on}"}
-    if best_on != "test":
-        titles["test"] = "test, of the best"
-    return {title: summary[split] for split, title in titles.items() if summary.get(split) is not None}

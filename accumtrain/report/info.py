@@ -17,7 +17,7 @@ from accumtrain.fields import format_value
 from accumtrain.process.cuda import cuda_build, explain_missing_gpu, find_gpus
 from accumtrain.process.machine import cpu, free_bytes
 from accumtrain.process.tpu_runtime import explain_missing_tpu
-from accumtrain.report.compare import collect_results
+from accumtrain.runs.contents import collect_results
 from accumtrain.runs.names import CHECKPOINTS, folder_of
 from accumtrain.runs.provenance import WHOLE, inspect_run, platform_name, versions
 

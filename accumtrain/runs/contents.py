@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,3 +104,12 @@ def parse_lines(text: str, path: Path) -> list[tuple[str, dict[str, Any]]]:
             raise CheckpointError(f"{path} line {number} is no record of a run: repair or remove that line") from error
         parsed.append((line, record))
     return parsed
+
+
+def collect_results(summary: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
+    """Return loss and metrics of a summary by the title of their split, as the last table of a run has them."""
+    best_on = summary["best_on"]
+    titles = {"train": "train, last update", best_on: best_on, "best": f"best on {best_on}"}
+    if best_on != "test":
+        titles["test"] = "test, of the best"
+    return {title: summary[split] for split, title in titles.items() if summary.get(split) is not None}

@@ -19,7 +19,7 @@ from accumtrain.data.source import SPLIT_WORDS, Dataset, class_counts
 from accumtrain.devices.found import Devices
 from accumtrain.engine.window import Window
 from accumtrain.models.config import NORM_MOMENTUM, REVERSE
-from accumtrain.report.compare import collect_results
+from accumtrain.runs.contents import collect_results
 from accumtrain.runs.run import Run
 from accumtrain.train.build import training_loss
 from accumtrain.train.checkpoint import Checkpoints

@@ -19,7 +19,7 @@ from accumtrain.config.read import from_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.data.config import FolderConfig, TableConfig
-from accumtrain.data.open_data import open_data, open_labelled
+from accumtrain.data.open_data import open_data
 from accumtrain.data.source import Dataset
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError, ConfigError, DataError
@@ -81,6 +81,8 @@ def open_measured(config: Config) -> tuple[Dataset, bool]:
         _check_names(config, images, data)
         return replace(data, class_names=images.class_names), True
     assert images is not None
+    from accumtrain.data.sources.labelled import open_labelled  # here, as a training has no use for it
+
     return open_labelled(config.data, images, trained, config.run.seed), False
 
 

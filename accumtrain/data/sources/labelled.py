@@ -1,0 +1,119 @@
+"""All examples of a data set that a run was not trained on, as one split, labelled with the classes of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.data.config import SOURCES, DataConfig, FolderConfig, TableConfig
+from accumtrain.data.encoded import EncodedSplit
+from accumtrain.data.local_files import list_first, readable
+from accumtrain.data.preprocess import make_preprocess
+from accumtrain.data.source import ArraySplit, Dataset, Source, Split
+from accumtrain.data.sources.folder import list_all, make_single_split_source
+from accumtrain.data.sources.image_table import list_table
+from accumtrain.data.sources.tfrecord import RecordSplit
+from accumtrain.errors import DataError
+from accumtrain.fields import normal_form
+from accumtrain.runs.run import Images
+
+
+def open_labelled(config: DataConfig, images: Images, trained: Mapping[str, Any], seed: int) -> Dataset:
+    """Return the examples of all splits but those that are the run's own, as one test split with the labels of the run.
+
+    Images are resized to those of the run.
+
+    Args:
+        config: the data to measure, with the preprocessing of the run.
+        images: those that the run was trained on. Its classes may be without an example.
+        trained: the fingerprint of the run's data.
+
+    Raises:
+        DataError: the data can't be opened, or has a class that the run was not trained on.
+    """
+    height, width, channels = images.shape
+    config = replace(config, image_size=[height, width])
+    if isinstance(config, FolderConfig | TableConfig):
+        with readable():
+            listing, notes = list_all(config) if isinstance(config, FolderConfig) else list_table(config)
+        source = make_single_split_source(listing, notes, config)
+    else:
+        source = SOURCES.build(config, seed)
+    split = _join_splits(_select_new_splits(source, trained), config)
+    if isinstance(split, EncodedSplit):
+        split.channels = channels
+    elif split.channels != channels:
+        raise DataError(
+            f"data={config.kind}: its images have {split.channels} channel(s), the run was trained on {channels}; give "
+            f"images with {channels}"
+        )
+    labels = _map_labels(config, source, images.class_names)
+    return Dataset(
+        train=split,
+        test=split,
+        num_classes=len(images.class_names),
+        image_shape=images.shape,
+        preprocess=make_preprocess(config, channels=channels, white=split.white),
+        notes=source.notes,
+        class_names=images.class_names,
+        labels=labels,
+    )
+
+
+def _select_new_splits(source: Source, trained: Mapping[str, Any]) -> list[Split]:
+    """Return all splits but those of which the run has had the files; a note of the source names these."""
+    new, had = list[Split](), list[str]()
+    for name, split in source.splits.items():
+        facts = {key: value for key, value in source.fingerprint.items() if key.startswith(f"data.{name}.")}
+        if facts and facts.items() <= trained.items():
+            had.append(name)
+        else:
+            new.append(split)
+    if not new:
+        return list(source.splits.values())
+    if had:
+        source.notes.append(f"left out, as the run has had its files: {' and '.join(had)}")
+    return new
+
+
+def _join_splits(splits: list[Split], config: DataConfig) -> Split:
+    """Return all examples of the splits, in their order."""
+    first, *others = splits
+    if not others:
+        return first
+    if isinstance(first, RecordSplit):
+        return first.joined_with([split for split in others if isinstance(split, RecordSplit)])
+    if isinstance(first, EncodedSplit):
+        raise DataError(
+            f"data={config.kind} has {len(splits)} splits of images that can't be put together: give data with one"
+        )
+    images, labels = zip(*(split.read(tf.range(split.size, dtype=tf.int64)) for split in splits), strict=True)
+    return ArraySplit(np.concatenate(images), np.concatenate(labels), first.white)
+
+
+def _map_labels(config: DataConfig, source: Source, names: list[str]) -> list[int]:
+    """Return the run's label for each label of the source: of the class of the same name, or of the same number.
+
+    Raises:
+        DataError: the run was not trained on a class of the source.
+    """
+    own = source.classes
+    known = {normal_form(name): label for label, name in enumerate(names)}
+    if not source.class_names and not known.keys() >= set(own):
+        if source.num_classes > len(names):
+            raise DataError(
+                f"data={config.kind}: its labels are 0..{source.num_classes - 1}, those of the run 0..{len(names) - 1} "
+                f"({list_first(names)}); leave out the examples of other classes"
+            )
+        source.notes.append(f"its labels are numbers, in the order of the run's classes: {list_first(names)}")
+        return list(range(source.num_classes))
+    if unknown := [name for name in own if normal_form(name) not in known]:
+        raise DataError(
+            f"data={config.kind} has the class {list_first(unknown)}, on which the run was not trained (it knows "
+            f"{list_first(names)}); leave out its examples, or name it as the run does"
+        )
+    return [known[normal_form(name)] for name in own]
