@@ -65,7 +65,7 @@ def test_the_numbers_agree(measured, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_slow_input_is_found(measured, monkeypatch):
-    original = bench.train_batches
+    original = bench.make_train_batches
 
     def slow(*arguments, **options):
         def late(batch):
@@ -75,7 +75,7 @@ def test_a_slow_input_is_found(measured, monkeypatch):
         return original(*arguments, **options).map(late)
 
     monkeypatch.setattr(pipeline, "make_train_batches", slow)
-    monkeypatch.setattr(bench, "train_batches", slow)
+    monkeypatch.setattr(bench, "make_train_batches", slow)
     result = measured()
     assert result["input_share"] > 0.5
     assert result["input_images_per_second"] < 2 * 8 / 0.05, "some batches were ready when the clock started"
