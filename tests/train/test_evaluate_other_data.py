@@ -13,8 +13,8 @@ from PIL import Image
 
 from accumtrain.data.config import TfrecordConfig
 from accumtrain.data.open_data import open_data
-from accumtrain.data.sources.labelled import open_labelled
 from accumtrain.data.pipeline import make_eval_batches
+from accumtrain.data.sources.labelled import open_labelled
 from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError, ConfigError, DataError
 from accumtrain.runs.run import Images
