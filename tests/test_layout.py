@@ -43,6 +43,7 @@ LIGHT = {
     *(f"measure.{name}" for name in ("auto_steps", "memory", "plan", "probe", "search", "settle", "tpu")),
     *("data.local_files", "train.hooks", "train.remedies"),
 }
+OPENING = re.compile(r"(What|Whether|Where|When|How|Which|Within)\b")  # of no docstring
 MAX_FILES, MAX_LINES = 15, 600  # of a room, of a file
 HEAVY = {"tensorflow", "keras", "numpy", "matplotlib"}
 TARGET = re.compile(r"accumtrain(\.\w+)+:\w+")  # "module:attribute"
@@ -272,6 +273,16 @@ def test_what_a_docstring_calls_an_argument_is_one():
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.ClassDef)
         for name in described(node) - parameters(node)
+    )
+
+
+def test_docstrings_open_with_a_verb_or_a_noun():
+    assert_none(
+        f"{module}, {getattr(node, 'name', 'the module')}: {docstring.splitlines()[0]}"
+        for module, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef)
+        if OPENING.match(docstring := ast.get_docstring(node) or "")
     )
 
 

@@ -1,4 +1,4 @@
-"""What every source of examples is: splits of images and labels, and the data set that they become.
+"""The parts of every source of examples: splits of images and labels, and the data set that they become.
 
 A `Split` returns images and labels by the index of an example. A `Source` is the splits that were opened, a `Dataset`
 adds their preprocessing. Errors about a single example say its name and its fault.

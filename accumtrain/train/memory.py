@@ -106,7 +106,7 @@ class Allocation:
 
     @property
     def is_workspace(self) -> bool:
-        """Whether its operation gave it back before its own end."""
+        """Return whether the operation gave it back before its own end."""
         return self.ended is not None and self.operation_ended is not None and self.ended <= self.operation_ended
 
 
