@@ -45,7 +45,6 @@ RUNS = frozenset(
         "keras/test_small_models.py",
         "keras/test_split_loss.py",
         "keras/test_whole_batch_metrics.py",
-        "keras/test_workers_of_fit.py",
         "measure/test_bench.py",
         "measure/test_dry_run.py",
         "measure/test_flops.py",

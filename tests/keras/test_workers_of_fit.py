@@ -70,5 +70,6 @@ def test_a_worker_without_an_example_changes_nothing(fits):
     assert metrics <= FLOAT64
 
 
+@pytest.mark.slow
 def test_an_overflow_on_one_worker_makes_no_update_on_any(fits):
     assert fits["overflow"] == {"moved": False, "scale": 0.5, "moved by the next": True, "updates": 1}

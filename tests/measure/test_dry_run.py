@@ -127,7 +127,7 @@ def test_a_micro_batch_that_does_not_divide_is_refused(config, data, tmp_path):
         measure(config, data, ONE_REPLICA, [7], tmp_path)
 
 
-@pytest.mark.parametrize("model", ["lenet5", "revnet38"])
+@pytest.mark.parametrize("model", ["lenet5", pytest.param("revnet38", marks=pytest.mark.slow)])
 def test_each_of_two_sizes_has_its_own_peak(compose, tmp_path, model):
     """One window serves both sizes. Two windows of a RevNet would count the state of the first again."""
     config = compose(f"model={model}", "data=digits", "batch_size=64", "accum.steps=1")
