@@ -29,6 +29,7 @@ from accumtrain.measure.verify.window import WindowOfExamples, WindowResult, che
 from accumtrain.models.build import find_rate_factors
 from accumtrain.models.config import MODELS
 from accumtrain.optim.config import SgdConfig
+from accumtrain.registry import module_of
 from accumtrain.runs.names import result_file
 from accumtrain.train.build import build_optimizer, training_loss
 from accumtrain.train.remedies import explain_errors
@@ -169,9 +170,7 @@ def _check_in_float64_if_possible(
 
 
 def _is_of_user(config: Config) -> bool:
-    build = MODELS[config.model.kind].build
-    module = build.partition(":")[0] if isinstance(build, str) else build.__module__
-    return not module.startswith("accumtrain.models.")
+    return not module_of(MODELS[config.model.kind].build).startswith("accumtrain.models.")
 
 
 def _check_in_float64(
