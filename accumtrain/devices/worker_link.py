@@ -87,8 +87,8 @@ def _await_workers(port: socket.socket, cluster: Cluster, deadline: float, timeo
             except OSError:  # whoever it was
                 connection.close()
                 continue
-            if index in connections and not _is_open(connections[index]):  # it was started again
-                connections.pop(index).close()
+            for gone in [i for i, waiting in connections.items() if not _is_open(waiting)]:
+                connections.pop(gone).close()  # it may be started again
             if index is None:
                 refused = "workers were started with different lists of workers"
             elif index in connections:

@@ -1,9 +1,9 @@
 """Workers meet, or say who is missing."""
 
 import socket
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from queue import Queue
 
 import pytest
 
@@ -78,26 +78,27 @@ def test_a_worker_without_a_chief(addresses):
         wait_for_workers(Cluster(addresses, 1), 1.0)
 
 
-def test_a_worker_that_was_started_again_is_taken_in_place_of_the_one_that_is_gone(addresses, monkeypatch):
-    chief, first, second = (Cluster(addresses, index) for index in range(3))
-    is_known, read_index = threading.Event(), worker_link._read_index
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)], ids=["it comes first", "it comes last"])
+def test_a_worker_that_was_started_again_is_taken_in_place_of_the_one_that_is_gone(addresses, monkeypatch, order):
+    known, read_index = Queue(), worker_link._read_index
 
     def read_and_tell(connection, cluster):
-        index = read_index(connection, cluster)
-        is_known.set()
+        known.put(index := read_index(connection, cluster))
         return index
 
     monkeypatch.setattr(worker_link, "_read_index", read_and_tell)
     with ThreadPoolExecutor(3) as pool, ExitStack() as opened:
-        meets = pool.submit(wait_for_workers, chief, LIMIT)
-        with _reported(first):
-            assert is_known.wait(LIMIT), "the chief counts on the one that is gone now"
-        others = [pool.submit(wait_for_workers, cluster, LIMIT) for cluster in (first, second)]
-        for future in (meets, *others):
+        workers = {0: pool.submit(wait_for_workers, Cluster(addresses, 0), LIMIT)}
+        with _reported(Cluster(addresses, 1)):
+            assert known.get(timeout=LIMIT) == 1, "the chief counts on the one that is gone now"
+        for index in order:
+            workers[index] = pool.submit(wait_for_workers, Cluster(addresses, index), LIMIT)
+            assert known.get(timeout=LIMIT) == index
+        for future in workers.values():
             for connection in future.result().values():
                 opened.enter_context(connection)
-        others[0].result()[0].sendall(b"1")
-        assert meets.result()[1].recv(1) == b"1"
+        workers[1].result()[0].sendall(b"1")
+        assert workers[0].result()[1].recv(1) == b"1"
 
 
 def test_two_workers_with_the_same_index(addresses):
