@@ -14,9 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from accumtrain.console import say, warn
-from accumtrain.data.source import SPLIT_WORDS, Dataset, Split
-from accumtrain.data.sources.folder import FolderSplit
-from accumtrain.data.sources.tfrecord import RecordSplit
+from accumtrain.data.source import SPLIT_WORDS, Dataset, Split, read_labels
 
 SECONDS = 1.0  # at most, before training
 
@@ -57,16 +55,14 @@ class Repeats:
 def find_repeats(data: Dataset, seconds: float = SECONDS) -> Repeats:
     """Compare files of the same size by their contents, and shards by their records."""
     splits, repeats = data.whole_splits, Repeats()
-    files = {name: split for name, split in splits.items() if isinstance(split, FolderSplit)}
-    records = {name: split for name, split in splits.items() if isinstance(split, RecordSplit)}
-    if len(files) == len(splits):
-        _compare_files(files, time.monotonic() + seconds, repeats)
-    elif len(records) == len(splits):
-        _compare_records(records, repeats)
+    if all(split.files for split in splits.values()):
+        _compare_files(splits, time.monotonic() + seconds, repeats)
+    elif all(split.ranges for split in splits.values()):
+        _compare_records(splits, repeats)
     return repeats
 
 
-def _compare_files(splits: dict[str, FolderSplit], deadline: float, repeats: Repeats) -> None:
+def _compare_files(splits: dict[str, Split], deadline: float, repeats: Repeats) -> None:
     contents: dict[bytes, list[_File]] = {}
     for file in _list_same_size(splits):
         if time.monotonic() > deadline:
@@ -88,11 +84,11 @@ def _compare_files(splits: dict[str, FolderSplit], deadline: float, repeats: Rep
         repeats.add("classes", len(twice), f"{images} in two classes, byte for byte: {first.path} is {other.path}")
 
 
-def _list_same_size(splits: dict[str, FolderSplit]) -> Iterator[_File]:
+def _list_same_size(splits: dict[str, Split]) -> Iterator[_File]:
     """Yield the files that have the size of one in another split or class, the smallest first."""
     sizes = np.concatenate([split.sizes for split in splits.values()])
     split_numbers = np.repeat(np.arange(len(splits)), [split.size for split in splits.values()])
-    labels = np.concatenate([split.labels for split in splits.values()])
+    labels = np.concatenate([read_labels(split) for split in splits.values()])
     places = np.concatenate([np.arange(split.size) for split in splits.values()])
     names, files = list(splits), [split.files for split in splits.values()]
     order = np.argsort(sizes, kind="stable")
@@ -112,12 +108,12 @@ def _hash(path: str) -> bytes | None:
         return None
 
 
-def _compare_records(splits: dict[str, RecordSplit], repeats: Repeats) -> None:
-    trained = splits["train"].shards.ranges
+def _compare_records(splits: dict[str, Split], repeats: Repeats) -> None:
+    trained = splits["train"].ranges
     for name in list(splits)[1:]:
         both = [
             (path, max(first, first_trained), min(end, end_trained))
-            for path, first, end in splits[name].shards.ranges
+            for path, first, end in splits[name].ranges
             for other, first_trained, end_trained in trained
             if path == other and max(first, first_trained) < min(end, end_trained)
         ]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -58,6 +59,7 @@ class Split(ABC):
         channels: 1 or 3.
         white: The value of a uint8 pixel that means 1.0.
         known_labels: All labels, integers [size], where they are known; `read_labels` reads them.
+        files: The file of each example, where each has one.
     """
 
     size: int
@@ -65,6 +67,7 @@ class Split(ABC):
     channels: int
     white: int = 255
     known_labels: np.ndarray | None = None
+    files: Sequence[Path] = ()
 
     @abstractmethod
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -82,6 +85,16 @@ class Split(ABC):
     def skipped(self) -> dict[int, BadExample]:
         """The examples left out so far (data.on_error=skip) by their index, in the split's order."""
         return {}
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """The bytes of each of the `files`; -1 for one that is not there."""
+        return ()
+
+    @property
+    def ranges(self) -> Sequence[tuple[str, int, int]]:
+        """Path, first record, and the one after the last, where the examples are records of files."""
+        return ()
 
     @property
     def whole(self) -> Split:

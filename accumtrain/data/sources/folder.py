@@ -156,7 +156,6 @@ class FolderSplit(EncodedSplit):
 
     @cached_property
     def sizes(self) -> list[int]:
-        """The bytes of the files; -1 for one that is not there."""
         return [get_file_size(file) for file in self.files]
 
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

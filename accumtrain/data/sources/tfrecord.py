@@ -116,6 +116,10 @@ class RecordSplit(EncodedSplit):
         images, labels = tf.numpy_function(self._fetch, [index], [tf.string, tf.int32])
         return tf.ensure_shape(images, [None]), tf.ensure_shape(labels, [None])
 
+    @property
+    def ranges(self) -> list[tuple[str, int, int]]:
+        return self.shards.ranges
+
     def read_stored(self, index: int) -> tuple[bytes, int]:
         return self._read_examples(np.array([index]))[0]
 
