@@ -21,7 +21,7 @@ from accumtrain.process import environment
 from accumtrain.process.signals import DeferredSignals, JobSignals, StoppedBySignal, nothing_saved
 from accumtrain.registry import load
 from accumtrain.runs.files import write_json
-from accumtrain.runs.kernels import chosen_kernels
+from accumtrain.runs.kernels import choose_kernels
 from accumtrain.runs.lock import check_free
 from accumtrain.runs.names import folder_of, open_folder, result_file
 from accumtrain.runs.run import Run
@@ -63,7 +63,7 @@ def _run_job(config: Config, job: Job) -> dict[str, Any] | None:
             if not config.device.has_workers:  # the chief of several holds the lock for all
                 check_free(folder_of(config))
             Run(config).check_continues()
-        with chosen_kernels(config, job):
+        with choose_kernels(config, job):
             config = settle_kept_activations(config, job)
             if not job.in_children:
                 if "tensorflow" not in sys.modules:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.schema import Config
-from accumtrain.runs.kernels import chosen_kernels
+from accumtrain.runs.kernels import choose_kernels
 
 
 @contextlib.contextmanager
@@ -18,5 +18,5 @@ def kernels_of(config: Config) -> Iterator[dict[str, str]]:
     given = dict(os.environ)
     with contextlib.ExitStack() as chosen:
         with contextlib.redirect_stdout(sys.stderr):
-            chosen.enter_context(chosen_kernels(config, JOBS["bench"]))
+            chosen.enter_context(choose_kernels(config, JOBS["bench"]))
         yield {name: value for name, value in os.environ.items() if name not in given}

@@ -42,7 +42,7 @@ class Point:
 
 def spread(model: ModelConfig, places: int) -> list[ModelConfig]:
     """Places of the dial before the last one, between which what is kept grows in about equal parts."""
-    *dial, _ = model.dial()
+    *dial, _ = model.memory_steps()
     sizes: Sequence[float] = range(len(dial))
     if isinstance(model, ResNetConfig):
         sizes = list(accumulate((place.values for place in list_by_worth(model)), initial=0))

@@ -65,8 +65,8 @@ class Chain(tf.Module):
 class Coupling(tf.Module):
     """One reversible unit (Gomez et al. 2017, arXiv:1707.04585): y1 = s1(x1) + F(x2), y2 = s2(x2) + G(y1).
 
-    Reversal is exact to the bit for streams in fixed point, and for floats if F and G return multiples of one power of
-    two (keras/layers.py).
+    Reversal is exact to the bit for streams in fixed point. For floats it is if F and G return multiples of one power
+    of two (keras/layers.py).
 
     Args:
         f: a function of (x [N, ...], mode), whose values are those that `numbers.add` takes.

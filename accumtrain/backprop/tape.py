@@ -39,8 +39,9 @@ def gradient(
         images: [N, H, W, C], of any float dtype.
         loss: function from the logits [N, classes] to a scalar.
         mode: Mode(training=True, recording=True), which holds the batch statistics afterwards.
-        consume: takes pairs of a variable and its gradient (None if the loss does not depend on it) as soon as they
-            are known, and returns the operations that consume them. The next segment waits for these operations.
+        consume: takes pairs of a variable and its gradient as soon as they are known, and returns the operations that
+            consume them. The next segment waits for these operations. A gradient is None if the loss does not depend
+            on its variable.
 
     Returns:
         The loss and the logits [N, classes].

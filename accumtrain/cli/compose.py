@@ -163,8 +163,8 @@ def read_config(values: Mapping[str, Any], overrides: Sequence[str]) -> Config:
     """Return the checked configuration. One of a run has a name, if need be derived from its overrides.
 
     Raises:
-        ConfigError: a value breaks a rule, is read from the environment although it must be written down, or comes from
-            a file of the command that its other choices contradict.
+        ConfigError: a value breaks a rule, or is read from the environment although it must be written down. Or it
+            comes from a file of the command that its other choices contradict.
         CheckpointError: the run that the job needs has a config.yaml that can't be read.
     """
     check_files(values, overrides)

@@ -150,8 +150,8 @@ def register_tracker(name: str, open: Code) -> None:
 
     Args:
         open: (name of the run, its folder, its configuration by dotted key) -> a tracker, or "module:function". A
-            tracker has three methods: `log(record)` takes each record of metrics.jsonl, `finish(summary)` the content
-            of summary.json at the end of a session, and `close()` ends it, also without a summary. Its first error
+            tracker has three methods. `log(record)` takes each record of metrics.jsonl. `finish(summary)` takes the
+            content of summary.json at the end of a session. `close()` ends it, also without a summary. Its first error
             is told, and the training goes on without it; an error of `open` ends the run.
 
     Raises:

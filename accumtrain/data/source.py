@@ -200,7 +200,7 @@ class Dataset(Source):
         return f"{self.sizes} images, {shape}, {self.num_classes} classes{left_out}"
 
     @property
-    def watched(self) -> str:
+    def evaluated_split(self) -> str:
         """The split that is evaluated while training, and chooses the best state: val, or else test."""
         return "test" if self.val is None else "val"
 

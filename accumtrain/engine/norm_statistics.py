@@ -1,7 +1,7 @@
 """Batch statistics of a whole window: sums over micro-batches and replicas, written to the moving averages once.
 
 Each micro-batch gives mean m and biased variance v per channel. With a shift s that is constant during the window,
-the sums of (m - s) and v + (m - s)^2 are linear, so they can be added over micro-batches and reduced over replicas
+the sums of (m - s) and v + (m - s)^2 are linear. So they can be added over micro-batches and reduced over replicas
 in any order, and the variance between micro-batches counts. The shift is the moving mean itself: as it approaches
 the true mean, the subtraction E[x^2] - E[x]^2 stops losing bits.
 """

@@ -125,7 +125,7 @@ class Window(tf.Module):
         )
 
     @property
-    def written(self) -> list[tf.Variable]:
+    def updated_variables(self) -> list[tf.Variable]:
         """The floating-point variables that an update writes: weights, optimizer state, statistics, averages."""
         averages = [] if self.ema is None else self.ema.averages
         state = [*self.variables_, *self.optimizer.state, *self.statistics.variables_, *averages]
@@ -194,12 +194,16 @@ class Window(tf.Module):
         it is written: if it is not finite, it must not be used or saved any more.
 
         Returns:
-            Scalars: loss and each metric (means over the window), grad_norm (of the gradient, before clipping),
-            learning_rate, examples, finite (the update was made), state_finite (weights, optimizer state, moving
-            statistics and averages are), step (updates done), stop (a worker has asked to stop), exact (False if a
-            reversal gave other bits), compared (False if that was not looked at), in_range (False if a stream left the
-            range of its numbers; then the update is not finite); with a loss scale also loss_scale (of this window) and
-            skipped (number of windows without an update so far).
+            Scalars by name:
+            loss and each metric: means over the window.
+            grad_norm: of the gradient, before clipping.
+            learning_rate, examples, step: step counts the updates done.
+            finite: the update was made.
+            state_finite: weights, optimizer state, moving statistics and averages are finite.
+            stop: a worker has asked to stop.
+            exact: False if a reversal gave other bits; compared is False if that was not looked at.
+            in_range: False if a stream left the range of its numbers; then the update is not finite.
+            loss_scale, skipped: with a loss scale, that of this window, and the windows without an update so far.
         """
         sums = self._sums.reduce(self.dtype)
         gradients, examples = sums.gradients, sums.examples
@@ -238,7 +242,7 @@ class Window(tf.Module):
 
         tf.cond(finite, update, skip)
         # once for both ways, which halves the graph: a state that has become infinite makes all gradients infinite
-        state_finite = all_finite(map(tf.convert_to_tensor, self.written))
+        state_finite = all_finite(map(tf.convert_to_tensor, self.updated_variables))
         with tf.control_dependencies([state_finite]):  # by then nothing reads the sums any more
             self._clear(finite & all_finite(sums.metrics) if sums.metrics else finite)
         scalars = {

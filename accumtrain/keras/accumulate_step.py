@@ -1,7 +1,7 @@
 """`accumulate(model, steps)`: `fit` gets the effective batch, and the training step of the model splits it.
 
-Below it stand the step itself, the train function that tries a loss before it is trained on, the moving statistics of
-batch normalisation, and the metrics that need the outputs of the whole batch.
+Below it stand the step itself and the train function that tries a loss before it is trained on. The moving statistics
+of batch normalisation and the metrics that need the outputs of the whole batch follow.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def accumulate(
             which a step fits into memory on this CPU: processes with a copy of the model, which must be compiled, try.
         data: for `auto`, what `fit` will get: (x, y), (x, y, sample_weight) or a data set. Some of it is used.
         batch_size: for `auto`, the number of examples in a batch.
-        memory_limit_mb: for `auto`, the most that the tensors of a step may take in MiB, weights and optimizer state
-            included, the data set and batches made in advance not; None is the memory that is free.
+        memory_limit_mb: for `auto`, the most that the tensors of a step may take in MiB; None is the memory that is
+            free. Weights and optimizer state are included, the data set and batches made in advance are not.
 
     Returns:
         The same model.
@@ -79,8 +79,8 @@ def accumulate(
     Raises:
         OutOfMemoryError: with `auto`, not even a micro-batch of 1 fits.
         RuntimeError: with `auto`, a trial failed for another reason than memory.
-        ValueError: `steps` is neither `auto` nor a whole number of 1 or more, another argument is not as above, the
-            model has a `train_step` of its own, or, with `auto`, can't be copied to another process.
+        ValueError: `steps` is neither `auto` nor a whole number of 1 or more, or another argument is not as above. Or
+            the model has a `train_step` of its own. Or, with `auto`, it can't be copied to another process.
     """
     _check(model, steps, data, batch_size, memory_limit_mb)
     if isinstance(steps, str):

@@ -75,8 +75,8 @@ def batch_of(data: Any, batch_size: int) -> Any:
     """Return a batch of `batch_size` examples, which are repeated where there are fewer.
 
     Args:
-        data: what `fit` gets: (x, y) or (x, y, sample_weight) of nested arrays [N, ...], whose floats become floatx as
-            in `fit`, or a data set of such batches, of which the first is taken.
+        data: what `fit` gets: (x, y) or (x, y, sample_weight) of nested arrays [N, ...], or a data set of such
+            batches, of which the first is taken. Floats of arrays become floatx as in `fit`.
 
     Returns:
         Nested NumPy arrays [batch_size, ...], as `keras.utils.pack_x_y_sample_weight` makes them.

@@ -1,8 +1,9 @@
 """The share of a micro-batch's loss in the loss of the whole batch, and trials that show it.
 
-Keras divides the sum of a batch's losses by the number of examples, by the sum of their weights, by the number of
-values that a mask leaves, or not at all. The loss of the batch is the mean of the losses of the micro-batches, each
-weighted by its own divisor. Losses of the user's own are tried, with made-up and with real examples.
+Keras divides the sum of a batch's losses by the number of examples, or by the sum of their weights. With a mask it
+divides by the number of values that are left; with `reduction="sum"` it does not divide at all. The loss of the batch
+is the mean of the losses of the micro-batches, each weighted by its own divisor. Losses of the user's own are tried,
+with made-up and with real examples.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class DryRun:
                 self.window.ema,
                 build_means(config.loss, config.eval.metrics),
                 data,
-                data.watched,
+                data.evaluated_split,
                 batch,
                 strategy,
                 build_split_metrics(config.loss),

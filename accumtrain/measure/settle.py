@@ -151,7 +151,7 @@ def choose_kept_activations(config: Config, attempt: ProbeFunction) -> tuple[Con
     budget = config.model.memory
     assert isinstance(budget, int)
     most = FILLED * budget * 2**20
-    dial = [replace(config, model=model) for model in config.model.dial()]
+    dial = [replace(config, model=model) for model in config.model.memory_steps()]
     trials: dict[int, ProbeResult] = {}
 
     def peak_of(place: int) -> int | None:

@@ -54,7 +54,7 @@ class ModelConfig(ComponentConfig):
         """Return the same model with another policy, without the keys of the policy that it has."""
         return replace(self, memory=memory)
 
-    def dial(self) -> Sequence[ModelConfig]:
+    def memory_steps(self) -> Sequence[ModelConfig]:
         """Return the same model from the least kept for the backward pass to all. None changes a bit."""
         return [self.with_policy(memory) for memory in dict.fromkeys((self.policies[-1], STORE))]
 
@@ -166,7 +166,7 @@ class ResNetConfig(ModelConfig):
     def with_policy(self, memory: str) -> ResNetConfig:
         return replace(self, memory=memory, kept_convs=None if memory == STORE else self.kept_convs)
 
-    def dial(self) -> Sequence[ModelConfig]:
+    def memory_steps(self) -> Sequence[ModelConfig]:
         least = replace(self, memory=self.policies[-1])
         kept = [replace(least, kept_convs=count) for count in range(self.most_kept_convs + 1)]
         return [*kept, self.with_policy(STORE)]
@@ -319,7 +319,7 @@ class KerasModelConfig(ModelConfig):
     def with_policy(self, memory: str) -> KerasModelConfig:
         return replace(self, memory=memory, kept_share=0.0 if memory == STORE else self.kept_share)
 
-    def dial(self) -> Sequence[ModelConfig]:
+    def memory_steps(self) -> Sequence[ModelConfig]:
         shares = [replace(self, memory=RECOMPUTE, kept_share=part / DIAL_PARTS) for part in range(DIAL_PARTS)]
         return [*shares, self.with_policy(STORE)]
 

@@ -41,8 +41,8 @@ def build_keras(config: KerasModelConfig, spec: ModelSpec) -> KerasModel:
     """Return keras.applications.<name>(weights=None, ...) with logits instead of probabilities.
 
     Raises:
-        ConfigError: the name is unknown, Keras refuses an argument, the images are too small for the model, its output
-            is no row of logits, or model.memory=recompute would save nothing.
+        ConfigError: the name is unknown, Keras refuses an argument, or the images are too small for the model. Or its
+            output is no row of logits, or model.memory=recompute would save nothing.
     """
     builders = {name: value for name, value in vars(keras.applications).items() if name[0].isupper()}
     if config.name not in builders:

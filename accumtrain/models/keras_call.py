@@ -1,7 +1,7 @@
 """One call of a Keras layer or model that changes none of its variables.
 
 Keras reads and assigns variables, adds losses and carries masks while it calls a layer. Here variables have values for
-the call alone, and what the call does to them is known afterwards, so that it can be replayed, split or left out.
+the call alone. What the call does to them is known afterwards, so that it can be replayed, split or left out.
 """
 
 from __future__ import annotations

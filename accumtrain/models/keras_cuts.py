@@ -1,7 +1,7 @@
 """Cut a functional Keras model into the chain of segments that takes the least memory.
 
-A cut point is a tensor through which every path from the images to the logits goes, such as the sum at the end of a
-residual block. The part of the model between two cut points is a function of one tensor, so it can be computed again.
+A cut point is a tensor through which every path from the images to the logits goes. The sum at the end of a residual
+block is one. The part of the model between two cut points is a function of one tensor, so it can be computed again.
 Where no such tensors are, two together may be a cut point, as between the cells of NASNet.
 """
 

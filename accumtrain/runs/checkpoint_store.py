@@ -70,7 +70,7 @@ class Saved:
         return self.path.is_dir()
 
     @property
-    def written(self) -> float:
+    def written_at(self) -> float:
         """The time at which it was written, in seconds since the epoch."""
         try:
             return float(self.manifest()["written"])

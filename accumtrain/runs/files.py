@@ -35,9 +35,9 @@ def has_form(value: Any, form: Form) -> bool:
         case None:
             return value is None
         case tuple():
-            return any(has_form(value, each) for each in form)
+            return any(has_form(value, option) for option in form)
         case [item]:
-            return isinstance(value, list) and all(has_form(each, item) for each in value)
+            return isinstance(value, list) and all(has_form(element, item) for element in value)
         case Mapping():
             return isinstance(value, dict) and find_odd_key(value, form) is None
         case _:

@@ -53,7 +53,7 @@ IN_16_BITS = KernelKinds(KERNELS_16BIT, {"1": "bfloat16's", "0": "float32's"}, "
 
 
 @contextmanager
-def chosen_kernels(config: Config, job: Job) -> Iterator[None]:
+def choose_kernels(config: Config, job: Job) -> Iterator[None]:
     """Choose the kernels of this process and its children by the environment, for the time of this context.
 
     A choice of the user, or by TensorFlow's import, stays. A run that goes on, or is used, computes with the kernels
@@ -62,8 +62,8 @@ def chosen_kernels(config: Config, job: Job) -> Iterator[None]:
     Raises:
         ConfigError: a variable has another value than 0 or 1.
     """
-    for each in (LIBRARY, IN_16_BITS):
-        _check(each)
+    for variable in (LIBRARY, IN_16_BITS):
+        _check(variable)
     kinds = _open_kinds(config, job)
     if kinds is None:
         yield
@@ -163,7 +163,7 @@ def _recorded(config: Config, kinds: KernelKinds) -> str | None:
 
 
 def record_kernels(config: Config) -> None:
-    """Record the kernels of a run in its folder. Call it within `chosen_kernels`, with the run's lock."""
+    """Record the kernels of a run in its folder. Call it within `choose_kernels`, with the run's lock."""
     job, folder = JOBS[config.job], folder_of(config)
     kinds = _open_kinds(config, job)
     if kinds is None or kinds.variable not in os.environ or job.scope != "train":

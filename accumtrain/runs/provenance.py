@@ -135,7 +135,7 @@ def _describe(saved: Saved) -> dict[str, Any]:
     try:
         size = sum(file.lstat().st_size for file in saved.path.iterdir())
         saved.check()
-        written = datetime.fromtimestamp(saved.written, timezone.utc).isoformat(timespec="seconds")
+        written = datetime.fromtimestamp(saved.written_at, timezone.utc).isoformat(timespec="seconds")
         state = WHOLE
     except (DamagedError, CheckpointError, OSError) as error:
         state = f"damaged: {error}" if isinstance(error, DamagedError) else str(error)

@@ -129,8 +129,8 @@ def build_window(
         draws: whether kernels are drawn; if not, they are zeros, for what is restored or only measured.
 
     Raises:
-        ConfigError: the model can't be built for the images of this data, the optimizer is unknown, optim.rates has a
-            pattern for no variable, or the loss does not fit the classes.
+        ConfigError: the model can't be built for the images of this data, or the loss does not fit the classes. Or the
+            optimizer is unknown, or optim.rates has a pattern for no variable.
     """
     with strategy.scope():
         model = model or model_for(config, data, draws=draws)

@@ -169,12 +169,12 @@ def _groups(prefix: str) -> Iterator[tuple[list[str], list[tf.DType]]]:
     for name in sorted(shapes):
         bytes_of_tensor = math.prod(shapes[name]) * dtypes[name].size
         if names and size + bytes_of_tensor > READ_AT_ONCE:
-            yield names, [dtypes[each] for each in names]
+            yield names, [dtypes[key] for key in names]
             names, size = [], 0
         names.append(name)
         size += bytes_of_tensor
     if names:
-        yield names, [dtypes[each] for each in names]
+        yield names, [dtypes[key] for key in names]
 
 
 # ---- the checkpoints of a run ----------------------------------------------------------------------------------------
@@ -405,9 +405,9 @@ class Checkpoints:
         if self._keep_hours is not None:
             last = float("-inf")
             for saved in reversed(before):
-                if saved.written - last >= 3600 * self._keep_hours:
+                if saved.written_at - last >= 3600 * self._keep_hours:
                     kept.append(saved)
-                    last = saved.written
+                    last = saved.written_at
         return kept
 
 

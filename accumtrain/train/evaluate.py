@@ -74,7 +74,7 @@ def report_classes(
     draw_confusion(confusion, f"{folder.name}, {sum(confusion.examples):,} {split} examples", pictures[0])
     sheet = folder / MISTAKES
     if mistakes:
-        images = denormalize_images(data, split, [each.position for each in mistakes])
+        images = denormalize_images(data, split, [mistake.position for mistake in mistakes])
         draw_mistakes(images, mistakes, confusion.names, sheet)
         pictures.append(sheet)
     else:
@@ -83,9 +83,9 @@ def report_classes(
         say("no mistakes")
     say(f"drawn: {' and '.join(map(str, pictures))}")
     return {
-        "classes": [asdict(each) for each in classes],
-        "confused": [_named(asdict(each), confusion.names, "true", "predicted") for each in confusion.confused(PAIRS)],
-        "mistakes": [_named(asdict(each), confusion.names, "label", "predicted") for each in mistakes],
+        "classes": [asdict(result) for result in classes],
+        "confused": [_named(asdict(pair), confusion.names, "true", "predicted") for pair in confusion.confused(PAIRS)],
+        "mistakes": [_named(asdict(mistake), confusion.names, "label", "predicted") for mistake in mistakes],
         "pictures": list(map(str, pictures)),
     }
 
@@ -96,8 +96,8 @@ def _named(record: dict[str, Any], names: Sequence[str], *keys: str) -> dict[str
 
 def _show(classes: Sequence[ClassResult]) -> None:
     rows = [
-        (each.name, f"{each.examples}", cell(each.accuracy, ".4f"), cell(each.precision, ".4f"))
-        for each in classes[:SHOWN]
+        (result.name, f"{result.examples}", cell(result.accuracy, ".4f"), cell(result.precision, ".4f"))
+        for result in classes[:SHOWN]
     ]
     table("classes, lowest accuracy first", ("class", "examples", "accuracy", "precision"), rows)
     if len(classes) > SHOWN:
@@ -110,7 +110,7 @@ def evaluate_run(config: Config) -> dict[str, Any] | None:
     Returns:
         status, step, epoch, checkpoint, test or val (loss and metrics), examples_per_second, seconds, own_data (whether
         it is what the run was trained on), skipped (examples of the split that can't be read), and what
-        `report_classes` returns; None on a worker that is not the chief.
+        `report_classes` returns. None on a worker that is not the chief.
 
     Raises:
         CheckpointError: there is no trained run, its checkpoint can't be used, or a picture can't be written.

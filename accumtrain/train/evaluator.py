@@ -80,7 +80,7 @@ class ClassAnswers:
         """
         confusion, worst = self._read()
         found = [Mistake(*map(int, row[:3]), *row[3:]) for row in tf.reshape(worst, [-1, COLUMNS]).numpy().tolist()]
-        mistakes = sorted((each for each in found if each.loss), key=lambda each: (-each.loss, each.position))
+        mistakes = sorted((row for row in found if row.loss), key=lambda row: (-row.loss, row.position))
         return confusion.numpy().tolist(), mistakes[:WORST]
 
     @tf.function(autograph=False)

@@ -122,13 +122,13 @@ def workspace_at_peak(work: Callable[[], Any]) -> int:
 
 
 def without_workspace(allocations: list[Allocation]) -> list[Allocation]:
-    return [each for each in allocations if not each.is_workspace]
+    return [allocation for allocation in allocations if not allocation.is_workspace]
 
 
 def peak_bytes(allocations: list[Allocation]) -> int:
     """Return the most bytes held at any moment."""
-    changes = [(each.began, each.size) for each in allocations]
-    changes += [(each.ended, -each.size) for each in allocations if each.ended is not None]
+    changes = [(tensor.began, tensor.size) for tensor in allocations]
+    changes += [(tensor.ended, -tensor.size) for tensor in allocations if tensor.ended is not None]
     held = peak = 0
     for _, change in sorted(changes):  # what is given back at a moment comes before what is taken
         held += change

@@ -268,7 +268,7 @@ class RunningMeans:
         examples = {"examples": update.get(f"{SUM}examples", update["examples"])}
         sums = {name: update.get(f"{SUM}{name}", update[name] * update["examples"]) for name in self._names}
         self._calls.append((count, sums | examples))
-        while sum(each for each, _ in self._calls) - self._calls[0][0] >= self._updates:
+        while sum(count for count, _ in self._calls) - self._calls[0][0] >= self._updates:
             self._calls.popleft()
 
     def read(self) -> dict[str, float]:

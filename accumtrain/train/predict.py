@@ -74,12 +74,12 @@ def predictions(
 
     @tf.function(autograph=False)
     def answers(examples: Batch) -> tuple[tf.Tensor, ...]:
-        parts = [strategy.experimental_local_results(each) for each in strategy.run(answer, args=(examples,))]
-        return tuple(tf.concat(each, 0) for each in parts)
+        parts = [strategy.experimental_local_results(part) for part in strategy.run(answer, args=(examples,))]
+        return tuple(tf.concat(part, 0) for part in parts)
 
     batches = iter(distribute_batches(strategy, lambda share: make_eval_batches(data, batch=batch, share=share)))
     for _ in range(-(-data.splits["test"].size // batch)):
-        labels, weight, classes, values = (each.numpy() for each in answers(next(batches)))
+        labels, weight, classes, values = (tensor.numpy() for tensor in answers(next(batches)))
         used = weight > 0
         yield Predicted(labels[used], classes[used], values[used])
 
@@ -126,7 +126,7 @@ def _jsonl(answers: Sequence[Answer]) -> str:
     """Return lines {"file": ..., "class": ..., "probability": ..., "top": [{"class": ..., "probability": ...}, ...]}"""
     tops = [[_object(pair) for pair in answer.top] for answer in answers]
     objects = ({"file": answer.file, **top[0], "top": top} for answer, top in zip(answers, tops, strict=True))
-    return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in objects)
+    return "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in objects)
 
 
 def _object(pair: tuple[str, float]) -> dict[str, str | float]:
@@ -186,7 +186,7 @@ def predict_images(config: Config) -> dict[str, Any]:
     _show(f"{len(answers)} of {len(files)} images by {saved.path}", answers)
     say(f"all of them in {' and '.join(map(str, written))}")
 
-    bad = [{"name": each.name, "reason": each.reason} for each in data.splits["test"].skipped.values()]
+    bad = [{"name": example.name, "reason": example.reason} for example in data.splits["test"].skipped.values()]
     result = {
         "status": "completed" if done == len(files) else "preempted",
         "step": saved.step,
@@ -211,7 +211,7 @@ def predict_images(config: Config) -> dict[str, Any]:
 def _named(predicted: Predicted, files: Sequence[Path], names: Sequence[str]) -> Iterator[Answer]:
     columns = (predicted.labels.tolist(), predicted.classes.tolist(), predicted.probabilities.tolist())
     for place, classes, values in zip(*columns, strict=True):
-        yield Answer(str(files[place]), [(names[each], value) for each, value in zip(classes, values, strict=True)])
+        yield Answer(str(files[place]), [(names[number], value) for number, value in zip(classes, values, strict=True)])
 
 
 def _show(title: str, answers: Sequence[Answer]) -> None:

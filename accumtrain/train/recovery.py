@@ -204,7 +204,8 @@ def _nonfinite_of_whole(window: Window) -> list[str]:
 
 def describe_state(window: Window) -> str:
     """Name the variables that are infinite or NaN, as a checkpoint does."""
-    return f"{_listed(_nonfinite(window, ((each, each) for each in window.written)))} infinite or NaN"
+    pairs = ((variable, variable) for variable in window.updated_variables)
+    return f"{_listed(_nonfinite(window, pairs))} infinite or NaN"
 
 
 def _nonfinite(window: Window, values: Iterable[tuple[tf.Variable, tf.Variable]]) -> list[str]:
@@ -285,11 +286,11 @@ class SkippedExamples:
     def note(self, tell: Callable[[str], None]) -> None:
         """Add those that are new to the file, and tell of them."""
         known = self._noted()
-        new = [each for each in self._data.skipped if each not in known] if self._writes else []
+        new = [example for example in self._data.skipped if example not in known] if self._writes else []
         if not new:
             return
         write_json(self.file, {"count": len(known + new), "examples": known + new})
-        some = ", ".join(each["name"] for each in new[:_NAMED]) + (", ..." if len(new) > _NAMED else "")
+        some = ", ".join(example["name"] for example in new[:_NAMED]) + (", ..." if len(new) > _NAMED else "")
         tell(f"left out, as they can't be read: {len(new):,} examples, which {SKIPPED} names ({some})")
 
     @property

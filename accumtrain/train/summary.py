@@ -145,7 +145,7 @@ def warn_if_no_better_than(
 ) -> None:
     """Warn of a loss that is that of a guess, with the reason that it may have."""
     split = summary["best_on"]
-    loss, watched = ((summary.get(each) or {}).get("loss") for each in ("train", split))
+    loss, watched = ((summary.get(part) or {}).get("loss") for part in ("train", split))
     if loss is None or watched is None:  # not finite, or not measured
         return
     if loss > LEARNED * guesses["train"]:
@@ -289,4 +289,4 @@ def _too_small(config: Config, data: Dataset) -> list[str]:
 
 def _frozen(window: Window) -> list[str]:
     frozen = window.model.frozen
-    return [f"{sum(int(tf.size(each)) for each in frozen):,} more frozen"] if frozen else []
+    return [f"{sum(int(tf.size(variable)) for variable in frozen):,} more frozen"] if frozen else []

@@ -254,7 +254,7 @@ class MlflowTracker:
 
     def _last(self, key: str) -> int:
         """Return the last step of a metric."""
-        return max(int(each.step) for each in self._client.get_metric_history(self._run, key))
+        return max(int(record.step) for record in self._client.get_metric_history(self._run, key))
 
     def log(self, record: Mapping[str, Any]) -> None:
         if record["step"] > self._told.get(record["split"], -1):

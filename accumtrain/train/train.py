@@ -129,7 +129,7 @@ class Trainer:
         )
         with devices.strategy.scope():
             self.step = Step(self.window, devices.strategy, xla=devices.xla, eager=config.debug.eager)
-            self.evaluator = self._build_evaluator(data.watched)
+            self.evaluator = self._build_evaluator(data.evaluated_split)
             has_both = data.val is not None and data.test is not None
             self.tester = self._build_evaluator("test") if has_both else None  # at the end, of the best state
         self.best_by = BestBy.of(config.eval.metrics, self.evaluator.names)
@@ -229,7 +229,7 @@ class Trainer:
                 self.progress.event(self._why_finished())
             self._test_best_state()
             self._measure_workspace(batches)
-            self._call_hooks("end", self.logger.last(self.data.watched) or {})
+            self._call_hooks("end", self.logger.last(self.data.evaluated_split) or {})
         return self._finish()
 
     @property
@@ -247,12 +247,12 @@ class Trainer:
         patience = self.config.train.patience
         if self.done >= self.total or patience is None:
             return self.done >= self.total
-        return evaluations_since_best(self.logger.evaluations(self.data.watched), self.best_by) >= patience
+        return evaluations_since_best(self.logger.evaluations(self.data.evaluated_split), self.best_by) >= patience
 
     def _is_complete(self) -> bool:
         """Return whether neither an update nor an evaluation is left."""
         is_tested = self.tester is None or self.logger.evaluated(self.done, "test")
-        return self._is_trained() and self.logger.evaluated(self.done, self.data.watched) and is_tested
+        return self._is_trained() and self.logger.evaluated(self.done, self.data.evaluated_split) and is_tested
 
     def _why_finished(self) -> str:
         if self.done < self.total:
@@ -383,15 +383,15 @@ class Trainer:
     # ---- evaluation and the best state ---------------------------------------------------------------------------
 
     def _evaluate_if_due(self) -> None:
-        if not self.due.evaluation(self.done) or self.logger.evaluated(self.done, self.data.watched):
+        if not self.due.evaluation(self.done) or self.logger.evaluated(self.done, self.data.evaluated_split):
             return
         self.checkpoints.wait()  # averages take the place of the weights that it writes
         result = self._evaluate(self.evaluator)
         best = self.checkpoints.save_if_best(result)
         if best and self.resumed:
             self.checkpoints.wait()  # this update may be saved as not yet tested, and is not tested again once noted
-        self.logger.evaluation(self.done, self.data.watched, result)
-        found = f"{self._means(self.data.watched, result)}{' (best)' if best else ''}"
+        self.logger.evaluation(self.done, self.data.evaluated_split, result)
+        found = f"{self._means(self.data.evaluated_split, result)}{' (best)' if best else ''}"
         self.progress.event(f"update {self.done}, epoch {self.epoch}: {found}")
         self._call_hooks("evaluation", {name: result[name] for name in self.evaluator.names})
 
@@ -546,7 +546,7 @@ class Trainer:
             "status": status,
             "step": self.done,
             "epoch": self.place.epoch,
-            **results(self.window, self.logger, self.checkpoints, self.data.watched),
+            **results(self.window, self.logger, self.checkpoints, self.data.evaluated_split),
             "best_by": asdict(self.best_by),
             **speed_and_memory(self.window, self.logger, self.meter),
             **batch_sizes(self.config, self.micro_batch, self.devices.replicas),

@@ -205,7 +205,7 @@ def place_of_weights(config: Config) -> Path | None:
     if text is None:
         return None
     given, named = Path(text), Path(config.run.dir) / text
-    found = next((each for each in (given, named) if each.is_file() or (each / "config.yaml").is_file()), None)
+    found = next((path for path in (given, named) if path.is_file() or (path / "config.yaml").is_file()), None)
     if found is None:
         raise ConfigError(
             f"{KEY}={text}: neither a file, nor a run's folder, nor the name of a run in {config.run.dir}; give one of "
@@ -234,7 +234,7 @@ def digest(config: Config) -> dict[str, Any]:
         return {KEY: f"crc32c {checksum:08x}"}
     folder = _checkpoints(config, place)
     _, manifest = again_if_changed(lambda: find_whole(best_first(folder)))
-    sums = [each["crc32c"] for _, each in sorted(manifest["files"].items())]
+    sums = [entry["crc32c"] for _, entry in sorted(manifest["files"].items())]
     return {KEY: f"crc32c {' '.join(sums)}"}
 
 

@@ -50,11 +50,11 @@ def test_the_stream_has_no_validation_example(mine):
 
 def test_own_images_have_one_and_known_protocols_none(mine):
     data = open_data(mine(), seed=0)
-    assert (data.watched, len(numbers(data, "val"))) == ("val", 4)  # round(0.1 * 8) of each class
+    assert (data.evaluated_split, len(numbers(data, "val"))) == ("val", 4)  # round(0.1 * 8) of each class
     assert data.notes == ["4 training examples are held out to validate on (data.val_fraction=0.1)"]
     assert data.facts.startswith("28 training, 4 validation and 8 test images")
-    assert open_data(DigitsConfig(), seed=0).watched == "test"
-    assert open_data(mine(val_fraction=0), seed=0).watched == "test"
+    assert open_data(DigitsConfig(), seed=0).evaluated_split == "test"
+    assert open_data(mine(val_fraction=0), seed=0).evaluated_split == "test"
 
 
 def test_a_generated_source_whose_labels_are_not_known():

@@ -123,9 +123,9 @@ def plant_nan(*places: str) -> None:
             }[place]
         )[1]
         second.assign(tf.fill(second.shape, tf.cast(float("nan"), second.dtype)))
-        before = [copy.numpy() for variable in window.written for copy in local(variable)]
+        before = [copy.numpy() for variable in window.updated_variables for copy in local(variable)]
         update = step.commit(partial=True)
-        after = [copy.numpy() for variable in window.written for copy in local(variable)]
+        after = [copy.numpy() for variable in window.updated_variables for copy in local(variable)]
         same = all(np.array_equal(one, other, equal_nan=True) for one, other in zip(before, after, strict=True))
         print(place, bool(update["finite"]), bool(update["state_finite"]), same, sep=",")
 

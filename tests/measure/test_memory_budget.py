@@ -28,7 +28,7 @@ class Memory:
 
     def __init__(self, config, seed):
         draw = random.Random(seed)
-        dial = config.model.dial()
+        dial = config.model.memory_steps()
         free = draw.randrange(len(dial))
         steps = np.cumsum([draw.uniform(0.2, 3) * (place > free) for place in range(len(dial))])
         self.peaks = {model.kept_in_words: 20 + step for model, step in zip(dial, steps, strict=True)}
@@ -70,7 +70,7 @@ def test_as_much_is_kept_as_fits(config, model, seed):
 @pytest.mark.parametrize("fitting", [1, 10, 40])
 def test_few_probes_where_what_does_not_fit_tells_no_peak(config, fitting):
     run = config("model=revnet104", "model.memory=100000")
-    names, probed = [model.kept_in_words for model in run.model.dial()], []
+    names, probed = [model.kept_in_words for model in run.model.memory_steps()], []
 
     def attempt(config, micro_batch, note=""):
         place = names.index(config.model.kept_in_words)

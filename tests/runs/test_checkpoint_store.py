@@ -205,7 +205,7 @@ def test_a_checkpoint_of_another_format_is_no_damage(store):
 
 def test_an_old_damaged_checkpoint_has_a_time_as_well(store):
     (store.newest_first()[-1].path / "manifest.json").write_text("")
-    assert store.newest_first()[-1].written > 0
+    assert store.newest_first()[-1].written_at > 0
 
 
 def test_a_link_in_the_place_of_the_folder_is_not_followed(store, tmp_path):

@@ -14,7 +14,7 @@ from accumtrain.errors import ConfigError
 from accumtrain.process import environment
 from accumtrain.process.environment import KERNELS_16BIT, ONEDNN
 from accumtrain.runs import kernels as module
-from accumtrain.runs.kernels import chosen_kernels, record_kernels
+from accumtrain.runs.kernels import choose_kernels, record_kernels
 from accumtrain.runs.names import folder_of
 
 DESKTOP = ["avx", "avx2", "fma"]
@@ -58,7 +58,7 @@ def config(compose, tmp_path):
 
 def both_chosen(config, job="train"):
     """Return the values of both variables within a job."""
-    with chosen_kernels(config, JOBS[job]):
+    with choose_kernels(config, JOBS[job]):
         record_kernels(replace(config, job=job))
         return environment.os.environ.get(ONEDNN), environment.os.environ.get(KERNELS_16BIT)
 
@@ -75,7 +75,7 @@ def begin(config, job="train"):
     """Leave the record and the checkpoint of a training."""
     folder = folder_of(config)
     folder.mkdir(exist_ok=True)
-    with chosen_kernels(config, JOBS[job]):
+    with choose_kernels(config, JOBS[job]):
         record_kernels(config)
         (folder / "checkpoints/step-1").mkdir(parents=True)
         (folder / "checkpoints/step-1/state.index").touch()
@@ -237,7 +237,7 @@ def test_a_job_leaves_the_environment_as_it_was(machine, config, monkeypatch, le
 
 def test_the_second_job_of_a_process_has_the_kernels_of_the_first(machine, config, capsys):
     begin(config("run.name=own"))
-    with chosen_kernels(config(*SMALL), JOBS["bench"]):
+    with choose_kernels(config(*SMALL), JOBS["bench"]):
         module.sys.modules["tensorflow"] = None  # it reads the variable now
     assert chosen(config("run.name=second"), "bench") == "0", "nothing can be chosen any more"
     reason = f"TensorFlow was imported in this process before ({ONEDNN}=0)"

@@ -82,7 +82,7 @@ def test_the_lock_is_taken_before_the_data_is_opened(config, monkeypatch):
         run(config(data=Path("/nowhere")))
 
 
-@pytest.mark.parametrize("first", ["chosen_kernels", "settle_kept_activations"])
+@pytest.mark.parametrize("first", ["choose_kernels", "settle_kept_activations"])
 def test_the_lock_is_asked_for_before_anything_is_timed_or_probed(config, monkeypatch, first):
     monkeypatch.setattr(dispatch, first, None)
     with Run(config()), pytest.raises(ConfigError, match="is training in"):
