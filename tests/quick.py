@@ -35,7 +35,6 @@ RUNS = frozenset(
         "faults/test_damaged_runs.py",
         "keras/test_accumulate_optimizer.py",
         "keras/test_accumulate_step.py",
-        "keras/test_collectives_of_fit.py",
         "keras/test_fit.py",
         "keras/test_fit_continued.py",
         "keras/test_fit_refused.py",

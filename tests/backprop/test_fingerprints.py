@@ -1,7 +1,5 @@
 """Fingerprints of streams, from a stage to the scalars of an update: a reversal gave the bits that were computed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -112,12 +110,7 @@ def test_nothing_is_told_where_nothing_is_reversed_or_exactness_is_not_wanted():
 def step():
     """A step of two micro-steps over a reversed stage whose values grow by a factor that the test assigns."""
 
-    def split(x, mode):
-        return x, x
-
-    def join(x, mode):
-        return tf.reduce_mean(x[0] + x[1], axis=[1, 2])
-
+    split, join = (lambda x, mode: (x, x)), (lambda x, mode: tf.reduce_mean(x[0] + x[1], axis=[1, 2]))
     reversed_ = stage(1.0)
     model = Model([Chain("store", [split]), reversed_, Chain("store", [join])])
     return Step(Window(model, SGD(learning_rate=1e-9), micro_steps=2)), reversed_.units[0].f.function.factor

@@ -1,10 +1,9 @@
 """The random numbers of a micro-batch depend on run, update and place in the window alone."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from accumtrain.backprop.mode import micro_mode
@@ -17,10 +16,15 @@ def mode_of(seed=3, step=2, place=0, parts=1):
     return micro_mode(seed, tf.constant(step), tf.constant(place), parts, batch)
 
 
-def test_an_example_has_the_same_number_however_its_window_is_split():
+@pytest.mark.parametrize("parts", [2, 4, 8])
+def test_an_example_has_the_same_number_however_its_window_is_split(parts):
     whole = mode_of().draws(NUMBER)
     assert whole.shape == [EXAMPLES]
-    np.testing.assert_array_equal(tf.concat([mode_of(place=at, parts=4).draws(NUMBER) for at in range(4)], 0), whole)
+    split = [mode_of(place=place, parts=parts).draws(NUMBER) for place in range(parts)]
+    np.testing.assert_array_equal(tf.concat(split, 0), whole)
+    assert not np.array_equal(whole, mode_of().draws(NUMBER + 1)), "each number is another draw"
+    more = mode_of(place=1).draws(NUMBER)
+    assert not np.array_equal(whole, more), "more micro-batches than were declared do not repeat them"
 
 
 def test_the_number_of_examples_may_be_known_later_only():

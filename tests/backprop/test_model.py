@@ -1,6 +1,4 @@
-"""A chain of segments: which of them are frozen, and the loss inside the last one."""
-
-from __future__ import annotations
+"""A chain of segments: which are frozen, the loss inside the last one, and the gradients of a reversible unit."""
 
 import numpy as np
 import pytest
@@ -9,7 +7,7 @@ import tensorflow as tf
 from accumtrain.backprop import tape
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
-from accumtrain.backprop.segments import Chain
+from accumtrain.backprop.segments import Chain, Coupling
 from accumtrain.models.layers import Dense, Initializer
 
 EXAMPLES = tf.random.stateless_normal([4, 3], [1, 2])
@@ -42,17 +40,12 @@ def test_the_segments_before_the_first_that_is_trained_are_frozen(frozen, expect
 
 def gradients_of(model):
     """The gradients that the tape hands over, but of frozen variables."""
-    found = {}
-
-    def consume(pairs):
-        found.update((variable.ref(), gradient) for variable, gradient in pairs)
-        return []
-
+    found, mode = [], Mode(training=True, recording=True)
     tape.gradient(
-        model, EXAMPLES, lambda logits: tf.reduce_sum(logits**2), Mode(training=True, recording=True), consume
+        model, EXAMPLES, lambda logits: tf.reduce_sum(logits**2), mode, lambda pairs: found.extend(pairs) or []
     )
     trained = {variable.ref() for variable in model.trainable_variables}
-    return {ref: gradient for ref, gradient in found.items() if ref in trained}
+    return {variable.ref(): gradient for variable, gradient in found if variable.ref() in trained}
 
 
 class Split(Layer):
@@ -105,3 +98,29 @@ def test_the_loss_may_be_joined_to_the_last_segment():
     assert len(pairs) == 6
     for one, other in pairs:
         np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+class WithGradient(tf.Module):
+    """A function of 0, whose gradient is the same number for every input."""
+
+    def __init__(self, gradient, dtype=tf.float32):
+        super().__init__()
+        self.gradient = tf.fill([1, 2], tf.constant(gradient, dtype))
+
+    def __call__(self, x, mode):
+        return tf.zeros_like(x)
+
+    def pullback(self, x, mode):
+        return self(x, mode), lambda d_y: (self.gradient, [])
+
+
+def test_the_gradient_of_a_stream_has_its_precision_where_f_has_a_lower_one():
+    """1 + 2^-20 is no number of bfloat16."""
+    f, g = WithGradient(0.5, tf.bfloat16), WithGradient(0.0)
+    unit = Coupling(f, g, shortcuts=(WithGradient(3.0), WithGradient(1 + 2.0**-20)))
+    streams = tf.zeros([1, 2]), tf.zeros([1, 2])
+    _, backward = unit.pullback(streams, Mode(training=True))
+    d_streams, _ = backward((tf.ones([1, 2]), tf.ones([1, 2])))
+    for found, expected in zip(d_streams, (3.0, 1.5 + 2.0**-20), strict=True):
+        assert found.dtype == tf.float32
+        np.testing.assert_array_equal(found, np.full([1, 2], expected, np.float32))

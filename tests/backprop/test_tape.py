@@ -1,9 +1,9 @@
 """The segment tape: reversed and recomputed gradients are the bits of plain back-propagation."""
 
-import dataclasses
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -26,9 +26,14 @@ CASES = {
 
 
 @cache
-def stored_gradients(name, precision):
+def gradients(name, precision, **changes):
     config, shape = CASES[name]
-    return gradients_of_micro_batch(dataclasses.replace(config, memory="store"), precision, shape)
+    return gradients_of_micro_batch(replace(config, **changes), precision, shape)
+
+
+def assert_same_bits(stored, other):
+    for kind, expected, actual in zip(("loss", "gradient", "statistics"), stored, other, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(expected, actual, strict=True)), kind
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -45,11 +50,8 @@ def stored_gradients(name, precision):
     ],
 )
 def test_gradient_is_bitwise_that_of_stored_activations(name, memory, precision):
-    config, shape = CASES[name]
-    stored = stored_gradients(name, precision)
-    other = gradients_of_micro_batch(dataclasses.replace(config, memory=memory), precision, shape)
-    for kind, expected, actual in zip(("loss", "gradient", "statistics"), stored, other, strict=True):
-        assert all(np.array_equal(a, b) for a, b in zip(expected, actual, strict=True)), kind
+    stored = gradients(name, precision, memory="store")
+    assert_same_bits(stored, gradients(name, precision, memory=memory))
     assert all(np.any(gradient) for gradient in stored[1]), "every variable has a gradient to compare"
 
 
@@ -91,12 +93,10 @@ def test_the_bits_are_equal_with_each_kind_of_kernels(variables, said, convoluti
     ],
 )
 def test_convolutions_that_are_kept_change_no_bit(name, memory, precision):
-    config, shape = CASES[name]
-    stored = stored_gradients(name, precision)
-    for count in (1, config.most_kept_convs // 2, config.most_kept_convs):
-        kept = gradients_of_micro_batch(dataclasses.replace(config, memory=memory, kept_convs=count), precision, shape)
-        for kind, expected, actual in zip(("loss", "gradient", "statistics"), stored, kept, strict=True):
-            assert all(np.array_equal(a, b) for a, b in zip(expected, actual, strict=True)), (kind, count)
+    most = CASES[name][0].most_kept_convs
+    for count in (1, most // 2, most):
+        kept = gradients(name, precision, memory=memory, kept_convs=count)
+        assert_same_bits(gradients(name, precision, memory="store"), kept)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -123,10 +123,12 @@ def test_reconstruction_error_is_zero(config, precision):
 
 def test_without_the_grid_reconstruction_loses_bits():
     """The test above can fail: it does when nothing is snapped."""
-    config = dataclasses.replace(revnet38(units=(2, 1)), snap_bits=0)
-    stored = gradients_of_micro_batch(dataclasses.replace(config, memory="store"), "float32", (16, 16, 3))
-    reversed_ = gradients_of_micro_batch(config, "float32", (16, 16, 3))
-    assert not all(np.array_equal(a, b) for a, b in zip(stored[1], reversed_[1], strict=True))
+    config = replace(revnet38(units=(2, 1)), snap_bits=0)
+    stored, reversed_ = (
+        gradients_of_micro_batch(replace(config, memory=memory), "float32", (16, 16, 3))[1]
+        for memory in ("store", "reverse")
+    )
+    assert not all(np.array_equal(a, b) for a, b in zip(stored, reversed_, strict=True))
 
 
 def test_replayed_statistics_are_not_recorded_again():

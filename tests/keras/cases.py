@@ -1,4 +1,4 @@
-"""Models, optimizers and batches on which accumulation is compared with one big batch. None has batch statistics."""
+"""Models without batch statistics, optimizers and data, on which updates are compared, and a short call of fit."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from typing import Any, NamedTuple
 
 import keras
 import numpy as np
+import tensorflow as tf
 
+import accumtrain
 from accumtrain.keras import Adafactor
 
 EXAMPLES = 32  # of one update. With one example for a replica plain Keras differs by 1e-8, too
 UPDATES = 5
 CLASSES = 4
+SIZE = 96  # examples of the data of `fit`
+CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 class Case(NamedTuple):
@@ -20,7 +24,7 @@ class Case(NamedTuple):
 
     build: Callable[[], keras.Model]
     inputs: Callable[[np.random.Generator, int], np.ndarray]
-    losses: Any = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    losses: Any = CROSS_ENTROPY
     targets: Callable[[np.random.Generator, int], Any] = lambda draw, count: draw.integers(0, CLASSES, count)
     loss_weights: Any = None
 
@@ -31,17 +35,9 @@ def mlp() -> keras.Model:
 
 
 def cnn() -> keras.Model:
-    return keras.Sequential(
-        [
-            keras.Input((8, 8, 3)),
-            keras.layers.Conv2D(8, 3, padding="same"),
-            keras.layers.GroupNormalization(4),
-            keras.layers.Activation("relu"),
-            keras.layers.Conv2D(8, 3, strides=2),
-            keras.layers.GlobalAveragePooling2D(),
-            keras.layers.Dense(CLASSES),
-        ]
-    )
+    first = [keras.layers.Conv2D(8, 3, padding="same"), keras.layers.GroupNormalization(4), keras.layers.ReLU()]
+    rest = [keras.layers.Conv2D(8, 3, strides=2), keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(CLASSES)]
+    return keras.Sequential([keras.Input((8, 8, 3)), *first, *rest])
 
 
 def mobilenet() -> keras.Model:
@@ -63,11 +59,8 @@ def lstm() -> keras.Model:
 def two_outputs() -> keras.Model:
     inputs = keras.Input((6,))
     hidden = keras.layers.Dense(16, activation="tanh")(inputs)
-    outputs = {
-        "kind": keras.layers.Dense(CLASSES, name="kind")(hidden),
-        "size": keras.layers.Dense(1, name="size")(hidden),
-    }
-    return keras.Model(inputs, outputs)
+    outputs = {"kind": CLASSES, "size": 1}
+    return keras.Model(inputs, {name: keras.layers.Dense(size, name=name)(hidden) for name, size in outputs.items()})
 
 
 def penalised() -> keras.Model:
@@ -87,7 +80,7 @@ CASES = {
     "two_outputs": Case(
         two_outputs,
         vectors,
-        losses={"kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True), "size": "mse"},
+        losses={"kind": CROSS_ENTROPY, "size": "mse"},
         targets=lambda draw, count: {"kind": draw.integers(0, CLASSES, count), "size": draw.normal(size=(count, 1))},
         loss_weights={"kind": 1.0, "size": 0.5},
     ),
@@ -114,6 +107,19 @@ class SignedRoot(keras.optimizers.Optimizer):
         self.assign_sub(variable, step * keras.ops.cast(learning_rate, variable.dtype))
 
 
+class AddLoss(keras.layers.Layer):
+    """Adds a function of its input, and of a random draw for each value."""
+
+    def __init__(self, loss: Callable[[Any, Any], Any], draws: bool = False) -> None:
+        super().__init__()
+        self.loss, self.seed = loss, keras.random.SeedGenerator(3) if draws else None
+
+    def call(self, z: Any) -> Any:
+        drawn = 0.0 if self.seed is None else 0.01 * keras.random.normal(keras.ops.shape(z), seed=self.seed)
+        self.add_loss(self.loss(z, drawn))
+        return z
+
+
 class Hasty(keras.optimizers.SGD):
     """Updates ten times as far, in the method that Keras's step calls."""
 
@@ -135,3 +141,43 @@ OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
     "adafactor": lambda: Adafactor(momentum=0.9, weight_decay=0.1),
     "own": SignedRoot,
 }
+
+
+def data_of(case: Case, size: int = SIZE) -> tuple[Any, Any]:
+    draw = np.random.default_rng(0)
+    return case.inputs(draw, size), case.targets(draw, size)
+
+
+def pair(build: Callable[[], keras.Model], **compiled: Any) -> tuple[keras.Model, keras.Model]:
+    """Two equal models. Values of `compiled` that are functions make a new object for each."""
+    models = []
+    for _ in range(2):
+        keras.utils.set_random_seed(0)
+        model = build()
+        model.compile(**{name: value() if name == "optimizer" else value for name, value in compiled.items()})
+        models.append(model)
+    return models[0], models[1]
+
+
+def run(model: keras.Model, data: Any, updates: int = UPDATES, **arguments: Any) -> dict[str, Any]:
+    settings = {"train.steps": updates, "log.every": 1, **arguments.pop("settings", {})}
+    return accumtrain.fit(
+        model,
+        data,
+        **{"batch_size": EXAMPLES, "steps": 4, "validation_data": data, "settings": settings, **arguments},
+    )
+
+
+def compiled(build: Callable[[], keras.Model] = mlp, **arguments: Any) -> keras.Model:
+    model = build()
+    model.compile(**{"optimizer": "adam", "loss": CROSS_ENTROPY, **arguments})
+    return model
+
+
+class Numbers(accumtrain.Split):
+    """Example i is the number i; its target is i % 4."""
+
+    size, image_shape, channels = 64, None, 1
+
+    def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.cast(index[:, None], tf.float32) / 64.0, tf.cast(index % 4, tf.int32)

@@ -85,54 +85,47 @@ def row(*layers: keras.layers.Layer, policy: str = "float32") -> keras.Model:
     return keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dense(2, dtype=policy)])
 
 
-def own_classes() -> keras.Model:
-    model = row(OwnDense(4), Registered(3))
-    model.compile(HalfSpeed(0.1, momentum=0.9), OwnLoss(), metrics=[OwnMetric(), power_loss(1.0)])
+def compiled(model: keras.Model, *arguments: Any, **named: Any) -> keras.Model:
+    model.compile(*arguments, **named)
     return model
+
+
+def own_classes() -> keras.Model:
+    metrics = [OwnMetric(), power_loss(1.0)]
+    return compiled(row(OwnDense(4), Registered(3)), HalfSpeed(0.1, momentum=0.9), OwnLoss(), metrics=metrics)
 
 
 def own_functions() -> keras.Model:
     lambdas = [keras.layers.Lambda(lambda x: tf.nn.relu(x) * SCALE), keras.layers.Lambda(lambda x: x + 1.0)]
     model = row(*lambdas, keras.layers.Dense(4, activation=scaled_tanh), keras.layers.Dense(3, activation=tf.nn.silu))
-    model.compile("sgd", lambda y, y_pred: keras.ops.mean(y - y_pred))
-    return model
+    return compiled(model, "sgd", lambda y, y_pred: keras.ops.mean(y - y_pred))
 
 
 def functions_of_one_name() -> keras.Model:
     x = keras.Input((3,))
     model = keras.Model(x, [keras.layers.Dense(2)(x), keras.layers.Dense(2)(x)])
-    model.compile("sgd", [power_loss(1.0), power_loss(2.0)])
-    return model
+    return compiled(model, "sgd", [power_loss(1.0), power_loss(2.0)])
 
 
 def subclassed() -> keras.Model:
-    model = Subclassed()
-    model.compile("adam", "mse")
-    return model
+    return compiled(Subclassed(), "adam", "mse")
 
 
 def nested() -> keras.Model:
-    model = keras.Sequential([keras.Input((3,)), OwnRow(), keras.layers.Dropout(0.0)])
-    model.compile("adam", "mse")
-    return model
+    return compiled(keras.Sequential([keras.Input((3,)), OwnRow(), keras.layers.Dropout(0.0)]), "adam", "mse")
 
 
 def not_built() -> keras.Model:
-    model = keras.Sequential([keras.layers.Dense(2)])
-    model.compile("adam", "mse")
-    return model
+    return compiled(keras.Sequential([keras.layers.Dense(2)]), "adam", "mse")
 
 
 def half_precision() -> keras.Model:
     model = row(keras.layers.Dense(4, dtype="mixed_float16"), policy="mixed_float16")
-    model.compile(keras.optimizers.AdamW(keras.optimizers.schedules.CosineDecay(0.1, 10)), "mse")
-    return model
+    return compiled(model, keras.optimizers.AdamW(keras.optimizers.schedules.CosineDecay(0.1, 10)), "mse")
 
 
 def accumulated() -> keras.Model:
-    model = row()
-    model.compile(Accumulate("adam", 2), "mse")
-    return model
+    return compiled(row(), Accumulate("adam", 2), "mse")
 
 
 MODELS = [own_classes, own_functions, functions_of_one_name, subclassed, nested, not_built, half_precision, accumulated]

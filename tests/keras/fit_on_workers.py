@@ -1,13 +1,11 @@
-"""`fit` on several workers, beside the updates that matrix.py compares. One of the workers, by TF_CONFIG.
-
-Prints a JSON object.
-"""
+"""One of several workers, by TF_CONFIG, that prints what `fit` does beside the updates that matrix.py compares."""
 
 from __future__ import annotations
 
 import json
 import warnings
 from typing import Any
+from unittest import mock
 
 import keras
 import numpy as np
@@ -50,11 +48,8 @@ def collectives(strategy: tf.distribute.Strategy, door: str) -> list[int]:
         reduced.extend(each.shape.num_elements() for each in tf.nest.flatten(value))
         return plain(self, reduce_op, value, *arguments)
 
-    cross_device_ops.CollectiveAllReduce._all_reduce = counted
-    try:
+    with mock.patch.object(cross_device_ops.CollectiveAllReduce, "_all_reduce", counted):
         fit(model, 16 if door == "Accumulate" else 48)
-    finally:
-        cross_device_ops.CollectiveAllReduce._all_reduce = plain
     return [size for size in reduced if size > 1]
 
 

@@ -1,8 +1,9 @@
-"""Gradients of Keras layers and models, and how the tests of layers that keep less compare them."""
+"""Gradients of Keras layers and models, and how tests compare them, and what must stay as it is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -34,6 +35,15 @@ def gradients(model: Any, x: Any, way: str = "eager", training: bool = True) -> 
     loss, found = WAYS[way](step)(x)
     state = [variable.numpy() for variable in model.non_trainable_variables]
     return [loss.numpy(), *(gradient.numpy() for gradient in found)], state
+
+
+@contextmanager
+def unchanged(variables: Iterable[Any]) -> Iterator[None]:
+    """The block leaves all bits of the variables."""
+    variables = list(variables)
+    before = [variable.numpy() for variable in variables]
+    yield
+    assert_same_bits(before, [variable.numpy() for variable in variables])
 
 
 def assert_same_bits(expected: Sequence[Any], actual: Sequence[Any]) -> None:

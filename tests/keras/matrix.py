@@ -1,9 +1,7 @@
-"""Weights after some updates by micro-batches, against those by one big batch in plain Keras. A process of its own.
+"""A program, with TF_CONFIG one of several workers, that compares updates by micro-batches with one big batch in Keras.
 
-With TF_CONFIG this process is one of several workers.
-
-Prints a JSON object: "door model optimizer steps" -> distance between the weights, over the distance they have gone. In
-half precision also "error model optimizer": that of the big batch from the same in float32.
+Prints as JSON "door model optimizer steps" -> distance of the weights over the distance they have gone, and in half
+precision "error model optimizer" -> that of the big batch from the same in float32.
 """
 
 from __future__ import annotations
@@ -47,11 +45,7 @@ def train(
 
 
 def train_at_once(model: keras.Model, optimizer: Any, case: Case, data: tuple[np.ndarray, Any], jit: bool) -> Weights:
-    """One big batch for each update, by a loop of a few lines.
-
-    Gradients are dense: Keras's adaptive optimizers square the rows of a sparse gradient one by one, also where several
-    are of the same word, so that in plain `fit` the update is not that of the gradient.
-    """
+    """One big batch for each update, of dense gradients: Keras squares rows of a sparse one apart, also of one word."""
     model.compile(optimizer, case.losses, loss_weights=case.loss_weights)
     optimizer = model.optimizer  # with a loss scale, if the policy is mixed_float16
 
@@ -93,7 +87,6 @@ def main() -> None:
     parser.add_argument("--policy", default="float64")
     parser.add_argument("--jit", action="store_true")
     wanted = parser.parse_args()
-
     strategy = tf.distribute.get_strategy()
     if "TF_CONFIG" in os.environ:
         strategy = MultiWorkerMirroredStrategy()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from tests.keras.fit_cases import CROSS_ENTROPY
+from tests.keras.cases import CROSS_ENTROPY
 
 SIZE, WORDS, LENGTH, CLASSES = 64, 12, 7, 4
 
@@ -49,12 +49,16 @@ def embedding() -> keras.Model:
     return keras.Sequential([keras.Input((LENGTH,), dtype="int32"), *layers])
 
 
-def lstm_with_masks() -> keras.Model:
+def masked(*layers: keras.layers.Layer) -> keras.Model:
     words = keras.Input((LENGTH,), dtype="int32")
     x = keras.layers.Embedding(WORDS, 8, mask_zero=True)(words)
-    for _ in range(3):
-        x = keras.layers.LSTM(8, return_sequences=True)(x)
+    for layer in layers:
+        x = layer(x)
     return keras.Model(words, keras.layers.Dense(CLASSES)(keras.layers.GlobalAveragePooling1D()(x)))
+
+
+def lstm_with_masks() -> keras.Model:
+    return masked(*(keras.layers.LSTM(8, return_sequences=True) for _ in range(3)))
 
 
 @keras.saving.register_keras_serializable(package="tests")
@@ -77,11 +81,7 @@ class AttentionBlock(keras.layers.Layer):
 
 
 def attention() -> keras.Model:
-    words = keras.Input((LENGTH,), dtype="int32")
-    x = keras.layers.Embedding(WORDS, 8, mask_zero=True)(words)
-    for _ in range(3):
-        x = AttentionBlock()(x)
-    return keras.Model(words, keras.layers.Dense(CLASSES)(keras.layers.GlobalAveragePooling1D()(x)))
+    return masked(*(AttentionBlock() for _ in range(3)))
 
 
 def two_inputs_and_outputs() -> keras.Model:

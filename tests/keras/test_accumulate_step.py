@@ -1,7 +1,5 @@
 """`accumulate(model)`: what a step of `fit` in micro-batches is, beside the updates compared in test_matrix.py."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras
@@ -12,6 +10,8 @@ import tensorflow as tf
 from accumtrain.keras import accumulate
 from accumtrain.keras.split_loss import EXAMPLES
 from tests.keras.cases import Hasty
+from tests.keras.gradients import unchanged
+from tests.keras.small_models import SMALL_MODELS
 
 LOSS = keras.losses.SparseCategoricalCrossentropy
 DRAW = np.random.default_rng(0)
@@ -24,9 +24,8 @@ ONE_HOT = np.eye(3, dtype=np.float32)[Y]
 
 
 def model_of(*layers: keras.layers.Layer) -> keras.Sequential:
-    return keras.Sequential(
-        [keras.Input((6,)), *(layers or (keras.layers.Dense(8, activation="tanh"),)), keras.layers.Dense(3)]
-    )
+    layers = layers or (keras.layers.Dense(8, activation="tanh"),)
+    return keras.Sequential([keras.Input((6,)), *layers, keras.layers.Dense(3)])
 
 
 def masked_lstm() -> keras.Model:
@@ -58,11 +57,10 @@ def assert_same(split: keras.Model, whole: keras.Model, rtol: float = 1e-5) -> N
 
 
 def assert_same_fit(models: tuple[keras.Model, keras.Model], *data: Any, batch: int = 16, **arguments: Any) -> None:
-    histories = [
-        model.fit(*data, batch_size=batch, shuffle=False, verbose=0, epochs=2, **arguments).history for model in models
-    ]
-    for name, values in histories[1].items():
-        np.testing.assert_allclose(histories[0][name], values, rtol=1e-5, atol=1e-6, err_msg=name)
+    arguments = {"batch_size": batch, "shuffle": False, "verbose": 0, "epochs": 2, **arguments}
+    found, expected = (model.fit(*data, **arguments).history for model in models)
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-6, err_msg=name)
     assert_same(*models)
 
 
@@ -73,15 +71,13 @@ def test_every_number_of_micro_batches_is_the_whole_batch(steps):
 
 
 def test_example_weights_and_weighted_metrics():
-    models = pair(metrics=["accuracy"], weighted_metrics=["accuracy"])
-    assert_same_fit(models, X, Y, sample_weight=WEIGHTS)
+    assert_same_fit(pair(metrics=["accuracy"], weighted_metrics=["accuracy"]), X, Y, sample_weight=WEIGHTS)
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean_with_sample_weight"])
 def test_reductions_of_the_loss(reduction):
     def build() -> keras.Model:
-        regular = keras.layers.Dense(8, activation="tanh", kernel_regularizer=keras.regularizers.L2(0.1))
-        return model_of(regular)
+        return model_of(keras.layers.Dense(8, activation="tanh", kernel_regularizer=keras.regularizers.L2(0.1)))
 
     models = pair(build, rate=0.01, loss=LOSS(from_logits=True, reduction=reduction))
     assert_same_fit(models, X, Y, sample_weight=WEIGHTS)
@@ -101,25 +97,13 @@ def test_masked_and_ignored_values_count_in_the_batch_as_a_whole(ignored):
 
 
 def test_several_inputs_and_outputs_by_name():
-    def build() -> keras.Model:
-        inputs = {"first": keras.Input((6,), name="first"), "second": keras.Input((6,), name="second")}
-        hidden = keras.layers.Dense(8, activation="tanh")(keras.layers.Add()([inputs["first"], inputs["second"]]))
-        outputs = {
-            "kind": keras.layers.Dense(3, name="kind")(hidden),
-            "size": keras.layers.Dense(1, name="size")(hidden),
-        }
-        return keras.Model(inputs, outputs)
-
-    models = pair(build, loss={"kind": LOSS(from_logits=True), "size": "mse"}, loss_weights={"kind": 1.0, "size": 0.3})
-    x, y = {"first": X[:32], "second": X[:32] * 2}, {"kind": Y[:32], "size": X[:32, :1]}
-    assert_same_fit(models, x, y)
+    small = SMALL_MODELS["two_inputs_and_outputs"]
+    models = pair(small.build, loss=small.loss, loss_weights={"kind": 1.0, "size": 0.3})
+    assert_same_fit(models, small.inputs(DRAW), small.targets(DRAW))
 
 
 def test_moving_statistics_are_those_of_the_whole_batch():
-    def build() -> keras.Model:
-        return model_of(keras.layers.BatchNormalization(momentum=0.7))
-
-    split, whole = pair(build, rate=0.0)
+    split, whole = pair(lambda: model_of(keras.layers.BatchNormalization(momentum=0.7)), rate=0.0)
     for model in (split, whole):
         model.fit(3 * X + 1, Y, batch_size=40, epochs=3, verbose=0)
     statistics = [model.layers[0].non_trainable_variables[:2] for model in (split, whole)]
@@ -241,18 +225,13 @@ def test_a_model_without_trained_weights_learns_nothing():
     model = model_of(keras.layers.Dense(3))
     model.trainable = False
     model.compile("sgd", LOSS(from_logits=True))
-    before = model.get_weights()
-    with pytest.warns(UserWarning, match="has no trainable weight, so nothing is learned"):
+    warns = pytest.warns(UserWarning, match="has no trainable weight, so nothing is learned")
+    with unchanged(model.weights), warns:
         accumulate(model, 2).train_on_batch(X[:4], Y[:4])
-    for a, b in zip(before, model.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 def test_a_loss_that_depends_on_no_weight_is_refused():
-    def build() -> keras.Model:
-        return model_of(keras.layers.Lambda(lambda x: keras.ops.stop_gradient(x)))
-
-    split, _ = pair(build, loss=lambda y_true, y_pred: keras.ops.sum(keras.ops.stop_gradient(y_pred), axis=-1))
+    split, _ = pair(loss=lambda y_true, y_pred: keras.ops.sum(keras.ops.stop_gradient(y_pred), axis=-1))
     with pytest.raises(ValueError, match="no variable has a gradient"):
         split.train_on_batch(X[:4], Y[:4])
 
@@ -289,8 +268,7 @@ def test_several_losses_with_masks_are_refused_and_their_sums_are_exact():
 
 
 def test_targets_that_a_loss_leaves_out_do_not_count_in_the_batch() -> None:
-    loss = LOSS(from_logits=True, ignore_class=0)
-    assert_same_fit(pair(loss=loss), X, Y)
+    assert_same_fit(pair(loss=LOSS(from_logits=True, ignore_class=0)), X, Y)
 
 
 class Squares(keras.losses.Loss):

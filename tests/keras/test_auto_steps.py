@@ -1,7 +1,5 @@
 """accumulate(model, "auto"): the choice with made-up probes, what it refuses, and real probes of a real model."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """accumtrain.fit: the updates and metrics of plain Keras with the whole batch."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,17 +12,18 @@ import tensorflow as tf
 
 from accumtrain.data.pipeline import make_train_batches
 from accumtrain.keras.examples import take_data
-from tests.keras.cases import CASES, EXAMPLES, OPTIMIZERS, UPDATES, Hasty, mlp
-from tests.keras.fit_cases import CROSS_ENTROPY, SIZE, compiled, data_of, pair, run
+from tests.keras import cases
+from tests.keras.cases import CASES, CROSS_ENTROPY, OPTIMIZERS, SIZE, UPDATES, compiled, data_of, pair, run
+from tests.keras.gradients import unchanged
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
-def train_in_keras(model: keras.Model, data: Any, validation_data: Any, updates: int) -> None:
+def train_in_keras(model: keras.Model, data: Any) -> None:
     """Make the updates of `fit` by a GradientTape, with the whole batches."""
-    given = take_data(model, data, validation_data, 0.5)
-    stream = iter(make_train_batches(given, batch=EXAMPLES, first=0, seed=0))
-    for _ in range(updates):
+    given = take_data(model, data, data, 0.5)
+    stream = iter(make_train_batches(given, batch=cases.EXAMPLES, first=0, seed=0))
+    for _ in range(UPDATES):
         batch = next(stream)
         y, *weight = batch["label"]
         with tf.GradientTape() as tape:
@@ -48,19 +47,27 @@ def distance(model: keras.Model, other: keras.Model, start: list[np.ndarray]) ->
     return (difference / travelled) ** 0.5
 
 
+def compare_updates(models: tuple[keras.Model, keras.Model], data: Any, bound: float, **arguments: Any) -> Any:
+    """Train the first by `fit` and the second by Keras. Return the summary of the first."""
+    ours, plain = models
+    start = [variable.numpy() for variable in plain.variables]
+    summary = run(ours, data, **arguments)
+    train_in_keras(plain, data)
+    assert distance(ours, plain, start) < bound
+    return summary
+
+
 def evaluated(model: keras.Model, data: Any) -> dict[str, float]:
     """Return what Keras measures on (x, y, sample_weight)."""
     x, y, weight = data
     return model.evaluate(x, y, sample_weight=weight, batch_size=SIZE, verbose=0, return_dict=True)
 
 
-# --- the updates --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "optimizer"),
     [
-        *[("mlp", "adamw"), ("two_outputs", "adam")],
+        ("mlp", "adamw"),
+        ("two_outputs", "adam"),
         pytest.param("lstm", "adamw", marks=pytest.mark.slow),
         pytest.param("mobilenet", "adamw", marks=pytest.mark.slow),
     ],
@@ -68,12 +75,9 @@ def evaluated(model: keras.Model, data: Any) -> dict[str, float]:
 def test_updates_are_those_of_the_whole_batch(name: str, optimizer: str, float64: None) -> None:
     """With its schedule, average, decay and clipping, and through frozen batch normalisation."""
     case = CASES[name]
-    ours, plain = pair(case.build, optimizer=OPTIMIZERS[optimizer], loss=case.losses, loss_weights=case.loss_weights)
-    start, data = [variable.numpy() for variable in plain.variables], data_of(case)
-    run(ours, data)
-    train_in_keras(plain, data, data, UPDATES)
-    assert distance(ours, plain, start) < 1e-12
-    assert int(ours.optimizer.iterations.numpy()) == UPDATES
+    models = pair(case.build, optimizer=OPTIMIZERS[optimizer], loss=case.losses, loss_weights=case.loss_weights)
+    compare_updates(models, data_of(case), 1e-12)
+    assert int(models[0].optimizer.iterations.numpy()) == UPDATES
 
 
 @pytest.mark.slow
@@ -90,12 +94,9 @@ def test_losses_of_weights_and_layers_and_example_weights(memory: str, float64: 
 
     draw = np.random.default_rng(1)
     data = (*data_of(CASES["cnn"]), draw.uniform(0, 2, SIZE))
-    ours, plain = pair(build, optimizer=lambda: keras.optimizers.SGD(0.1), loss=CROSS_ENTROPY)
-    start = [variable.numpy() for variable in plain.variables]
-    summary = run(ours, data, memory=memory)
-    train_in_keras(plain, data, data, UPDATES)
-    assert distance(ours, plain, start) < 1e-12
-    assert summary["val"]["loss"] == pytest.approx(evaluated(plain, data)["loss"], rel=1e-6)
+    models = pair(build, optimizer=lambda: keras.optimizers.SGD(0.1), loss=CROSS_ENTROPY)
+    summary = compare_updates(models, data, 1e-12, memory=memory)
+    assert summary["val"]["loss"] == pytest.approx(evaluated(models[1], data)["loss"], rel=1e-6)
 
 
 def two_heads() -> keras.Model:
@@ -104,9 +105,8 @@ def two_heads() -> keras.Model:
     hidden = keras.layers.Dense(8, "tanh")(inputs)
     logits = keras.layers.Dense(4, name="trained")(hidden)
     place = keras.layers.Lambda(lambda tensor: keras.ops.argmax(tensor, -1), name="best")(logits)
-    return keras.Model(
-        inputs, {"best": place, "trained": logits, "unused": keras.layers.Dense(3, name="unused")(hidden)}
-    )
+    unused = keras.layers.Dense(3, name="unused")(hidden)
+    return keras.Model(inputs, {"best": place, "trained": logits, "unused": unused})
 
 
 def probabilities() -> keras.Model:
@@ -124,7 +124,7 @@ HEADS = {"best": None, "trained": CROSS_ENTROPY, "unused": None}
     [
         (probabilities, "sparse_categorical_crossentropy", lambda: keras.optimizers.SGD(0.1)),
         (two_heads, HEADS, lambda: keras.optimizers.AdamW(1e-2, weight_decay=0.1)),
-        (mlp, CROSS_ENTROPY, lambda: Hasty(0.1)),
+        (cases.mlp, CROSS_ENTROPY, lambda: cases.Hasty(0.1)),
     ],
     ids=["softmax", "outputs without a loss", "own apply_gradients"],
 )
@@ -132,11 +132,7 @@ def test_updates_of_unusual_models(build: Any, loss: Any, optimizer: Any, float6
     """Keras computes the loss of probabilities from the logits behind them; weights without a gradient stay."""
     x, y = data_of(CASES["mlp"])
     targets = {"best": y, "trained": y, "unused": y} if build is two_heads else y
-    ours, plain = pair(build, optimizer=optimizer, loss=loss)
-    start = [variable.numpy() for variable in plain.variables]
-    run(ours, (x, targets))
-    train_in_keras(plain, (x, targets), (x, targets), UPDATES)
-    assert distance(ours, plain, start) < 1e-12
+    compare_updates(pair(build, optimizer=optimizer, loss=loss), (x, targets), 1e-12)
 
 
 @pytest.mark.slow
@@ -183,9 +179,8 @@ def test_a_frozen_base_called_without_training_stays_as_it_is() -> None:
     inputs = keras.Input((6,))
     model = keras.Model(inputs, keras.layers.Dense(4)(base(inputs, training=False)))
     model.compile("adam", CROSS_ENTROPY)
-    before = [variable.numpy() for variable in base.variables]
-    run(model, data_of(CASES["mlp"]))
-    assert all(np.array_equal(a, b.numpy()) for a, b in zip(before, base.variables, strict=True))
+    with unchanged(base.variables):
+        run(model, data_of(CASES["mlp"]))
 
 
 def test_a_limit_of_the_users_own_starts_no_probe(monkeypatch) -> None:
@@ -199,7 +194,7 @@ def test_a_limit_of_the_users_own_starts_no_probe(monkeypatch) -> None:
 def test_numbers_and_paths_of_other_libraries(tmp_path: Path) -> None:
     def build(number: Callable[[float], Any]) -> keras.Model:
         keras.utils.set_random_seed(1)
-        model = mlp()
+        model = cases.mlp()
         schedule = keras.optimizers.schedules.ExponentialDecay(number(0.01), 2, number(0.9))
         model.compile(keras.optimizers.AdamW(schedule, weight_decay=number(0.1)), CROSS_ENTROPY)
         return model
@@ -218,14 +213,13 @@ def test_numbers_and_paths_of_other_libraries(tmp_path: Path) -> None:
 
 def test_moving_statistics_are_those_of_all_micro_batches() -> None:
     def build() -> keras.Model:
-        return keras.Sequential(
-            [keras.Input((6,)), keras.layers.BatchNormalization(momentum=0.5), keras.layers.Dense(4)]
-        )
+        norm = keras.layers.BatchNormalization(momentum=0.5)
+        return keras.Sequential([keras.Input((6,)), norm, keras.layers.Dense(4)])
 
     ours, plain = pair(build, optimizer=lambda: keras.optimizers.SGD(0.1), loss=CROSS_ENTROPY)
     data = data_of(CASES["mlp"])
     run(ours, data)
-    train_in_keras(plain, data, data, UPDATES)
+    train_in_keras(plain, data)
     for a, b in zip(ours.non_trainable_variables, plain.non_trainable_variables, strict=True):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-5, atol=1e-6)
 
@@ -248,20 +242,12 @@ def test_mixed_precision_of_a_subclass(name: str, policy: Callable[[str], None])
         return keras.optimizers.LossScaleOptimizer(adam, initial_scale=64.0) if name == "mixed_float16" else adam
 
     policy(name)
-    ours, plain = pair(Net, optimizer=optimizer, loss=CROSS_ENTROPY)
-    data = data_of(CASES["mlp"])
-    for model in (ours, plain):
+    models, data = pair(Net, optimizer=optimizer, loss=CROSS_ENTROPY), data_of(CASES["mlp"])
+    for model in models:
         model(data[0][:1])
-    start = [variable.numpy() for variable in plain.variables]
-    summary = run(ours, data, run_name=name)
-    train_in_keras(plain, data, data, UPDATES)
+    assert compare_updates(models, data, 0.02, run_name=name)["step"] == UPDATES
     config = (Path("runs") / name / "config.yaml").read_text()
     assert f"precision: {name.removeprefix('mixed_')}" in config
-    assert distance(ours, plain, start) < 0.02
-    assert summary["step"] == UPDATES
-
-
-# --- metrics ------------------------------------------------------------------------------------------------------
 
 
 def test_metrics_of_all_kinds_are_those_of_keras() -> None:
@@ -279,17 +265,10 @@ def test_metrics_of_all_kinds_are_those_of_keras() -> None:
     assert summary["train"].keys() == {"loss", "accuracy"}
 
 
-class OfLargeValues(keras.layers.Layer):
-    """Adds a loss of values above 9, of which there are none."""
-
-    def call(self, inputs: Any) -> Any:
-        self.add_loss(keras.ops.sum(keras.ops.relu(inputs - 9.0)))
-        return inputs
-
-
 def test_a_loss_that_is_0_for_all_examples_tried_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     x = np.random.default_rng(3).normal(size=(SIZE, 6))
-    model = keras.Sequential([keras.Input((6,)), OfLargeValues(), keras.layers.Dense(1)], name="rare")
+    of_large_values = cases.AddLoss(lambda z, _: keras.ops.sum(keras.ops.relu(z - 9.0)))  # there are none
+    model = keras.Sequential([keras.Input((6,)), of_large_values, keras.layers.Dense(1)], name="rare")
     model.compile("adam", "mse")
     run(model, (x, x[:, :1]))
     assert "a term of the loss of rare is 0 for the 64 examples that were tried" in capsys.readouterr().err

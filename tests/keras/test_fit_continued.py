@@ -1,7 +1,5 @@
 """accumtrain.fit: runs that are continued, job=verify, and the data it takes."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
@@ -16,14 +14,11 @@ import tensorflow as tf
 
 import accumtrain
 from accumtrain.errors import CheckpointError, ConfigError, DataError, Preempted
-from tests.keras.cases import CASES, OPTIMIZERS, UPDATES, mlp
-from tests.keras.fit_cases import CROSS_ENTROPY, Numbers, compiled, data_of, pair, run
+from tests.keras.cases import CASES, CROSS_ENTROPY, OPTIMIZERS, UPDATES, Numbers, compiled, data_of, mlp, pair, run
+from tests.keras.gradients import unchanged
 from tests.keras.programs import ENVIRONMENT
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
-
-
-# --- continued runs -----------------------------------------------------------------------------------------------
 
 
 def with_dropout() -> keras.Model:
@@ -40,11 +35,8 @@ def test_a_continued_run_has_the_same_bits() -> None:
     begun.name, continued.name = "begun", "continued"  # as names are in a notebook
     run(begun, data, updates=3, run_name="parts")
     run(continued, data, updates=6, run_name="parts")
-    same = zip(
-        [*whole.variables, *whole.optimizer.variables],
-        [*continued.variables, *continued.optimizer.variables],
-        strict=True,
-    )
+    states = ([*model.variables, *model.optimizer.variables] for model in (whole, continued))
+    same = zip(*states, strict=True)
     assert [a.path for a, b in same if a.name != "seed_generator_state" and not np.array_equal(a, b)] == []
 
 
@@ -63,13 +55,10 @@ def test_a_model_whose_run_can_not_be_read_stays_as_it_is(monkeypatch) -> None:
     model, _ = pair(with_dropout, optimizer=OPTIMIZERS["adam"], loss=CROSS_ENTROPY)
     data = data_of(CASES["mlp"])
     run(model, data, run_name="mine")
-    before = [variable.numpy() for variable in (*model.variables, *model.optimizer.variables)]
-    with monkeypatch.context() as patched:
+    with monkeypatch.context() as patched, unchanged((*model.variables, *model.optimizer.variables)):
         patched.setattr(tf.train.Checkpoint, "read", fail)
         with pytest.raises(CheckpointError, match="the disk is gone"):
             run(model, data, run_name="mine")
-    for variable, value in zip((*model.variables, *model.optimizer.variables), before, strict=True):
-        np.testing.assert_array_equal(variable, value)
     assert run(model, data, updates=UPDATES + 1, run_name="mine")["step"] == UPDATES + 1
 
 
@@ -87,9 +76,6 @@ def test_another_model_optimizer_or_data_does_not_continue_the_run() -> None:
     model.layers[0].activation = keras.activations.tanh
     with pytest.raises(DataError, match=r"data.train.arrays"):
         run(model, (data[0] + 1, data[1]), run_name="mine")
-
-
-# --- a program that gets a SIGTERM, and is started again ----------------------------------------------------------
 
 
 PROGRAM = """
@@ -138,20 +124,12 @@ def test_a_stopped_program_continues_with_the_same_bits(tmp_path: Path) -> None:
     assert all(np.array_equal(whole[name], parts[name]) for name in whole.files)
 
 
-# --- verify -------------------------------------------------------------------------------------------------------
-
-
 def test_verify_checks_and_leaves_the_model_as_it_is() -> None:
     case = CASES["cnn"]
     model, _ = pair(case.build, optimizer=OPTIMIZERS["adam"], loss=case.losses)
-    before = [variable.numpy() for variable in model.variables]
-    result = run(model, data_of(case), job="verify")
-    assert result["passed"]
-    assert all(np.array_equal(a, b.numpy()) for a, b in zip(before, model.variables, strict=True))
+    with unchanged(model.variables):
+        assert run(model, data_of(case), job="verify")["passed"]
     assert int(model.optimizer.iterations.numpy()) == 0
-
-
-# --- data ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -165,11 +143,9 @@ def test_data_sets_and_splits() -> None:
         results.append([variable.numpy() for variable in model.variables])
     for each in results[1:]:
         assert all(np.array_equal(a, b) for a, b in zip(results[0], each, strict=True))
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(4)], name="numbers")
-    model.compile("adam", CROSS_ENTROPY)
+    model = compiled(lambda: keras.Sequential([keras.Input((1,)), keras.layers.Dense(4)], name="numbers"))
     summary = run(model, Numbers(), batch_size=16)
-    x, y = Numbers().read(tf.range(64))
-    expected = model.evaluate(x, y, verbose=0)
+    expected = model.evaluate(*Numbers().read(tf.range(64)), verbose=0)
     assert summary["val"]["loss"] == pytest.approx(expected, rel=1e-5)
 
 

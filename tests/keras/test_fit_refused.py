@@ -1,7 +1,5 @@
 """accumtrain.fit: what it refuses, and what the message says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,8 +14,7 @@ from accumtrain.config.read import from_mapping
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.errors import AccumtrainError, ConfigError, DataError
 from accumtrain.keras import accumulate
-from tests.keras.cases import CASES, mlp
-from tests.keras.fit_cases import SIZE, Numbers, compiled, data_of, run
+from tests.keras.cases import CASES, SIZE, AddLoss, Numbers, compiled, data_of, mlp, run
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
@@ -32,13 +29,8 @@ def shared_norm() -> keras.Model:
     return keras.Model(inputs, keras.layers.Dense(4)(norm(keras.layers.Dense(6)(norm(inputs)))))
 
 
-def renormalised() -> keras.Model:
-    layers = [keras.layers.BatchNormalization(renorm=True), keras.layers.Dense(4)]
-    return keras.Sequential([keras.Input((6,)), *layers])
-
-
-def scaled_accumulation() -> keras.optimizers.Optimizer:
-    return keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(gradient_accumulation_steps=2))
+def compiled_row(*layers: keras.layers.Layer, kind: type = keras.Sequential) -> keras.Model:
+    return compiled(lambda: kind([keras.Input((6,)), *layers, keras.layers.Dense(4)]))
 
 
 class Assigning(keras.layers.Dense):
@@ -50,10 +42,6 @@ class Assigning(keras.layers.Dense):
 class Halved(keras.Sequential):
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         return 0.5 * super().call(inputs, training=training)
-
-
-def halved() -> keras.Model:
-    return Halved([keras.Input((6,)), keras.layers.Dense(8), keras.layers.Dense(4)])
 
 
 class Drop(keras.layers.Layer):
@@ -68,32 +56,26 @@ class Drop(keras.layers.Layer):
 def drawing() -> keras.Model:
     """Several dropouts of one generator."""
     generator = keras.random.SeedGenerator(1)
-    layers = [each for _ in range(5) for each in (keras.layers.Dense(64), Drop(generator))]
-    return keras.Sequential([keras.Input((6,)), *layers, keras.layers.Dense(4)])
+    return compiled_row(*(each for _ in range(5) for each in (keras.layers.Dense(64), Drop(generator))))
 
 
 def frozen() -> keras.Model:
-    model = mlp()
+    model = compiled()
     model.trainable = False
-    return compiled(lambda: model)
+    return model
 
 
-class AddLoss(keras.layers.Layer):
-    def __init__(self, root: bool) -> None:
-        super().__init__()
-        self.root = root
-
-    def call(self, inputs: Any) -> Any:
-        total = keras.ops.sum(keras.ops.square(inputs))
-        self.add_loss(keras.ops.sqrt(total) if self.root else total)
-        return inputs
+def sum_of_squares(z: Any, _: Any) -> Any:
+    return keras.ops.sum(z * z)
 
 
-def adding(root: bool) -> keras.Model:
-    return keras.Sequential([keras.Input((6,)), AddLoss(root), keras.layers.Dense(4)])
+def norm(z: Any, _: Any) -> Any:
+    return keras.ops.sqrt(sum_of_squares(z, _))
 
 
 IGNORING = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
+SUM = keras.losses.SparseCategoricalCrossentropy(reduction="sum")
+ACCUMULATING = keras.optimizers.Adam(gradient_accumulation_steps=2)
 
 
 def only_for_many(y_true: Any, y_pred: Any) -> Any:
@@ -121,25 +103,17 @@ def one_number(y: Any, p: Any) -> Any:
         (lambda: compiled(loss=IGNORING), {}, "leaves some targets out, as ignore_class does"),
         (lambda: compiled(loss="circle"), {}, "the loss circle of a batch is not the mean of the losses"),
         (lambda: compiled(loss=only_for_many), {"targets": 4}, "one number for a batch, and whether that is a mean"),
-        (lambda: compiled(lambda: adding(root=False)), {}, "add_loss, call 1 in .*, is a sum over the examples"),
-        (lambda: compiled(lambda: adding(root=True)), {}, "add_loss, call 1 in .*, is neither the mean nor the sum"),
+        (lambda: compiled_row(AddLoss(sum_of_squares)), {}, "add_loss, call 1 in .*, is a sum over the examples"),
+        (lambda: compiled_row(AddLoss(norm)), {}, "add_loss, call 1 in .*, is neither the mean nor the sum"),
         (lambda: compiled(loss=None), {}, "is compiled without a loss"),
-        (
-            lambda: compiled(loss=keras.losses.SparseCategoricalCrossentropy(reduction="sum")),
-            {},
-            "reduction='sum', so that of a batch is no mean",
-        ),
-        (lambda: compiled(optimizer=scaled_accumulation()), {}, "accumulates by itself"),
-        (lambda: compiled(renormalised), {}, "renorm=True"),
+        (lambda: compiled(loss=SUM), {}, "reduction='sum', so that of a batch is no mean"),
+        (lambda: compiled(optimizer=keras.optimizers.LossScaleOptimizer(ACCUMULATING)), {}, "accumulates by itself"),
+        (lambda: compiled_row(keras.layers.BatchNormalization(renorm=True)), {}, "renorm=True"),
         (lambda: compiled(loss={"other": "mse"}), {}, "does not take the data"),
         (lambda: compiled(shared_norm), {}, "calls its batch normalisation batch_normalization.* twice"),
-        (
-            lambda: compiled(lambda: keras.Sequential([keras.Input((6,)), Assigning(4)])),
-            {},
-            "assigns its weight .*bias during its call",
-        ),
-        (lambda: compiled(halved), {"memory": "recompute"}, "has no cut points"),
-        (lambda: compiled(drawing), {"memory": "recompute"}, "draws from one seed generator"),
+        (lambda: compiled_row(Assigning(4)), {}, "assigns its weight .*bias during its call"),
+        (lambda: compiled_row(keras.layers.Dense(8), kind=Halved), {"memory": "recompute"}, "has no cut points"),
+        (drawing, {"memory": "recompute"}, "draws from one seed generator"),
         (lambda: compiled(optimizer=keras.optimizers.SGD(loss_scale_factor=8.0)), {}, "loss_scale_factor=8.0"),
         (lambda: compiled(metrics=[keras.metrics.SparseCategoricalAccuracy(name="step")]), {}, "named step"),
         (lambda: compiled(metrics=[keras.metrics.F1Score()], loss="mse"), {"targets": 4}, "no single number"),

@@ -1,18 +1,9 @@
 """The tests of GradientAccumulator's suite (github.com/andreped/GradientAccumulator, commit 033aeda), at 1e-5.
 
-Theirs compares accuracies to two decimals, or trains and compares nothing. Here each test names the file of `tests/`
-there that it answers. The others are answered elsewhere:
-
-| there | here, in tests/keras; tests without a file are in test_accumulate_optimizer.py |
-|---|---|
-| test_optimizer_invariance.py, test_optimizer_wrapper.py | test_matrix.py: 8 optimizers, 2, 4 and 8 micro-batches |
-| test_optimizer_wrapper.py, MEAN and SUM | `test_sum_is_the_mean_times_the_steps` |
-| test_model_distribute.py, test_optimizer_distribute.py | test_matrix.py: replicas; test_workers_of_fit.py: workers |
-| test_sparse_optimizer.py | test_matrix.py, `lstm`; `test_an_embedding_adds_only_its_rows` |
-| test_mixed_precision.py, overflows | `test_an_overflow_drops_the_window_and_halves_the_scale` |
-| test_batch_norm.py, statistics; test_bn_pretrained_swap.py | test_accumulate_step.py: those of the whole batch |
-| test_bn_convnd.py, one layer in two places | test_recompute.py: it is refused |
-| test_multitask.py | test_accumulate_step.py: inputs and outputs by name; test_matrix.py, `two_outputs` |
+Each test names the file of `tests/` there that it answers. Other files of this folder answer the others: test_matrix.py
+optimizers, replicas, sparse gradients and several outputs, test_workers_of_fit.py workers, test_accumulate_optimizer.py
+overflows, sums and embeddings, test_accumulate_step.py moving statistics of the whole batch and inputs by name, and
+test_recompute.py one layer in two places, which is refused.
 
 Their AccumBatchNormalization normalises each micro-batch by itself, as Keras's layer does under either door here. What
 differs: its moving variance moves towards the mean of the micro-batches' variances, which lacks the variance between
@@ -20,8 +11,6 @@ them; that of `accumulate` is of the whole batch. It waits for `accum_steps` cal
 alike, and moves while `trainable` is False. Their clipping takes the first axis of a kernel of rank 3 as the inputs of
 a unit, and refuses ranks above 5; here all axes but the last are.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any

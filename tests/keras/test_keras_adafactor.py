@@ -1,4 +1,4 @@
-"""Adafactor as a Keras optimizer: the rule itself, and everywhere Keras takes an optimizer."""
+"""Adafactor as a Keras optimizer: the rule itself, everywhere Keras takes an optimizer, and what it refuses."""
 
 import keras
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import accumtrain.optim.adafactor
-from accumtrain.keras import Adafactor
+from accumtrain.keras import Accumulate, Adafactor
 from accumtrain.optim.config import ADAFACTOR_PRESETS
 from tests.keras.programs import assert_a_fresh_process_continues, run_python
 
@@ -35,19 +35,16 @@ def model(optimizer, **compiled):
     return made
 
 
-def fitted(optimizer, epochs=2, **compiled):
-    """The weights after some updates of batches of 8 in a fixed order."""
+def fitted(optimizer, epochs=2, batch=8, **compiled):
+    """The weights after some updates in a fixed order."""
     made = model(optimizer, **compiled)
-    made.fit(DIGITS, LABELS, batch_size=8, epochs=epochs, shuffle=False, verbose=0)
+    made.fit(DIGITS, LABELS, batch_size=batch, epochs=epochs, shuffle=False, verbose=0)
     return made.get_weights()
 
 
 def assert_near(actual, expected, rtol=1e-5):
     for got, want in zip(actual, expected, strict=True):
         np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol * np.max(np.abs(want)))
-
-
-# --- the rule -----------------------------------------------------------------------------------------------------
 
 
 def by_keras(options, dtype, way=lambda step: step):
@@ -102,9 +99,8 @@ def test_zero_gradients_move_nothing(preset, jit):
     update = tf.function(lambda: optimizer.apply([tf.zeros(shape) for shape in SHAPES]), jit_compile=jit)
     for _ in range(3):
         update()
-    assert all(
-        (after.numpy() == before.astype("float32")).all() for after, before in zip(variables, WEIGHTS, strict=True)
-    )
+    for after, before in zip(variables, WEIGHTS, strict=True):
+        np.testing.assert_array_equal(after.numpy(), before.astype("float32"))
 
 
 def test_sparse_gradients_are_made_dense():
@@ -117,9 +113,6 @@ def test_sparse_gradients_are_made_dense():
         found.append(variable.numpy())
     np.testing.assert_array_equal(*found)
     assert (found[0][[1, 3]] == 1.0).all()
-
-
-# --- Keras --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -162,11 +155,8 @@ def test_weight_decay_is_that_of_keras_with_the_factor_rate():
 @pytest.mark.slow
 @pytest.mark.parametrize("rate", [None, 1e-2])
 def test_micro_batches_that_keras_accumulates_make_the_updates_of_the_whole(rate):
-    made = model(Adafactor(rate, weight_decay=0.1, gradient_accumulation_steps=4))
-    whole = model(Adafactor(rate, weight_decay=0.1))
-    made.fit(DIGITS, LABELS, batch_size=8, epochs=3, shuffle=False, verbose=0)
-    whole.fit(DIGITS, LABELS, batch_size=32, epochs=3, shuffle=False, verbose=0)
-    assert_near(made.get_weights(), whole.get_weights(), rtol=1e-4)
+    split = fitted(Adafactor(rate, weight_decay=0.1, gradient_accumulation_steps=4), epochs=3)
+    assert_near(split, fitted(Adafactor(rate, weight_decay=0.1), epochs=3, batch=32), rtol=1e-4)
 
 
 def test_under_a_loss_scale():
@@ -230,3 +220,65 @@ def test_a_saved_model_continues_bit_for_bit_in_another_process(tmp_path, option
     made = model(Adafactor(**options))
     made.fit(DIGITS, LABELS, batch_size=8, epochs=2, shuffle=False, verbose=0)
     assert_a_fresh_process_continues(made, DIGITS, LABELS, tmp_path, batch=8)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"factored_axes": "first"}, "factored_axes=first: no such choice; choose from last, largest"),
+        ({"momentum_of": "gradient"}, "choose from change, update"),
+        ({"weight_decay_factor": "none"}, "weight_decay_factor=none: no such choice; did you mean one"),
+        ({"momentum": 1.0}, "momentum=1.0: must be at least 0 and below 1"),
+        ({"beta2": 1.0}, "beta2=1.0"),
+        ({"epsilon1": 0.0}, "epsilon1=0.0"),
+        ({"clip_threshold": 0.0}, "clip_threshold=0.0"),
+        ({"min_dim_size_to_factor": 0}, "min_dim_size_to_factor=0"),
+        ({"weight_decay": -1.0}, "weight_decay=-1.0: must be at least 0"),
+        ({"weight_decay": float("nan")}, "weight_decay=nan: must be at least 0"),
+        ({"unscaled_relative_step": 0.0}, "unscaled_relative_step=0.0: must be above 0"),
+        ({"epsilon2": float("inf")}, "epsilon2=inf"),
+        ({"epsilon1": 1e-46}, "epsilon1=1e-46: must be between"),
+        ({"min_dim_size_to_factor": 2**63}, "must be a number of at most 64 bits"),
+        ({"warmup_init": True, "learning_rate": 1e-2}, "learning_rate=0.01: only the relative step warms up"),
+    ],
+)
+@pytest.mark.parametrize("kind", [Adafactor, accumtrain.optim.adafactor.Adafactor], ids=["keras", "library"])
+def test_a_mistake_is_named(kind, options, says):
+    with pytest.raises(ValueError, match=says):
+        kind(**options)
+
+
+def test_an_unknown_argument_is_named():
+    with pytest.raises(ValueError, match="beta_2"):
+        Adafactor(beta_2=0.9)
+
+
+@pytest.mark.parametrize("rate", [None, lambda: 0.5], ids=["relative step", "callable"])
+@pytest.mark.parametrize("wrap", [lambda inner: inner, lambda inner: Accumulate(inner, 2)], ids=["bare", "Accumulate"])
+def test_a_rate_without_a_variable_can_not_be_set(rate, wrap):
+    optimizer = wrap(Adafactor(rate))
+    with pytest.raises(TypeError, match=r"learning_rate=0.1: .*make it with a number, Adafactor\(0.1\)"):
+        optimizer.learning_rate = 0.1
+    optimizer.learning_rate = lambda: 0.25
+    assert float(optimizer.learning_rate) == 0.25
+
+
+def test_a_given_rate_can_be_set():
+    optimizer = Adafactor(1e-2)
+    optimizer.learning_rate = 0.1
+    assert float(optimizer.learning_rate) == pytest.approx(0.1)
+    schedule = keras.optimizers.schedules.CosineDecay(0.5, 10)
+    optimizer.learning_rate = schedule
+    assert float(optimizer.learning_rate) == 0.5
+    with pytest.raises(TypeError, match="LearningRateSchedule"):  # Keras's own
+        optimizer.learning_rate = 0.1
+
+
+def test_an_unknown_preset_is_refused_with_the_choices():
+    with pytest.raises(ValueError, match=r"preset='fairseq'.* paper, optax, huggingface, bojone"):
+        Adafactor.from_preset("fairseq")
+
+
+def test_half_precision_weights_are_refused():
+    with pytest.raises(ValueError, match="float16"):
+        Adafactor().build([keras.Variable(np.ones(3), dtype="float16")])

@@ -1,7 +1,5 @@
 """Masks and further arguments in recomputed and reversible Keras layers: all is as with the plain layers."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable
@@ -27,11 +25,7 @@ SEQUENCE, IMAGES = (STEPS, CHANNELS), (STEPS, 4, 4, CHANNELS)
 
 
 class Masked(NamedTuple):
-    """A layer that supports masking.
-
-    `shape` is that of an example. `arguments` makes the arguments of a call of x, and `as_f` makes a layer of one
-    masked tensor that keeps its shape.
-    """
+    """A layer that supports masking, and how it is called with x; `as_f` makes it one that keeps the shape of x."""
 
     build: Callable[[], keras.layers.Layer]
     shape: tuple[int, ...] = SEQUENCE
@@ -75,26 +69,33 @@ def merging(kind: type, *arguments: Any) -> Masked:
     return Masked(lambda: kind(*arguments), SEQUENCE, two, of_two)
 
 
+ALONE = ("BatchNormalization", "ELU", "Identity", "LayerNormalization", "LeakyReLU", "Masking", "PReLU", "ReLU")
+MERGING = (
+    "Add",
+    "AdditiveAttention",
+    "Attention",
+    "Average",
+    "Concatenate",
+    "Maximum",
+    "Minimum",
+    "Multiply",
+    "Subtract",
+)
 TABLE = {
+    **{name: Masked(getattr(layers, name)) for name in (*ALONE, "UnitNormalization")},
+    **{name: merging(getattr(layers, name)) for name in MERGING},
     "Activation": Masked(lambda: layers.Activation("tanh")),
     "ActivityRegularization": Masked(lambda: layers.ActivityRegularization(0.1)),
-    "Add": merging(layers.Add),
-    "AdditiveAttention": merging(layers.AdditiveAttention),
     "AlphaDropout": Masked(lambda: layers.AlphaDropout(0.3)),
-    "Attention": merging(layers.Attention),
-    "Average": merging(layers.Average),
-    "BatchNormalization": Masked(layers.BatchNormalization),
     "Bidirectional": Masked(
         lambda: layers.Bidirectional(layers.LSTM(CHANNELS, return_sequences=True), merge_mode="sum")
     ),
-    "Concatenate": merging(layers.Concatenate),
     "ConvLSTM1D": convolved(layers.ConvLSTM1D, IMAGES[1:]),
     "ConvLSTM2D": convolved(layers.ConvLSTM2D, IMAGES),
     "ConvLSTM3D": convolved(layers.ConvLSTM3D, (STEPS, 2, 2, 2, CHANNELS)),
     "Dense": Masked(lambda: layers.Dense(CHANNELS, "tanh")),
     "Dot": merging(layers.Dot, 2),
     "Dropout": Masked(lambda: layers.Dropout(0.3)),
-    "ELU": Masked(layers.ELU),
     "Embedding": Masked(lambda: layers.Embedding(WORDS, CHANNELS, mask_zero=True), SEQUENCE, words, of_words),
     "GRU": recurrent(layers.GRU),
     "GaussianDropout": Masked(lambda: layers.GaussianDropout(0.3)),
@@ -102,22 +103,13 @@ TABLE = {
     "GlobalAveragePooling1D": Masked(layers.GlobalAveragePooling1D, as_f=repeated),
     "GroupNormalization": Masked(lambda: layers.GroupNormalization(2)),
     "GroupQueryAttention": Masked(lambda: layers.GroupQueryAttention(2, 2, 1), arguments=lambda x: tuple(two(x)[0])),
-    "Identity": Masked(layers.Identity),
     "LSTM": recurrent(layers.LSTM, dropout=0.3),
     "Lambda": Masked(lambda: layers.Lambda(zeroed, mask=passed)),
-    "LayerNormalization": Masked(layers.LayerNormalization),
-    "LeakyReLU": Masked(layers.LeakyReLU),
-    "Masking": Masked(layers.Masking),
-    "Maximum": merging(layers.Maximum),
-    "Minimum": merging(layers.Minimum),
     "MultiHeadAttention": Masked(
         lambda: layers.MultiHeadAttention(2, 2, dropout=0.3), arguments=lambda x: tuple(two(x)[0])
     ),
-    "Multiply": merging(layers.Multiply),
     "Normalization": Masked(lambda: layers.Normalization(mean=0.5, variance=2.0)),
-    "PReLU": Masked(layers.PReLU),
     "RNN": Masked(lambda: layers.RNN(layers.GRUCell(CHANNELS), return_sequences=True)),
-    "ReLU": Masked(layers.ReLU),
     "Rescaling": Masked(lambda: layers.Rescaling(0.5)),
     "ReversibleEmbedding": Masked(
         lambda: layers.ReversibleEmbedding(WORDS, CHANNELS, mask_zero=True), SEQUENCE, words, of_words
@@ -127,9 +119,7 @@ TABLE = {
     "SpatialDropout1D": Masked(lambda: layers.SpatialDropout1D(0.3)),
     "SpatialDropout2D": Masked(lambda: layers.SpatialDropout2D(0.3), IMAGES[1:]),
     "SpatialDropout3D": Masked(lambda: layers.SpatialDropout3D(0.3), IMAGES),
-    "Subtract": merging(layers.Subtract),
     "TimeDistributed": Masked(lambda: layers.TimeDistributed(layers.Dense(CHANNELS))),
-    "UnitNormalization": Masked(layers.UnitNormalization),
 }
 SAME = {"GlobalAvgPool1D": "GlobalAveragePooling1D"}  # another name of a class
 NONE = {"Wrapper", "InputLayer"}  # compute nothing
@@ -267,9 +257,6 @@ def test_a_layer_in_a_reversible_pair_gets_the_mask(name: str, policy: str) -> N
     assert np.array_equal(ours.masks[0], x._keras_mask)
 
 
-# --- arguments ----------------------------------------------------------------------------------------------------
-
-
 def query_and_value() -> tf.Tensor:
     return tf.random.stateless_normal([2, BATCH, STEPS, CHANNELS], [0, 2])
 
@@ -373,9 +360,6 @@ def test_each_stream_of_a_pair_has_its_own_mask() -> None:
     np.testing.assert_allclose(y2, x2 + g(expected, mask=x1._keras_mask), atol=1e-6)
     assert np.array_equal(y1._keras_mask, x1._keras_mask)
     assert np.array_equal(y2._keras_mask, x2._keras_mask)
-
-
-# --- whole models -------------------------------------------------------------------------------------------------
 
 
 def network() -> keras.Model:

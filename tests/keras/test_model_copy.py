@@ -1,7 +1,5 @@
 """A copy of a model in another process: the same predictions and the same next update, to the bit, or a refusal."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 
@@ -46,19 +44,31 @@ class TakesALayer(keras.layers.Layer):
         return self.inner(x)
 
 
-def test_a_class_that_keras_can_not_save_is_refused(tmp_path):
-    model = keras.Sequential([keras.Input((3,)), TakesALayer(keras.layers.Dense(2))])
-    with pytest.raises(ValueError, match=r"(?s)TakesALayer.*a get_config with all arguments"):
-        write_model(model, tmp_path)
+class Dropping(keras.Sequential):
+    def __init__(self, rate: float = 0.1) -> None:
+        super().__init__([keras.Input((3,)), keras.layers.Dropout(rate)])
 
 
-def test_arguments_that_keras_loses_are_refused(tmp_path):
-    class Dropping(keras.Sequential):
-        def __init__(self, rate: float = 0.1) -> None:
-            super().__init__([keras.Input((3,)), keras.layers.Dropout(rate)])
+class OwnDense(copied.OwnDense):
+    pass
 
-    with pytest.raises(ValueError, match="Dropping has no get_config, and Keras loses its rate"):
-        write_model(keras.Sequential([Dropping(0.5), keras.layers.Dense(2)]), tmp_path)
+
+LOCK = threading.Lock()
+REFUSED = {
+    "a class that Keras can't save": (TakesALayer(keras.layers.Dense(2)), "(?s)TakesALayer.*a get_config with all arg"),
+    "an argument that Keras loses": (Dropping(0.5), "Dropping has no get_config, and Keras loses its rate"),
+    "two classes of one name": (OwnDense(2), "two classes OwnDense in it: rename one"),
+    "no pickle": (
+        keras.layers.Lambda(lambda x: x * (not LOCK.locked())),
+        "can't be written for another process: .*pickle",
+    ),
+}
+
+
+@pytest.mark.parametrize(("layer", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_can_not_be_written_is_refused(tmp_path, layer, message):
+    with pytest.raises(ValueError, match=message):
+        write_model(keras.Sequential([keras.Input((3,)), layer, copied.OwnDense(2)]), tmp_path)
 
 
 def test_functions_have_their_names_again(tmp_path):
@@ -66,22 +76,6 @@ def test_functions_have_their_names_again(tmp_path):
     write_model(model, tmp_path)
     assert copied.scaled_tanh.__name__ == "scaled_tanh"
     assert model.layers[0].function.__name__ == "<lambda>"
-
-
-def test_two_classes_of_one_name_are_refused(tmp_path):
-    class OwnDense(copied.OwnDense):
-        pass
-
-    model = keras.Sequential([keras.Input((3,)), OwnDense(2), copied.OwnDense(2)])
-    with pytest.raises(ValueError, match="two classes OwnDense in it: rename one"):
-        write_model(model, tmp_path)
-
-
-def test_what_can_not_be_pickled_is_refused(tmp_path):
-    lock = threading.Lock()
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Lambda(lambda x: x * (not lock.locked()))])
-    with pytest.raises(ValueError, match=r"can't be written for another process: .*pickle"):
-        write_model(model, tmp_path)
 
 
 def test_what_keras_would_lose_is_refused(tmp_path):

@@ -24,13 +24,8 @@ def images(*shape, dtype="float32"):
 
 
 def block(drop=0.3):
-    return keras.Sequential(
-        [
-            layers.Conv2D(4, 3, padding="same", activation="gelu"),
-            layers.BatchNormalization(),
-            layers.Dropout(drop, seed=1),
-        ]
-    )
+    convolution = layers.Conv2D(4, 3, padding="same", activation="gelu")
+    return keras.Sequential([convolution, layers.BatchNormalization(), layers.Dropout(drop, seed=1)])
 
 
 def network(wrap, drop=0.3):
@@ -94,8 +89,8 @@ def test_an_embedding_alone(way):
 def test_it_nests_around_itself_and_a_reversible_sequence(way):
     def make(wrap):
         units = [(layers.Dense(4, "tanh"), layers.Dense(4, "tanh")) for _ in range(2)]
-        inner = keras.Sequential([wrap(layers.Dense(8)), ReversibleSequence(units), layers.BatchNormalization()])
-        return wrap(inner)
+        inner = [wrap(layers.Dense(8)), ReversibleSequence(units), layers.BatchNormalization()]
+        return wrap(keras.Sequential(inner))
 
     assert_same(make, images(6, 8), way)
 

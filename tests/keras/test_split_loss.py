@@ -1,7 +1,5 @@
 """The loss of real examples: terms that are means or sums are exact in micro-batches, all others are refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +11,8 @@ from keras import ops
 
 from accumtrain.keras import accumulate
 from accumtrain.keras.split_loss import LossShare, LossTerms, LossTrial, Trials
+from tests.keras.cases import AddLoss
+from tests.keras.gradients import unchanged
 from tests.keras.programs import run_python
 
 DRAW = np.random.default_rng(0)
@@ -20,22 +20,10 @@ X = DRAW.normal(size=(20, 6)).astype(np.float32)
 NO_TERM = "neither the mean nor the sum of the losses of its examples"
 
 
-class AddLoss(keras.layers.Layer):
-    """Adds a function of its input, and of a random draw for each value."""
-
-    def __init__(self, loss: Callable[[Any, Any], Any], draws: bool = False) -> None:
-        super().__init__()
-        self.loss, self.seed = loss, keras.random.SeedGenerator(3) if draws else None
-
-    def call(self, z: Any) -> Any:
-        drawn = 0.0 if self.seed is None else 0.01 * keras.random.normal(ops.shape(z), seed=self.seed)
-        self.add_loss(self.loss(z, drawn))
-        return z
+Build = Callable[[], keras.Model]
 
 
-def of_layer(
-    loss: Callable[[Any, Any], Any], *before: keras.layers.Layer, draws: bool = False
-) -> Callable[[], keras.Model]:
+def of_layer(loss: Callable[[Any, Any], Any], *before: keras.layers.Layer, draws: bool = False) -> Build:
     def make() -> keras.Model:
         copies = [type(layer).from_config(layer.get_config()) for layer in before]
         hidden = keras.layers.Dense(5, activation="tanh", kernel_regularizer="l2")
@@ -58,7 +46,7 @@ class Own(keras.Model):
         return self.own(self, y, y_pred)
 
 
-def own(loss: Callable[[Any, Any, Any], Any]) -> Callable[[], keras.Model]:
+def own(loss: Callable[[Any, Any, Any], Any]) -> Build:
     def make() -> keras.Model:
         model = Own(loss)
         model(X[:1])
@@ -67,21 +55,18 @@ def own(loss: Callable[[Any, Any, Any], Any]) -> Callable[[], keras.Model]:
     return make
 
 
-def compiled(make: Callable[[], keras.Model], loss: Any = "mse", **arguments: Any) -> keras.Model:
+def compiled(make: Build, loss: Any = "mse", **arguments: Any) -> keras.Model:
     keras.utils.set_random_seed(1)
     model = make()
     model.compile(keras.optimizers.SGD(0.01), None if isinstance(model, Own) else loss, **arguments)
     return model
 
 
-def terms_of(make: Callable[[], keras.Model], x: np.ndarray = X, y: np.ndarray = X, loss: Any = "mse") -> LossTerms:
+def terms_of(make: Build, x: np.ndarray = X, y: np.ndarray = X, loss: Any = "mse") -> LossTerms:
     model = compiled(make, loss)
     model._symbolic_build(data_batch=(x, y))
-    before = [variable.numpy() for variable in model.variables]
-    found = LossTrial(model, (ops.array(x), ops.array(y), None), 8, LossShare(model, Trials())).find_terms(None)
-    for variable, value in zip(model.variables, before, strict=True):
-        np.testing.assert_array_equal(variable.numpy(), value)
-    return found
+    with unchanged(model.variables):
+        return LossTrial(model, (ops.array(x), ops.array(y), None), 8, LossShare(model, Trials())).find_terms(None)
 
 
 def positives(y: Any) -> Any:
@@ -153,9 +138,8 @@ def test_draws_of_tensorflow_in_training_only_do_not_matter():
             return z + tf.random.normal(tf.shape(z)) if training else z
 
     def make() -> keras.Model:
-        return keras.Sequential(
-            [keras.Input((6,)), Noise(), AddLoss(lambda z, _: ops.sum(z * z)), keras.layers.Dense(6)]
-        )
+        layers = [Noise(), AddLoss(lambda z, _: ops.sum(z * z)), keras.layers.Dense(6)]
+        return keras.Sequential([keras.Input((6,)), *layers])
 
     assert terms_of(make, loss=lambda y, p: ops.mean((y - p) ** 2, axis=-1)) == LossTerms("mean", ("sum",))
 
@@ -183,19 +167,14 @@ def test_a_loss_in_training_only_is_refused_beside_random_draws(always):
     assert terms_of(lambda: keras.Sequential(layers[:2])) == LossTerms("mean", ("sum" if always else "mean",))
 
 
-# --- in fit -------------------------------------------------------------------------------------------------------
-
-
-def assert_same_fit(make: Callable[[], keras.Model], batch: int = 8, steps: int = 4, **arguments: Any) -> None:
+def assert_same_fit(make: Build, batch: int = 8, steps: int = 4, **arguments: Any) -> None:
     """Two epochs, the batches of which are not all of one size, in micro-batches and at once."""
     callbacks = arguments.pop("callbacks", [])
     models = [compiled(make, **arguments) for _ in range(2)]
     accumulate(models[0], steps)
-    histories = [
-        model.fit(X, X, batch_size=batch, shuffle=False, verbose=0, epochs=2, callbacks=callbacks).history
-        for model in models
-    ]
-    np.testing.assert_allclose(histories[0]["loss"], histories[1]["loss"], rtol=1e-4)
+    fitting = {"batch_size": batch, "shuffle": False, "verbose": 0, "epochs": 2, "callbacks": callbacks}
+    losses = [model.fit(X, X, **fitting).history["loss"] for model in models]
+    np.testing.assert_allclose(*losses, rtol=1e-4)
     for ours, keras_own in zip(*(model.get_weights() for model in models), strict=True):
         np.testing.assert_allclose(ours, keras_own, rtol=1e-4, atol=1e-5)
 
@@ -286,7 +265,8 @@ import keras, numpy as np, tensorflow as tf
 from tests.keras.programs import mirrored
 strategy = mirrored()
 from accumtrain.keras import accumulate
-from tests.keras.test_split_loss import AddLoss, X, compiled
+from tests.keras.cases import AddLoss
+from tests.keras.test_split_loss import X, compiled
 penalty = lambda z, _: keras.ops.sum(keras.ops.relu(z))
 make = lambda: keras.Sequential([keras.Input((6,)), AddLoss(penalty), keras.layers.Dense(6)])
 x = -np.abs(X[:15])

@@ -1,7 +1,5 @@
 """`model.fit` on two worker processes of this machine, with either door, against one big batch in one process."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -12,6 +10,8 @@ import pytest
 from accumtrain.cli.workers import find_free_ports
 from tests.keras.matrix import FLOAT64, beyond
 from tests.keras.programs import ENVIRONMENT, ROOT
+
+pytestmark = pytest.mark.slow
 
 
 def on_two_workers(*arguments: str, seconds: int = 120) -> dict[str, Any]:
@@ -36,7 +36,6 @@ def on_two_workers(*arguments: str, seconds: int = 120) -> dict[str, Any]:
     return first
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("model", ["mlp", "cnn", "lstm", "two_outputs"])
 def test_all_optimizers(model):
     found = on_two_workers("-m", "tests.keras.matrix", "--models", model, "--steps", "2", "4", seconds=600)
@@ -49,7 +48,6 @@ def fits():
     return on_two_workers("-m", "tests.keras.fit_on_workers")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("door", ["Accumulate", "accumulate"])
 def test_one_collective_per_update(fits, door):
     # Keras reduces 6 inputs and 3 targets of each example to build the model; the update reduces all weights at once
@@ -57,19 +55,16 @@ def test_one_collective_per_update(fits, door):
     assert fits["collectives"][door] == [examples * 6, examples * 3, 83]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("at_end", ["keep", "flush"])
 def test_a_window_goes_on_in_the_next_fit_or_is_flushed(fits, at_end):
     assert fits[at_end] <= FLOAT64
 
 
-@pytest.mark.slow
 def test_a_worker_without_an_example_changes_nothing(fits):
     weights, metrics = fits["without an example"]
     assert weights <= FLOAT64
     assert metrics <= FLOAT64
 
 
-@pytest.mark.slow
 def test_an_overflow_on_one_worker_makes_no_update_on_any(fits):
     assert fits["overflow"] == {"moved": False, "scale": 0.5, "moved by the next": True, "updates": 1}

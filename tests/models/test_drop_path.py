@@ -1,8 +1,6 @@
 """Stochastic depth: examples are left out as a whole, the rest is scaled, and replays leave out the same."""
 
-from __future__ import annotations
-
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,38 +12,26 @@ from accumtrain.models.build import build_model
 from accumtrain.models.layers import ModelSpec
 from tests.engine.small import CLASSES, bottleneck_revnet, gradients_of_micro_batch, resnet20, revnet38
 
-SEED = tf.constant([7, 1])
+
+def draws(batch=8):
+    return example_draws(tf.constant([7, 1]), tf.constant(0), 1, batch)
 
 
-def draws(place: int = 0, parts: int = 1, batch: int = 8):
-    return example_draws(SEED, tf.constant(place), parts, batch)
-
-
-@pytest.mark.parametrize("parts", [2, 4, 8])
-def test_draws_do_not_depend_on_how_a_window_is_split(parts: int) -> None:
-    whole = draws()(5)
-    split = [draws(place, parts, 8 // parts)(5) for place in range(parts)]
-    np.testing.assert_array_equal(whole, tf.concat(split, 0))
-    assert not np.array_equal(whole, draws()(6)), "each number is another draw"
-    assert not np.array_equal(whole, draws(place=1)(5)), "more micro-batches than were declared do not repeat them"
-
-
-def test_rates_rise_linearly_and_none_is_none() -> None:
+def test_rates_rise_linearly_and_none_is_none():
     assert [path.rate for path in drop_paths(0.4, 4)] == pytest.approx([0.1, 0.2, 0.3, 0.4])
     assert [*drop_paths(0.0, 3)] == [None] * 3
 
 
-def test_the_functions_of_a_revnet_have_one_rate_after_the_other() -> None:
-    config = dataclasses.replace(revnet38(units=(2, 1)), drop_path=0.6)
-    units = [
-        unit for stage in build_model(config, ModelSpec((8, 8, 3), CLASSES)).segments[1:-1] for unit in stage.units
-    ]
+def test_the_functions_of_a_revnet_have_one_rate_after_the_other():
+    config = replace(revnet38(units=(2, 1)), drop_path=0.6)
+    stages = build_model(config, ModelSpec((8, 8, 3), CLASSES)).segments[1:-1]
+    units = [unit for stage in stages for unit in stage.units]
     found = [function.function.drop_path for unit in units for function in (unit.f, unit.g)]
     assert [path.rate for path in found] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
     assert [path.number for path in found] == [*range(6)]
 
 
-def test_an_example_is_left_out_as_a_whole_and_the_mean_is_kept() -> None:
+def test_an_example_is_left_out_as_a_whole_and_the_mean_is_kept():
     path, mode = DropPath(0.25, 3), Mode(training=True, draws=draws(batch=4000))
     y = path(tf.ones([4000, 2, 2, 3]), mode).numpy()
     assert set(np.unique(y)) == {0.0, np.float32(1 / 0.75)}
@@ -59,7 +45,7 @@ def test_an_example_is_left_out_as_a_whole_and_the_mean_is_kept() -> None:
     assert gradients == []
 
 
-def test_a_pass_without_draws_is_refused() -> None:
+def test_a_pass_without_draws_is_refused():
     with pytest.raises(ValueError, match="draws"):
         DropPath(0.25, 3)(tf.ones([2, 1, 1, 1]), Mode(training=True))
 
@@ -75,18 +61,18 @@ def test_a_pass_without_draws_is_refused() -> None:
     ],
     ids=["revnet", "revnet-recompute", "bottleneck", "resnet"],
 )
-def test_a_replay_leaves_out_the_same(config, memory, shape, precision) -> None:
-    dropping = dataclasses.replace(config, drop_path=0.5)
+def test_a_replay_leaves_out_the_same(config, memory, shape, precision):
+    dropping = replace(config, drop_path=0.5)
     stored, other = (
-        gradients_of_micro_batch(dataclasses.replace(dropping, memory=policy), precision, shape, draws())
+        gradients_of_micro_batch(replace(dropping, memory=policy), precision, shape, draws())
         for policy in ("store", memory)
     )
     for expected, actual in zip(stored, other, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(expected, actual, strict=True))
-    (plain,), *_ = gradients_of_micro_batch(dataclasses.replace(config, memory=memory), precision, shape, draws())
+    (plain,), *_ = gradients_of_micro_batch(replace(config, memory=memory), precision, shape, draws())
     assert plain != other[0][0], "something was left out"
 
 
-def test_norm_momentum_is_that_of_every_norm() -> None:
-    model = build_model(dataclasses.replace(revnet38(units=(1, 1)), norm_momentum=0.99), ModelSpec((8, 8, 3), CLASSES))
+def test_norm_momentum_is_that_of_every_norm():
+    model = build_model(replace(revnet38(units=(1, 1)), norm_momentum=0.99), ModelSpec((8, 8, 3), CLASSES))
     assert {norm.momentum for norm in model.norms} == {0.99}

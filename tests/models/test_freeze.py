@@ -1,7 +1,5 @@
 """Frozen variables: they keep their values, and the gradient of the others is what it was."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +20,7 @@ from tests.engine.small import examples, lenet, resnet20, revnet38, train, windo
 
 SHAPE = (8, 8, 3)
 MOBILENET = KerasModelConfig(name="MobileNet", args={"alpha": 0.25})
+RECOMPUTED = replace(MOBILENET, memory="recompute")
 CASES = [
     pytest.param(lenet(), "segments/0/*", SHAPE, id="lenet"),
     pytest.param(resnet20(units=(1, 1)), "segments/[01]/*", SHAPE, id="resnet"),
@@ -29,13 +28,7 @@ CASES = [
     pytest.param(revnet38(units=(1, 1)), "segments/[01]/*", SHAPE, id="revnet"),
     pytest.param(revnet38(units=(1, 1)), "segments/2/*", SHAPE, id="revnet-reversed"),
     pytest.param(MOBILENET, "conv1*", (32, 32, 3), id="keras", marks=pytest.mark.slow),
-    pytest.param(
-        replace(MOBILENET, memory="recompute"),
-        "conv_dw_[123]_*",
-        (32, 32, 3),
-        id="keras-recompute",
-        marks=pytest.mark.slow,
-    ),
+    pytest.param(RECOMPUTED, "conv_dw_[123]_*", (32, 32, 3), id="keras-recompute", marks=pytest.mark.slow),
 ]
 
 
@@ -63,19 +56,22 @@ def test_a_frozen_variable_and_its_statistics_stay(config, pattern, shape):
     assert sizes["optimizer"] == all_sizes["optimizer"] - share
 
 
+def gradients_of(config, count):
+    """The gradient of one micro-batch by the paths of the variables."""
+    window = window_for(config, SgdConfig(), SHAPE)
+    Step(window).accumulate(iter(tf.data.Dataset.from_tensors(examples(count, SHAPE))), 1)
+    names = {id(variable): path for path, variable in window.model.named.items()}
+    pairs = zip(window.variables_, window.gradients, strict=True)
+    return {names[id(variable)]: buffer.numpy() for variable, buffer in pairs}
+
+
 @pytest.mark.parametrize(
     "config", [lenet(), resnet20("group", units=(1, 1)), revnet38("group", units=(1, 1))], ids=lambda c: c.kind
 )
 def test_the_gradient_of_the_others_has_the_same_bits(config):
-    gradients = []
-    for freeze in ([], ["segments/1/*"], ["segments/0/*", "segments/1/*"]):
-        window = window_for(replace(config, freeze=freeze), SgdConfig(), SHAPE)
-        Step(window).accumulate(iter(tf.data.Dataset.from_tensors(examples(8, SHAPE))), 1)
-        names = {id(variable): path for path, variable in window.model.named.items()}
-        pairs = zip(window.variables_, window.gradients, strict=True)
-        gradients.append({names[id(variable)]: buffer.numpy() for variable, buffer in pairs})
-    everything, *others = gradients
-    for some in others:
+    everything = gradients_of(config, 8)
+    for freeze in (["segments/1/*"], ["segments/0/*", "segments/1/*"]):
+        some = gradients_of(replace(config, freeze=freeze), 8)
         assert 0 < len(some) < len(everything)
         assert all(np.array_equal(gradient, everything[path]) for path, gradient in some.items())
 
@@ -83,19 +79,12 @@ def test_the_gradient_of_the_others_has_the_same_bits(config):
 @pytest.mark.parametrize("build", [resnet20, revnet38])
 @pytest.mark.parametrize(
     "freeze",
-    [
-        "segments/0/*",
-        pytest.param("segments/1/*", marks=pytest.mark.slow),
-        pytest.param("segments/2/*", marks=pytest.mark.slow),
-    ],
+    ["segments/0/*", *(pytest.param(f"segments/{place}/*", marks=pytest.mark.slow) for place in (1, 2))],
 )
 def test_every_policy_gives_the_same_bits_with_frozen_norms(build, freeze):
-    gradients = []
-    for memory in build().policies:
-        window = window_for(replace(build(memory=memory, units=(1, 1)), freeze=[freeze]), SgdConfig(), SHAPE)
-        Step(window).accumulate(iter(tf.data.Dataset.from_tensors(examples(4, SHAPE))), 1)
-        gradients.append([buffer.numpy() for buffer in window.gradients])
-    assert all(all(map(np.array_equal, each, gradients[0])) for each in gradients[1:])
+    configs = [replace(build(memory=memory, units=(1, 1)), freeze=[freeze]) for memory in build().policies]
+    first, *others = ([*gradients_of(config, 4).values()] for config in configs)
+    assert all(all(map(np.array_equal, each, first)) for each in others)
 
 
 @pytest.mark.parametrize(
@@ -105,10 +94,9 @@ def test_every_policy_gives_the_same_bits_with_frozen_norms(build, freeze):
 def test_the_pullback_of_a_frozen_norm_is_that_of_constants(dtype, of_variables, rtol):
     norm, draw = BatchNorm(Initializer(1, of_variables), 3), np.random.default_rng(0)
     norm.frozen = True
-    mean, variance, gamma, beta = draw.normal(size=3), draw.uniform(1, 2, 3), draw.normal(size=3), draw.normal(size=3)
-    variables = norm.moving_mean, norm.moving_variance, norm.gamma, norm.beta
-    for variable, value in zip(variables, (mean, variance, gamma, beta), strict=True):
-        variable.assign(value)
+    (mean, gamma, beta), variance = draw.normal(size=(3, 3)), draw.uniform(1, 2, 3)
+    for name, value in {"moving_mean": mean, "moving_variance": variance, "gamma": gamma, "beta": beta}.items():
+        getattr(norm, name).assign(value)
     x, d_y = draw.normal(size=(2, 4, 4, 4, 3))
     scale = gamma / np.sqrt(variance + 1e-3)
     y, backward = norm.pullback(tf.constant(x, dtype), Mode(training=True, recording=True))
@@ -120,16 +108,16 @@ def test_the_pullback_of_a_frozen_norm_is_that_of_constants(dtype, of_variables,
 
 @pytest.mark.parametrize("config", [resnet20(units=(1, 1)), revnet38(units=(1, 1)), MOBILENET], ids=lambda c: c.kind)
 def test_a_frozen_norm_computes_in_training_as_in_evaluation(config):
-    pattern = "*" if config.kind == "keras" else "segments/*"
-    last = "-conv_preds/*" if config.kind == "keras" else "-segments/3/*/dense/*"
-    shape = (32, 32, 3) if config.kind == "keras" else SHAPE
-    window = window_for(replace(config, freeze=[pattern, last]), SgdConfig(), shape)
+    of_keras = config.kind == "keras"
+    patterns = ["*", "-conv_preds/*"] if of_keras else ["segments/*", "-segments/3/*/dense/*"]
+    shape = (32, 32, 3) if of_keras else SHAPE
+    window = window_for(replace(config, freeze=patterns), SgdConfig(), shape)
     batch = examples(8, shape)
     assert not window.model.norms
     (update,) = train(window, [batch], micro_steps=2)
     fresh = build_model(config, ModelSpec(shape, 10, seed=3))
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], fresh(batch["image"]))
-    if config.kind != "keras":  # which drops out
+    if not of_keras:  # which drops out
         assert update["loss"] == pytest.approx(float(tf.reduce_mean(losses)), rel=1e-5)
 
 

@@ -1,9 +1,4 @@
-"""The outputs of ResNets and RevNets, against the same written apart in float64 NumPy, from the papers.
-
-He et al. 2016, arXiv:1603.05027, for the residual functions; Gomez et al. 2017, arXiv:1707.04585, for the coupling.
-"""
-
-from __future__ import annotations
+"""ResNets (arXiv:1603.05027) and RevNets (arXiv:1707.04585) against the same written apart in float64 NumPy."""
 
 import math
 import subprocess
@@ -45,12 +40,8 @@ def test_a_network_computes_what_its_paper_says(config, norm, precision, rtol):
     images = draw.normal(size=(4, *SHAPE)).astype(np.float32)
     training = Mode(training=True, recording=True)
     for mode in (EVALUATION, training):
-        apart = Apart(
-            config,
-            {path: variable.numpy().astype(float) for path, variable in model.named.items()},
-            norm,
-            mode.training,
-        )
+        arrays = {path: variable.numpy().astype(float) for path, variable in model.named.items()}
+        apart = Apart(config, arrays, norm, mode.training)
         expected = apart.logits(images)
         np.testing.assert_allclose(model(images, mode), expected, rtol=rtol, atol=rtol * np.abs(expected).max())
     paths = {id(variable): path for path, variable in model.named.items()}
@@ -188,9 +179,8 @@ def test_the_variance_is_the_biased_one_also_of_an_unknown_number_of_examples(co
         return mode.statistics[norm]
 
     for shape in ([None, 1, 1, 4], x.shape):
-        mean, variance = tf.function(statistics, autograph=False, input_signature=[tf.TensorSpec(shape)])(
-            tf.constant(x)
-        )
+        traced = tf.function(statistics, autograph=False, input_signature=[tf.TensorSpec(shape)])
+        mean, variance = traced(tf.constant(x))
         np.testing.assert_allclose(mean, x.mean((0, 1, 2)), rtol=1e-6)
         np.testing.assert_allclose(variance, x.astype(float).var((0, 1, 2)), rtol=1e-5)
 
@@ -294,11 +284,10 @@ class Apart:
             mean, variance = (moment(groups, axis=(1, 2, 4), keepdims=True) for moment in (np.mean, np.var))
             return ((groups - mean) / np.sqrt(variance + 1e-3)).reshape(x.shape) * gamma + beta
         if self.training:
-            self.statistics[f"{path}/gamma"] = mean, variance = x.mean(axis=(0, 1, 2)), x.var(axis=(0, 1, 2))
+            mean, variance = x.mean(axis=(0, 1, 2)), x.var(axis=(0, 1, 2))
         else:
-            self.statistics[f"{path}/gamma"] = mean, variance = (
-                self.named[f"{path}/moving_{name}"] for name in ("mean", "variance")
-            )
+            mean, variance = (self.named[f"{path}/moving_{name}"] for name in ("mean", "variance"))
+        self.statistics[f"{path}/gamma"] = mean, variance
         return (x - mean) / np.sqrt(variance + 1e-3) * gamma + beta
 
 

@@ -26,6 +26,7 @@ from tests.engine.small import examples, train
 from tests.keras.small_models import attention
 
 ADAM = AdamConfig(lr=1e-3, weight_decay=0.0, epsilon=1e-7)
+KINDS = ("loss", "gradient", "statistics")
 SMALL_INPUT = {"InceptionResNetV2": 75, "InceptionV3": 75, "Xception": 71}  # the others take 32
 
 
@@ -64,8 +65,7 @@ def streams(count):
 
 def window_of(memory, keras_model):
     model = KerasModel(keras_config(memory), keras_model, tf.as_dtype(keras_model.output.dtype))
-    optimizer = build_optimizer(ADAM)
-    return Window(model, optimizer, seed=1)
+    return Window(model, build_optimizer(ADAM), seed=1)
 
 
 def gradients(model, size=16):
@@ -77,13 +77,12 @@ def gradients(model, size=16):
         collected.update({variable.ref(): gradient for variable, gradient in gradients})
         return [gradient.op for _, gradient in gradients]
 
+    def loss(logits):
+        return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(data["label"], logits))
+
     @tf.function(autograph=False)
     def run():
         mode = Mode(training=True, recording=True, seed=tf.constant([1, 2]))
-
-        def loss(logits):
-            return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(data["label"], logits))
-
         value, _ = tape.gradient(model, data["image"], loss, mode, emit)
         statistics = [tensor for norm in model.norms for tensor in mode.statistics[norm]]
         return [value], [collected[variable.ref()] for variable in model.trainable_variables], statistics
@@ -96,6 +95,11 @@ def distance(actual, expected):
     a, e = (np.concatenate([value.ravel().astype("float64") for value in values]) for values in (actual, expected))
     assert np.linalg.norm(e) > 0
     return np.linalg.norm(a - e) / np.linalg.norm(e)
+
+
+def assert_near(found, exact, bound):
+    for kind, actual, expected in zip(KINDS, found, exact, strict=True):
+        assert distance(actual, expected) < bound, kind
 
 
 def test_cut_points_are_where_all_paths_meet():
@@ -129,10 +133,9 @@ def _peak(chain, ends):
 def test_recomputed_gradient_is_the_stored_one(dtype, bound):
     policies = {m: KerasModel(keras_config(m), residual(dtype), tf.as_dtype(dtype)) for m in ("store", "recompute")}
     assert [segment.memory for segment in policies["recompute"].segments] == ["recompute"] * 3 + ["store"]
-    results = [gradients(model) for model in policies.values()]
-    for kind, stored, recomputed in zip(("loss", "gradient", "statistics"), *results, strict=True):
-        assert distance(recomputed, stored) < bound, kind
-        assert all(np.any(value) for value in stored), f"{kind}: every array has something to compare"
+    stored, recomputed = (gradients(model) for model in policies.values())
+    assert_near(recomputed, stored, bound)
+    assert all(np.any(value) for values in stored for value in values), "every array has something to compare"
 
 
 def test_replay_draws_the_same_dropout():
@@ -158,9 +161,6 @@ def tensor_bytes(window):
     return bytes_asked_at_peak(lambda: step.accumulate(batches, 1), workspace=False)
 
 
-KINDS = ("loss", "gradient", "statistics")
-
-
 def gradients_of_application(name, memory, precision):
     return gradients(build_model(keras_config(memory, name), ModelSpec((32, 32, 3), 10, precision, seed=1)), 32)
 
@@ -170,8 +170,7 @@ def gradients_of_application(name, memory, precision):
 @pytest.mark.parametrize("name", ["MobileNetV3Small", "EfficientNetB0", "NASNetMobile"])
 def test_recomputed_gradient_of_a_keras_application(name, precision, bound):
     stored, recomputed = (gradients_of_application(name, memory, precision) for memory in ("store", "recompute"))
-    for kind, expected, actual in zip(KINDS, stored, recomputed, strict=True):
-        assert distance(actual, expected) < bound, kind
+    assert_near(recomputed, stored, bound)
 
 
 @pytest.mark.slow
@@ -180,8 +179,7 @@ def test_recomputation_in_bfloat16_is_closer_to_storing_than_the_precision_is_to
     """Other operations are fused on both sides of a cut, so that other roundings of bfloat16 are made."""
     stored, recomputed = (gradients_of_application(name, memory, "bfloat16") for memory in ("store", "recompute"))
     exact = gradients_of_application(name, "store", "float32")
-    for kind, *values in zip(KINDS, stored, recomputed, exact, strict=True):
-        expected, actual, truth = values
+    for kind, expected, actual, truth in zip(KINDS, stored, recomputed, exact, strict=True):
         assert distance(actual, expected) < 0.5 * distance(expected, truth), kind
 
 
@@ -189,7 +187,6 @@ def test_recomputation_in_bfloat16_is_closer_to_storing_than_the_precision_is_to
 @pytest.mark.parametrize(("before", "now"), [("store", "recompute"), ("recompute", "store")])
 def test_a_run_continues_under_another_policy(tmp_path, before, now):
     batches = [examples(8, (16, 16, 3), seed) for seed in (0, 1)]
-
     straight = window_of(before, residual("float64"))
     expected = train(straight, batches, 1)[1]
     first = window_of(before, residual("float64"))
@@ -221,9 +218,8 @@ def test_two_tensors_together_are_a_cut_point_where_single_ones_are_not():
     assert len(recomputed.segments) > 2
     for kind, exact, found in zip(KINDS, gradients(stored, 8), gradients(recomputed, 8), strict=True):
         assert kind == "statistics" or distance(found, exact) < 1e-5, kind
-    assert [variable.shape for variable in recomputed.trainable_variables] == [
-        variable.shape for variable in stored.trainable_variables
-    ]
+    shapes = [[variable.shape for variable in each.trainable_variables] for each in (stored, recomputed)]
+    assert shapes[0] == shapes[1]
 
 
 def test_masks_pass_the_cut_points_and_the_model_can_be_saved(tmp_path):
@@ -288,8 +284,7 @@ def test_segments_that_are_kept_change_the_gradient_by_no_more_than_recomputing(
     policies = [segment.memory for segment in kept.segments]
     assert policies.count("store") > 1
     assert policies.count("recompute") > 1
-    for kind, exact, found in zip(KINDS, gradients(built("store")), gradients(kept), strict=True):
-        assert distance(found, exact) < 1e-12, kind
+    assert_near(gradients(kept), gradients(built("store")), 1e-12)
 
 
 def test_other_state_is_refused():

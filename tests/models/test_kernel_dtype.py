@@ -1,6 +1,6 @@
-"""Convolutions and products of 16 bits on a CPU without instructions for them: computed in float32."""
+"""Convolutions and products of 16 bits on a CPU without instructions for them: in float32, which is told."""
 
-from __future__ import annotations
+import re
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from accumtrain.backprop.mode import Mode
 from accumtrain.models import kernels as module
 from accumtrain.models.build import build_model
 from accumtrain.models.config import RevNetConfig
-from accumtrain.models.kernels import is_emulated, kernel_dtype
+from accumtrain.models.kernels import is_emulated, kernel_dtype, tell_emulation
 from accumtrain.models.layers import Conv, Dense, Initializer, ModelSpec
 from accumtrain.process.environment import KERNELS_16BIT
 
@@ -134,6 +134,32 @@ def test_the_environment_says_where_float32_is_faster_than_16_bits(monkeypatch, 
     assert kernel_dtype(dtype) == (tf.float32 if in_float32 and dtype in HALVES else dtype)
 
 
+SAVED = "precision=bfloat16 saves memory here, not time: convolutions and matrix products are computed in float32"
+WARNED = "warning: this CPU only emulates bfloat16, in which layers of Keras and your own compute.*float32 is faster.*"
+
+
+@pytest.mark.parametrize(
+    ("emulated", "by_environment", "precision", "own_layers", "out", "err"),
+    [
+        (True, "1", "bfloat16", False, "", WARNED),
+        (True, "1", "bfloat16", True, f"{SAVED}, as this CPU has no kernels for it", ""),
+        (False, "0", "bfloat16", True, f"{SAVED}, by ACCUMTRAIN_16BIT_KERNELS=0", ""),
+        (True, "1", "float32", True, "", ""),
+        (True, "1", "float32", False, "", ""),
+        (False, "1", "bfloat16", True, "", ""),
+        (False, "1", "bfloat16", False, "", ""),
+    ],
+)
+def test_a_precision_that_saves_no_time_is_told(
+    monkeypatch, capsys, emulated, by_environment, precision, own_layers, out, err
+):
+    monkeypatch.setattr(module, "is_emulated", lambda dtype: emulated and dtype in HALVES)
+    monkeypatch.setenv(KERNELS_16BIT, by_environment)
+    tell_emulation(precision, own_layers=own_layers)
+    for text, expected in zip(capsys.readouterr(), (out, err), strict=True):
+        assert re.fullmatch(expected, " ".join(text.split()))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("bottleneck", [False, True])
 def test_a_reversed_gradient_has_the_bits_of_a_stored_one(emulating, bottleneck):
@@ -150,16 +176,12 @@ def test_a_reversed_gradient_has_the_bits_of_a_stored_one(emulating, bottleneck)
 
 
 def gradients_of(model, images):
-    found = {}
-
-    def consume(pairs):
-        found.update({variable.ref(): value for variable, value in pairs})
-        return []
-
     @tf.function(autograph=False)
     def step():
-        tape.gradient(model, images, tf.reduce_logsumexp, Mode(training=True, recording=True), consume)
-        return [found[variable.ref()] for variable in model.trainable_variables]
+        found, mode = [], Mode(training=True, recording=True)
+        tape.gradient(model, images, tf.reduce_logsumexp, mode, lambda pairs: found.extend(pairs) or [])
+        by_variable = {variable.ref(): value for variable, value in found}
+        return [by_variable[variable.ref()] for variable in model.trainable_variables]
 
     return [value.numpy() for value in step()]
 
@@ -174,9 +196,8 @@ def test_a_wide_copy_waits_for_the_gradient(emulating):
         d_x, [(_, d_kernel)] = backward(d_y, x)
         return y, d_x, d_kernel
 
-    graph = step.get_concrete_function(
-        tf.TensorSpec([2, 6, 6, 4], tf.bfloat16), tf.TensorSpec([2, 6, 6, 8], tf.bfloat16)
-    ).graph
+    x, d_y = (tf.TensorSpec([2, 6, 6, channels], tf.bfloat16) for channels in (4, 8))
+    graph = step.get_concrete_function(x, d_y).graph
     backward = [each for each in graph.get_operations() if each.type.startswith("Conv2DBackprop")]
     casts = [operand.op for each in backward for operand in each.inputs if operand.op.type == "Cast"]
     assert len(casts) == 4

@@ -1,29 +1,35 @@
 """Layers whose gradients are written out, against TensorFlow's own."""
 
-from __future__ import annotations
+from functools import partial
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from accumtrain.backprop.fixed_point import FLOATS, FixedPoint
-from accumtrain.backprop.mode import Mode
-from accumtrain.backprop.pullback import pullback
+from accumtrain.backprop.mode import EVALUATION, Mode
+from accumtrain.backprop.pullback import pullback, tape_pullback
 from accumtrain.backprop.segments import Chain, Coupling
 from accumtrain.models import kernels as kernel_gradients
-from accumtrain.models.blocks import PoolAndPad, Projection, Residual
+from accumtrain.models.blocks import PoolAndPad, Projection, Residual, Stem
 from accumtrain.models.kernels import is_faster_by_products, kernel_dtype, kernel_gradient
 from accumtrain.models.layers import Conv, Initializer
 from accumtrain.models.norm_relu_conv import Numerics
 from accumtrain.models.norms import BatchNorm, GroupNorm
 from accumtrain.models.resnet import Unit
-from accumtrain.models.revnet import OnStreams
+from accumtrain.models.revnet import OnStreams, Stems
+from benchmarks.asked import bytes_asked_at_peak
 
 
 def perturbed(module):
     for number, variable in enumerate(module.trainable_variables):
         variable.assign_add(0.1 * tf.random.stateless_normal(variable.shape, [number, 7]))
     return module
+
+
+def of_variables(module, gradients):
+    found = {variable.ref(): gradient for variable, gradient in gradients}
+    return [found[variable.ref()] for variable in module.trainable_variables]
 
 
 @pytest.mark.parametrize(
@@ -39,9 +45,8 @@ def test_pullback_of_a_convolution_is_tensorflows(size, stride, padding):
     y, backward = conv.pullback(x)
     d_x, [(variable, d_kernel)] = backward(d_y, x)
     assert variable is conv.kernel
-    for actual, wanted in zip(
-        (y, d_x, d_kernel), (expected, *tape.gradient(expected, [x, conv.kernel], d_y)), strict=True
-    ):
+    taped = tape.gradient(expected, [x, conv.kernel], d_y)
+    for actual, wanted in zip((y, d_x, d_kernel), (expected, *taped), strict=True):
         np.testing.assert_array_equal(actual, wanted)
 
 
@@ -52,14 +57,11 @@ def test_a_kernels_gradient_as_products_is_the_convolutions(size, dtype):
         pytest.skip(f"this CPU computes {dtype.name} in another dtype, whose products of this size are not faster")
     x, d_y = (tf.random.stateless_uniform([2, 5, 4, channels], [1, channels], -2, 3, tf.int32) for channels in (256, 8))
     x, d_y, shape = tf.cast(x, dtype), tf.cast(d_y, dtype), (size, size, 256, 8)
-    gradient = tf.function(lambda: kernel_gradient(x, d_y, shape, 1, "SAME"), autograph=False).get_concrete_function()
+    gradient = tf.function(partial(kernel_gradient, x, d_y, shape, 1, "SAME"), autograph=False).get_concrete_function()
     assert "Conv2DBackpropFilter" not in {operation.type for operation in gradient.graph.get_operations()}
+    x, d_y = tf.cast(x, tf.float32), tf.cast(d_y, tf.float32)
     expected = tf.raw_ops.Conv2DBackpropFilter(
-        input=tf.cast(x, tf.float32),
-        filter_sizes=shape,
-        out_backprop=tf.cast(d_y, tf.float32),
-        strides=[1, 1, 1, 1],
-        padding="SAME",
+        input=x, filter_sizes=shape, out_backprop=d_y, strides=[1, 1, 1, 1], padding="SAME"
     )
     np.testing.assert_array_equal(tf.cast(gradient(), tf.float32), expected)
 
@@ -133,12 +135,8 @@ def test_pullback_is_the_gradient_of_the_call(name):
         d_y = tf.random.stateless_normal(expected.shape, [3, 4])
         y, backward = pullback(module, x, Mode(training=True))
         d_x, gradients = backward(d_y)
-        by_variable = {variable.ref(): gradient for variable, gradient in gradients}
-        variables = module.trainable_variables
-        return [y, d_x, *(by_variable[variable.ref()] for variable in variables)], [
-            expected,
-            *tape.gradient(expected, [x, *variables], d_y),
-        ]
+        taped = tape.gradient(expected, [x, *module.trainable_variables], d_y)
+        return [y, d_x, *of_variables(module, gradients)], [expected, *taped]
 
     for actual, expected in zip(*both(), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-4)
@@ -177,9 +175,8 @@ def test_pullback_of_a_coupling_is_the_gradient_of_the_call(numbers, keep, short
     mode = Mode(training=True, recording=True)
     y, backward = unit.pullback(x, mode)
     d_x, gradients = backward(d_y)
-    by_variable = {variable.ref(): gradient for variable, gradient in gradients}
     wanted = tape.gradient(expected, [*x, *unit.trainable_variables], d_y)
-    actual = [*d_x, *(by_variable[variable.ref()] for variable in unit.trainable_variables)]
+    actual = [*d_x, *of_variables(unit, gradients)]
     for ours, theirs in zip(y, expected, strict=True):
         np.testing.assert_array_equal(tf.bitcast(ours, tf.int32), tf.bitcast(theirs, tf.int32))
     tolerance = 1e-5 if dtype == tf.float32 else 2e-2
@@ -189,8 +186,8 @@ def test_pullback_of_a_coupling_is_the_gradient_of_the_call(numbers, keep, short
     _, d_x_again = unit.reverse(x, y, d_y, mode, lambda found: replayed.extend(found) or [])
     for ours, theirs in zip(d_x_again, d_x, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    for variable, gradient in replayed:
-        np.testing.assert_array_equal(gradient, by_variable[variable.ref()])
+    for again, gradient in zip(of_variables(unit, replayed), of_variables(unit, gradients), strict=True):
+        np.testing.assert_array_equal(again, gradient)
 
 
 @pytest.mark.parametrize(("norm", "shortcut"), [("batch", PoolAndPad), ("group", Projection)])
@@ -204,9 +201,8 @@ def test_a_unit_between_fixed_point_streams_computes_what_one_between_floats_doe
         y, backward = unit.pullback(tuple(numbers.encode(each * numbers.scale(tf.float32)) for each in values), mode)
         d_x, gradients = backward(d_y)
         statistics = [each for pair in mode.statistics.values() for each in pair]
-        found.append([*map(numbers.read, y), *d_x, *(gradient for _, gradient in gradients), *statistics])
-        evaluated = unit(tuple(values), Mode(training=False))
-        found[-1] += evaluated
+        evaluated = unit(values, Mode(training=False))
+        found.append([*map(numbers.read, y), *d_x, *of_variables(unit, gradients), *statistics, *evaluated])
     for of_floats, fixed in zip(*found, strict=True):
         np.testing.assert_allclose(fixed, of_floats, rtol=1e-5, atol=1e-6 * np.max(np.abs(of_floats)))
 
@@ -267,9 +263,8 @@ def test_batch_norm_of_bfloat16_avoids_the_slow_kernels_of_onednn(channels, dtyp
         for actual, expected in zip((y, again), (wide[0], wide[2]), strict=True):
             tf.debugging.assert_equal(actual, tf.cast(expected, tf.bfloat16))
         for actual, expected in zip((d_x, *gradients), (wide[1], *wide_gradients), strict=True):
-            np.testing.assert_allclose(
-                tf.cast(actual, tf.float32), expected, rtol=0, atol=0.02 * np.abs(expected).max()
-            )
+            bound = 0.02 * np.abs(expected).max()
+            np.testing.assert_allclose(tf.cast(actual, tf.float32), expected, rtol=0, atol=bound)
 
 
 def test_group_norm_of_bfloat16_computes_in_float32():
@@ -284,3 +279,53 @@ def test_variables_have_the_dtype_that_is_asked_for(dtype):
     init = Initializer(1, dtype)
     made = init.conv((3, 3, 2, 4)), init.dense((4, 2)), init.constant(1.0, 3, "gamma")
     assert [variable.dtype for variable in made] == [dtype] * 3
+
+
+CHANNELS = 16
+
+
+@pytest.fixture
+def images():
+    return tf.random.stateless_normal([8, 64, 64, 3], [1, 2])
+
+
+@pytest.fixture
+def stems():
+    init = Initializer(0)
+    parts = (Stem(init, "batch", "imagenet", 3, CHANNELS) for _ in range(2))
+    return Stems(*(OnStreams(part, FLOATS, tf.float32, scales=False) for part in parts))
+
+
+@pytest.mark.parametrize("mode", [EVALUATION, Mode(training=True)], ids=["evaluation", "training"])
+def test_two_stems_compute_what_one_of_all_channels_does(stems, images, mode):
+    whole = Stem(Initializer(0), "batch", "imagenet", 3, 2 * CHANNELS)
+    first, second = (stem.function for stem in stems.stems)
+    whole.conv.kernel.assign(tf.concat([first.conv.kernel, second.conv.kernel], -1))
+    together, streams = whole(images, mode), stems(images, mode)
+    tf.debugging.assert_near(tf.concat(streams, -1), together, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("replaying", [False, True])
+def test_gradients_of_two_stems_are_those_of_the_tape(stems, images, replaying):
+    mode = Mode(training=True).replay() if replaying else Mode(training=True)
+    (y, backward), (expected_y, expected_backward) = stems.pullback(images, mode), tape_pullback(stems, images, mode)
+    d_y = tuple(tf.random.stateless_normal(stream.shape, [3, i]) for i, stream in enumerate(y))
+    for stream, expected in zip(y, expected_y, strict=True):
+        tf.debugging.assert_equal(stream, expected)
+    (d_images, gradients), (expected_d_images, expected_gradients) = backward(d_y), expected_backward(d_y)
+    tf.debugging.assert_near(d_images, expected_d_images, rtol=1e-5, atol=1e-5)
+    found, wanted = of_variables(stems, gradients), of_variables(stems, expected_gradients)
+    assert len(found) == len(gradients) == len(expected_gradients) == 6
+    for gradient, expected in zip(found, wanted, strict=True):
+        tf.debugging.assert_equal(gradient, expected)
+
+
+def test_a_replay_of_two_stems_holds_one_at_a_time(stems, images):
+    @tf.function(autograph=False)
+    def gradients(images):
+        y, backward = stems.pullback(images, Mode(training=True).replay())
+        return [gradient for _, gradient in backward(tuple(tf.ones_like(stream) for stream in y))[1]]
+
+    gradients(images)
+    convolved = 4 * 8 * 32 * 32 * CHANNELS  # bytes of what one convolution gives; a stem takes three of them and more
+    assert 3 * convolved < bytes_asked_at_peak(lambda: gradients(images), workspace=False) < 4 * convolved

@@ -1,7 +1,5 @@
 """LeNet-5 against Keras's own layers with the same weights."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """optim.rates: a factor on the rate, for the variables that a pattern matches."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

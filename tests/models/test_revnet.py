@@ -1,6 +1,6 @@
 """A RevNet tells that its streams left the range of their numbers, and that a reversal was not exact."""
 
-from __future__ import annotations
+from dataclasses import replace
 
 import pytest
 import tensorflow as tf
@@ -14,11 +14,9 @@ from tests.engine.small import CLASSES, examples, revnet38
 SHAPE, UNITS = (8, 8, 3), (2, 1, 3)
 
 
-def window_of(snap_bits):
-    config = revnet38(units=UNITS)
-    config.snap_bits = snap_bits
-    model = build_model(config, ModelSpec(SHAPE, CLASSES, seed=3))
-    return Window(model, SGD(learning_rate=0.1)), model.segments[1 : 1 + len(UNITS)]
+def window_of(units=UNITS, **keys):
+    model = build_model(replace(revnet38(units=units), **keys), ModelSpec(SHAPE, CLASSES, seed=3))
+    return Window(model, SGD(learning_rate=0.1)), model.segments[1:-1]
 
 
 def update(window):
@@ -27,7 +25,7 @@ def update(window):
 
 @pytest.mark.parametrize("stage", range(len(UNITS)))
 def test_every_stage_looks_at_its_last_streams(stage):
-    window, stages = window_of(24)
+    window, stages = window_of(snap_bits=24)
     kernel = stages[stage].units[-1].g.function.convs[-1].kernel
     assert len(stages[stage].units) == UNITS[stage]
     kernel.assign(1e5 * kernel)
@@ -38,7 +36,7 @@ def test_every_stage_looks_at_its_last_streams(stage):
 @pytest.mark.parametrize(("snap_bits", "exact"), [(24, False), (1, False), (0, True)], ids=["24", "1", "floats"])
 def test_a_reversal_to_other_bits_is_told_where_it_must_be_exact(snap_bits, exact):
     """With 0 bits streams are floats, whose reversal never is, so it is not looked at."""
-    window, stages = window_of(snap_bits)
+    window, stages = window_of(snap_bits=snap_bits)
     unit = stages[0].units[-1]
     reverse = unit.reverse
 
@@ -54,10 +52,6 @@ def test_a_reversal_to_other_bits_is_told_where_it_must_be_exact(snap_bits, exac
 
 @pytest.mark.parametrize("filters", [[32, 32, 64], [16, 32, 64]], ids=["no shortcuts", "shortcuts in the first unit"])
 def test_streams_of_integers_give_the_loss_of_floats(filters):
-    losses = []
-    for snap_bits in (24, 0):
-        config = revnet38(units=(2, 1))
-        config.snap_bits, config.filters = snap_bits, filters
-        window = Window(build_model(config, ModelSpec(SHAPE, CLASSES, seed=3)), SGD(learning_rate=0.1))
-        losses.append(float(update(window)["loss"]))
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    windows = (window_of((2, 1), snap_bits=snap_bits, filters=filters)[0] for snap_bits in (24, 0))
+    of_integers, of_floats = (float(update(window)["loss"]) for window in windows)
+    assert of_integers == pytest.approx(of_floats, rel=1e-5)

@@ -1,11 +1,4 @@
-"""Adafactor's presets, through both doors, against the implementations that they are named after.
-
-tests/optim/adafactor_peers.npz holds the weights of the peers. `python tests/optim/adafactor_peers.py` writes it, where
-optax, jax, torch and transformers are installed. The Keras 2 optimizer of bojone needs an older Keras: what its
-adafactor.py computes at commit 3305e11 stands here in NumPy.
-"""
-
-from __future__ import annotations
+"""Adafactor's presets, through both doors, against the peers whose names they have (adafactor_peers.py)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -74,7 +67,7 @@ def bojone(
     min_dim_size_to_factor: int = 128,
     scale_parameter: bool = True,
 ) -> np.ndarray:
-    """Its adafactor.py: factors of the two largest axes, momentum of the update before it is scaled."""
+    """bojone's, for Keras 2, at commit 3305e11: factors of the two largest axes, momentum of the unscaled update."""
     m, v, rows, columns = np.zeros_like(w), np.zeros_like(w), 0.0, 0.0
     order = np.argsort(w.shape, kind="stable")
     for t, g in enumerate(series, 1):

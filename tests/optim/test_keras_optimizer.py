@@ -1,7 +1,5 @@
 """Every optimizer of keras.optimizers behind the adapter, against Keras's own `apply`."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import replace
 
@@ -14,6 +12,7 @@ from accumtrain.errors import ConfigError
 from accumtrain.optim.config import KerasOptimConfig
 from accumtrain.optim.keras_optimizer import update_rules
 from accumtrain.train.build import build_optimizer
+from tests.optim.references import assert_same_path, state_size, train
 
 CLASSES = sorted(update_rules())
 MUON = [name for name in CLASSES if name == "Muon"]  # not with the Keras of Python 3.10
@@ -30,12 +29,12 @@ def keras_apply(
     weights: list[np.ndarray],
     gradients: list[list[np.ndarray]],
     rates: list[float],
-    decay: float | None = None,
+    decay: float,
     **args: object,
 ) -> list[np.ndarray]:
-    """Keras's own updates; its weight decay is for kernels, as accumtrain has it, and off unless given."""
+    """Keras's own updates; its weight decay is for kernels, as accumtrain has it."""
     signature = inspect.signature(getattr(keras.optimizers, name)).parameters
-    decays = {key: decay or 0.0 for key in ("weight_decay", "adam_weight_decay") if key in signature}
+    decays = {key: decay for key in ("weight_decay", "adam_weight_decay") if key in signature}
     optimizer = getattr(keras.optimizers, name)(**decays, **args)
     variables = [keras.Variable(weight, dtype="float32", name=f"w{i}") for i, weight in enumerate(weights)]
     optimizer.exclude_from_weight_decay([v for v in variables if v.ndim < 2])
@@ -49,27 +48,21 @@ def test_there_are_optimizers_to_test():
     assert {"Adam", "AdamW", "Lion", "Nadam", "SGD"} <= set(CLASSES)
 
 
-@pytest.mark.parametrize("name", CLASSES)
-def test_agrees_with_keras(name, weights, gradients, rates, train, assert_same_path):
-    series = [[value + 0.01 for value in values] for values in gradients[:3]]  # Keras's Adafactor makes zeros NaN
-    got = train(build_optimizer(config(name)), weights, series)
-    assert_same_path(got, keras_apply(name, weights, series, rates[:3]), weights, rtol=1e-5)
+@pytest.mark.parametrize(
+    ("name", "decay", "args"),
+    [
+        *((name, 0.0, {}) for name in CLASSES),
+        *((name, 0.5, {}) for name in ("AdamW", "SGD", "Lamb", *MUON)),
+        ("SGD", 0.0, {"momentum": 0.5, "nesterov": True}),
+    ],
+)
+def test_agrees_with_keras(name, decay, args, weights, gradients, rates):
+    series = [[value + 0.01 for value in values] for values in gradients[:4]]  # Keras's Adafactor makes zeros NaN
+    got = train(build_optimizer(replace(config(name, **args), weight_decay=decay)), weights, series)
+    assert_same_path(got, keras_apply(name, weights, series, rates[:4], decay, **args), weights, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["AdamW", "SGD", "Lamb", *MUON])
-def test_weight_decay_agrees_with_keras(name, weights, gradients, rates, train, assert_same_path):
-    series = gradients[1:4]
-    got = train(build_optimizer(replace(config(name), weight_decay=0.5)), weights, series)
-    assert_same_path(got, keras_apply(name, weights, series, rates[:3], decay=0.5), weights, rtol=1e-5)
-
-
-def test_args_reach_keras(weights, gradients, rates, train, assert_same_path):
-    args = {"momentum": 0.5, "nesterov": True}
-    got = train(build_optimizer(config("SGD", **args)), weights, gradients[1:4])
-    assert_same_path(got, keras_apply("SGD", weights, gradients[1:4], rates[:3], **args), weights, rtol=1e-5)
-
-
-def test_updates_follow_the_schedule(weights, gradients, train):
+def test_updates_follow_the_schedule(weights, gradients):
     half = train(build_optimizer(config("SGD")), [np.zeros(5)], [[gradients[1][1]]], schedule=lambda step: 0.5)
     np.testing.assert_allclose(half[0], -0.5 * LR * gradients[1][1], rtol=1e-6)
 
@@ -78,7 +71,7 @@ def test_updates_follow_the_schedule(weights, gradients, train):
 def test_state_is_keras_slots_and_no_copy_of_the_weights(name, copies):
     optimizer = build_optimizer(config(name))
     optimizer.build([tf.Variable(tf.zeros((50, 40))), tf.Variable(tf.zeros(40))], [True, False])
-    assert sum(int(np.prod(slot.shape)) for slot in optimizer.state) == copies * (50 * 40 + 40)
+    assert state_size(optimizer) == copies * (50 * 40 + 40)
 
 
 @pytest.mark.parametrize("name", MUON)
@@ -91,39 +84,29 @@ def test_muon_sees_the_names_of_the_weights(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "args", "says"),
     [
-        ("lion", "did you mean Lion"),
-        ("Adamm", "did you mean"),
-        ("Shampoo", "choose from Adadelta, "),
-        ("Optimizer", "choose from|did you mean"),
-        ("LossScaleOptimizer", "optim.name=LossScaleOptimizer is not"),
-        ("MultiOptimizer", "optim.name=MultiOptimizer is not"),
-        ("schedules", "optim.name=schedules is not"),
+        ("lion", {}, "did you mean Lion"),
+        ("Adamm", {}, "did you mean"),
+        ("Shampoo", {}, "choose from Adadelta, "),
+        ("Optimizer", {}, "choose from|did you mean"),
+        ("LossScaleOptimizer", {}, "optim.name=LossScaleOptimizer is not"),
+        ("MultiOptimizer", {}, "optim.name=MultiOptimizer is not"),
+        ("schedules", {}, "optim.name=schedules is not"),
+        ("Lion", {"learning_rate": 0.1}, "set optim.lr"),
+        ("Lion", {"weight_decay": 0.1}, "set optim.weight_decay"),
+        ("Lion", {"clipnorm": 1.0}, "set optim.clip_norm"),
+        ("Lion", {"global_clipnorm": 1.0}, "set optim.clip_norm"),
+        ("Lion", {"clipvalue": 1.0}, "set optim.clip_norm"),
+        ("Lion", {"use_ema": True}, "set ema.decay"),
+        ("Lion", {"gradient_accumulation_steps": 4}, "set accum.steps"),
+        ("Lion", {"loss_scale_factor": 2.0}, "leave it out"),
+        ("Lion", {"beta_3": 0.9}, "Lion has only beta_1, beta_2, name"),
     ],
 )
-def test_unknown_names(name, says):
+def test_unknown_names_and_args_that_are_not_for_keras_are_refused(name, args, says):
     with pytest.raises(ConfigError, match=says):
-        build_optimizer(config(name))
-
-
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        ({"learning_rate": 0.1}, "set optim.lr"),
-        ({"weight_decay": 0.1}, "set optim.weight_decay"),
-        ({"clipnorm": 1.0}, "set optim.clip_norm"),
-        ({"global_clipnorm": 1.0}, "set optim.clip_norm"),
-        ({"clipvalue": 1.0}, "set optim.clip_norm"),
-        ({"use_ema": True}, "set ema.decay"),
-        ({"gradient_accumulation_steps": 4}, "set accum.steps"),
-        ({"loss_scale_factor": 2.0}, "leave it out"),
-        ({"beta_3": 0.9}, r"Lion has only beta_1, beta_2, name"),
-    ],
-)
-def test_args_that_are_not_for_keras(args, says):
-    with pytest.raises(ConfigError, match=says):
-        build_optimizer(config("Lion", **args))
+        build_optimizer(config(name, **args))
 
 
 def test_values_that_keras_refuses():
@@ -133,7 +116,7 @@ def test_values_that_keras_refuses():
 
 
 @pytest.mark.parametrize("name", SCHEDULE_FREE)
-def test_schedule_free_weights_are_the_average_of_its_points(name, weights, gradients, train):
+def test_schedule_free_weights_are_the_average_of_its_points(name, weights, gradients):
     """So they are what is evaluated. The points are those of Adam without momentum, here in float64 NumPy.
 
     By the paper (arXiv:2405.15682) gradients are taken a little away from the average. Keras with TensorFlow takes them

@@ -1,20 +1,14 @@
 """Two mirrored devices against one. Logical devices must exist before TensorFlow starts: a process of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import accumtrain
 from accumtrain.optim.config import OPTIMIZERS, KerasOptimConfig
+from tests.keras.programs import mirrored, run_python
 
 KERAS = ["Nadam", "ScheduleFreeAdamW"]  # beside the example of the row
 CASES = [*OPTIMIZERS.names, *KERAS]
@@ -22,11 +16,7 @@ CASES = [*OPTIMIZERS.names, *KERAS]
 
 @pytest.fixture(scope="module")
 def differences() -> dict[str, dict[str, float]]:
-    import_path = str(Path(accumtrain.__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": import_path}
-    done = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(run_python(__file__).splitlines()[-1])
 
 
 @pytest.mark.slow
@@ -42,10 +32,7 @@ def main() -> None:
     from accumtrain.train.build import build_optimizer
     from tests.contract.examples import example_of
 
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-
+    strategy = mirrored()
     configs: dict[str, OptimConfig] = {name: example_of("optim", name) for name in OPTIMIZERS.names}
     configs |= {name: KerasOptimConfig(lr=0.01, weight_decay=0.1, name=name) for name in KERAS}
 

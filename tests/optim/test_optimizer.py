@@ -1,17 +1,22 @@
 """The promises of every kind of optimizer to the engine."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.optim.optimizer import Optimizer
 from accumtrain.train.build import build_optimizer
+from tests.optim.references import assert_same_path, train
 
-KINDS = ["adam", "adamw", "sgd", "adafactor", "keras"]
-pytestmark = pytest.mark.parametrize("kind", KINDS)
+pytestmark = pytest.mark.parametrize("kind", ["adam", "adamw", "sgd", "adafactor", "keras"])
+
+
+def apply(optimizer: Optimizer, gradients: Iterable[tf.Tensor], step: int, *scale: tf.Tensor) -> None:
+    step = tf.constant(step, tf.int64)
+    optimizer.apply(list(gradients), optimizer.learning_rate(step), step, *scale)
 
 
 def values(variables: list[tf.Variable]) -> list[np.ndarray]:
@@ -25,19 +30,18 @@ def test_a_rate_or_decay_below_0_is_refused(kind, configs, key, argument):
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
-def test_state_is_made_once_in_the_dtype_of_the_weights(kind, configs, weights, gradients, train, dtype):
+def test_state_is_made_once_in_the_dtype_of_the_weights(kind, configs, weights, gradients, dtype):
     optimizer = build_optimizer(configs[kind])
     assert optimizer.state == []
     train(optimizer, weights, gradients[:1], dtype)
     before = optimizer.state
     assert before
     assert {slot.dtype for slot in before} == {dtype}
-    step = tf.constant(1, tf.int64)
-    optimizer.apply([tf.constant(value, dtype) for value in gradients[1]], optimizer.learning_rate(step), step)
+    apply(optimizer, [tf.constant(value, dtype) for value in gradients[1]], 1)
     assert [id(slot) for slot in optimizer.state] == [id(slot) for slot in before]
 
 
-def test_the_state_and_nothing_else_is_checkpointed(kind, configs, weights, gradients, train, tmp_path):
+def test_the_state_and_nothing_else_is_checkpointed(kind, configs, weights, gradients, tmp_path):
     """Stopped after 3 of 6 updates and restored: the same bits as 6 in one go."""
     straight = train(build_optimizer(configs[kind]), weights, gradients[:6])
 
@@ -85,9 +89,7 @@ def test_weight_decay_spares_variables_that_are_not_decayed(kind, configs, gradi
         optimizer = build_optimizer(replace(configs[kind], weight_decay=weight_decay))
         kernel, bias = tf.Variable(tf.ones((4, 6))), tf.Variable(tf.ones(5))
         optimizer.build([kernel, bias], [True, False])
-        step = tf.constant(0, tf.int64)
-        grads = [tf.constant(gradients[1][2], tf.float32), tf.constant(gradients[1][1], tf.float32)]
-        optimizer.apply(grads, optimizer.learning_rate(step), step)
+        apply(optimizer, [tf.constant(gradients[1][place], tf.float32) for place in (2, 1)], 0)
         return values([kernel, bias])
 
     (kernel, bias), (decayed_kernel, same_bias) = after(0.0), after(0.5)
@@ -100,9 +102,8 @@ def test_the_scale_is_a_factor_on_the_gradients_of_any_dtype(kind, configs, grad
         optimizer = build_optimizer(configs[kind])
         weights = [tf.Variable(tf.ones((4, 6), dtype)) for dtype in (tf.float32, tf.float64)]
         optimizer.build(weights, [True, True])
-        step = tf.constant(1, tf.int64)
-        grads = [tf.constant(factor * gradients[1][2], weight.dtype) for weight in weights]
-        optimizer.apply(grads, optimizer.learning_rate(step), step, tf.constant(scale))
+        found = [tf.constant(factor * gradients[1][2], weight.dtype) for weight in weights]
+        apply(optimizer, found, 1, tf.constant(scale))
         return values([*weights, *optimizer.state])
 
     for found, expected in zip(after(4.0, 0.25), after(1.0, 1.0), strict=True):
@@ -122,7 +123,7 @@ def test_decoupled_decay_is_rate_times_decay(kind, configs):
 
 @pytest.mark.slow
 @pytest.mark.xla
-def test_xla_computes_the_same(kind, configs, weights, gradients, train, assert_same_path):
+def test_xla_computes_the_same(kind, configs, weights, gradients):
     plain = train(build_optimizer(configs[kind]), weights, gradients[:3])
     compiled = train(build_optimizer(configs[kind]), weights, gradients[:3], jit_compile=True)
     assert_same_path(compiled, plain, weights, rtol=1e-5)

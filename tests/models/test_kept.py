@@ -1,9 +1,8 @@
-"""The convolutions of residual functions that are kept for the backward pass, which changes no bit."""
-
-from __future__ import annotations
+"""What is kept for the backward pass: convolutions of residual functions, and streams between units."""
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -13,6 +12,7 @@ from accumtrain.models.build import build_model
 from accumtrain.models.config import ResNetConfig, RevNetConfig
 from accumtrain.models.kept_convs import choose_kept_convs, count_without_cost, kept_convs_of, list_by_worth
 from accumtrain.models.layers import Initializer, ModelSpec
+from tests.engine.small import CLASSES, bottleneck_revnet, examples
 
 REVNET104 = RevNetConfig(units=[2, 2, 11, 2], filters=[128, 128, 256, 512, 832], bottleneck=True, stem="imagenet")
 RESNET50 = ResNetConfig(units=[3, 4, 6, 3], filters=[64, 64, 128, 256, 512], bottleneck=True, stem="imagenet")
@@ -36,20 +36,15 @@ def test_a_reversed_network_keeps_at_most_one_and_a_half_streams_of_the_first_st
     assert all(place.stage > 0 for place in places[:kept])
 
 
-@pytest.mark.parametrize("config", [REVNET104, RESNET50, RevNetConfig(), ResNetConfig()])
-def test_each_convolution_has_one_place_and_those_that_spare_most_come_first(config):
-    places = list_by_worth(config)
-    assert len(set(places)) == len(places) == config.most_kept_convs
-    assert [place.spared for place in places] == sorted((place.spared for place in places), reverse=True)
-    assert all(place.conv < config.convs_to_keep(place.stage, place.unit) for place in places)
-
-
 @pytest.mark.parametrize(
     ("config", "most"), [(REVNET104, 94), (RESNET50, 32), (RevNetConfig(), 32), (ResNetConfig(), 9)]
 )
-def test_what_nothing_asks_for_is_no_place(config, most):
-    """The output of the last convolution, where it is only added, or where the unit's input is kept."""
-    assert config.most_kept_convs == most
+def test_each_convolution_that_is_asked_for_has_one_place_and_those_that_spare_most_come_first(config, most):
+    """Nothing asks for the last convolution's output where it is only added, or where the unit's input is kept."""
+    places = list_by_worth(config)
+    assert len(set(places)) == len(places) == config.most_kept_convs == most
+    assert [place.spared for place in places] == sorted((place.spared for place in places), reverse=True)
+    assert all(place.conv < config.convs_to_keep(place.stage, place.unit) for place in places)
 
 
 def test_of_equal_ones_the_last_units_come_first():
@@ -99,3 +94,22 @@ def test_a_unit_is_told_what_it_keeps():
     assert kept_convs_of({place}, 0, 0, 0) == set()
     assert choose_kept_convs(replace(config, memory="store", kept_convs=None)) == set()
     assert choose_kept_convs(replace(config, memory="recompute", kept_convs=None)) == set()
+
+
+def bits(stream):
+    return np.asarray(stream).tobytes()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_first_unit_of_a_later_stage_keeps_in_bfloat16_what_it_reads(precision):
+    config = replace(bottleneck_revnet(), memory="recompute")
+    model = build_model(config, ModelSpec((64, 64, 3), CLASSES, precision, seed=1))
+    streams = model.segments[0](model.cast(examples(2, (64, 64, 3))["image"]), Mode(training=True))
+    in_full = []
+    for segment in model.segments[1:-1]:
+        mode = Mode(training=True, recording=True)
+        y, backward = segment.forward(streams, mode, lambda _: [])
+        again, _ = backward(y, tuple(map(tf.ones_like, y)))
+        in_full.append(all(bits(a) == bits(b) for a, b in zip(streams, again, strict=True)))
+        streams = y
+    assert in_full == [True, precision == "float32"], "what comes back is what the first unit of each stage has kept"
