@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from accumtrain.keras.accumulate_optimizer import name_of
-from accumtrain.optim.adafactor import AdafactorRule, AdafactorScalars
+from accumtrain.optim.adafactor import AdafactorRule
 from accumtrain.optim.config import ADAFACTOR_PRESETS, AdafactorConfig, check_arguments
-from accumtrain.optim.optimizer import PerShapeFunction, VariableHandle
+from accumtrain.optim.optimizer import PerShapeFunction
 
 
 @keras.saving.register_keras_serializable(package="accumtrain")
@@ -57,7 +57,7 @@ class Adafactor(keras.optimizers.Optimizer):
             check_arguments(AdafactorConfig, {"weight_decay": weight_decay})
         rate = self._relative_step if learning_rate is None else learning_rate
         super().__init__(learning_rate=rate, weight_decay=weight_decay, **kwargs)
-        self._rule = AdafactorRule.of_arguments(
+        self._rule = AdafactorRule(
             learning_rate,
             decay_exponent=decay_exponent,
             beta2=beta2,
@@ -73,7 +73,7 @@ class Adafactor(keras.optimizers.Optimizer):
             momentum_of=momentum_of,
             weight_decay_factor=weight_decay_factor,
         )
-        self._change_one = PerShapeFunction(self._change)
+        self._change_one = PerShapeFunction(self._rule.update)
 
     @classmethod
     def from_preset(cls, preset: str, **arguments: Any) -> Adafactor:
@@ -139,16 +139,6 @@ class Adafactor(keras.optimizers.Optimizer):
             self._rule.scalars(tf.cast(learning_rate, dtype), t),
             float(self.weight_decay or 0.0) if self._use_weight_decay(variable) else 0.0,
         )
-
-    def _change(
-        self,
-        variables: Mapping[str, VariableHandle],
-        gradient: tf.Tensor,
-        scalars: AdafactorScalars,
-        weight_decay: float,
-    ) -> None:
-        slots = dict(variables)
-        self._rule.update(slots.pop("weight"), slots, gradient, scalars, weight_decay)
 
     def _apply_weight_decay(self, variables: Sequence[keras.Variable]) -> None:
         """Do nothing. The rule decays in `update_step`, where it knows the size of the weight."""

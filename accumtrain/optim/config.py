@@ -25,10 +25,6 @@ from accumtrain.fields import (
 )
 from accumtrain.registry import ComponentConfig, Entry, Registry, required
 
-FACTORED_AXES = ("last", "largest")
-MOMENTUM_OF = ("change", "update")
-WEIGHT_DECAY_FACTORS = ("rate", "step_size", "one")
-
 
 @dataclass(kw_only=True)
 class OptimConfig(ComponentConfig):
@@ -188,10 +184,10 @@ class AdafactorConfig(OptimConfig):
     unscaled_relative_step: Annotated[float, POSITIVE] = 0.05
     warmup_init: bool = False
     min_dim_size_to_factor: Annotated[int, COUNT] = 2
-    factored_axes: Annotated[str, OneOf(FACTORED_AXES)] = "last"
+    factored_axes: Annotated[str, OneOf(("last", "largest"))] = "last"
     momentum: Annotated[float, FRACTION] = 0.0
-    momentum_of: Annotated[str, OneOf(MOMENTUM_OF)] = "change"
-    weight_decay_factor: Annotated[str, OneOf(WEIGHT_DECAY_FACTORS)] = "rate"
+    momentum_of: Annotated[str, OneOf(("change", "update"))] = "change"
+    weight_decay_factor: Annotated[str, OneOf(("rate", "step_size", "one"))] = "rate"
 
     @property
     def keeps_state(self) -> bool:
