@@ -21,7 +21,6 @@ from accumtrain.backprop.pullback import Gradients, Module, Pullback, Streams, c
 from accumtrain.backprop.replay import Consume, Keep, RestoreStreams, forward_stored, replay, save_for_backward
 from accumtrain.backprop.tracing import after
 
-Layer = Callable[[Any, Mode], Any]
 Backward = Callable[[Streams, Streams], tuple[Streams, Streams]]  # (output, its gradient) -> (input, its gradient)
 
 
@@ -46,7 +45,7 @@ class Chain(tf.Module):
         layers: functions of (x, mode). Those with variables must be tf.Modules.
     """
 
-    def __init__(self, memory: str, layers: Sequence[Layer]):
+    def __init__(self, memory: str, layers: Sequence[Module]):
         super().__init__()
         self.memory, self.layers = memory, list(layers)
 
@@ -78,9 +77,9 @@ class Coupling(tf.Module):
 
     def __init__(
         self,
-        f: Layer,
-        g: Layer,
-        shortcuts: tuple[Layer, Layer] | None = None,
+        f: Module,
+        g: Module,
+        shortcuts: tuple[Module, Module] | None = None,
         numbers: FixedPoint = FLOATS,
         checks_range: bool = False,
     ):
