@@ -485,10 +485,11 @@ class WholeBatchMetrics:
         for compiled in self._metrics:
             if mask_of(found[compiled.place]) is not None:
                 raise ValueError(self._refusal(compiled, "a mask"))
-        return [
-            tf.tensor_scatter_nd_update(all_kept, _rows(start, found[place]), tf.cast(found[place], all_kept.dtype))
-            for place, all_kept in zip(self._outputs, kept, strict=True)
-        ]
+        added = []
+        for place, all_kept in zip(self._outputs, kept, strict=True):
+            rows = tf.range(start, start + tf.shape(found[place])[0])[:, tf.newaxis]
+            added.append(tf.tensor_scatter_nd_update(all_kept, rows, tf.cast(found[place], all_kept.dtype)))
+        return added
 
     def update(self, kept: Sequence[tf.Tensor]) -> None:
         """Update the metrics with the whole batch."""
@@ -547,7 +548,3 @@ def _output_specs(model: keras.Model, x: Any) -> Any:
         return model.compute_output_spec(
             keras.tree.map_structure(lambda tensor: keras.KerasTensor([None, *tensor.shape[1:]], tensor.dtype.name), x)
         )
-
-
-def _rows(start: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    return tf.range(start, start + tf.shape(values)[0])[:, tf.newaxis]

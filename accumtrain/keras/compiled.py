@@ -238,12 +238,11 @@ def build_loss(config: LossConfig) -> PerExample:
 def build_metrics(config: LossConfig) -> dict[str, PerExample]:
     """Return the compiled metrics that are means over examples, by name."""
     compiled = running()
-    return {name: partial(_metric, compiled, name) for name in metric_names(compiled)}
+    return {name: partial(_metric, compiled, mean) for name, mean in means_by_name(compiled).items()}
 
 
-def _metric(compiled: CompiledModel, name: str, targets: Any, outputs: Any) -> tf.Tensor:
+def _metric(compiled: CompiledModel, mean: CompiledMetric, targets: Any, outputs: Any) -> tf.Tensor:
     """Return the values of a metric that is a mean over examples, one for each, float [N]."""
-    mean = _means(compiled.model)[name]
     y_pred, _ = _split(compiled, outputs)
     values = _call_mean(compiled.model, mean, targets[0], y_pred)
     return tf.reduce_mean(tf.reshape(tf.cast(values, mean.metric.dtype), [tf.shape(values)[0], -1]), axis=1)
@@ -255,20 +254,29 @@ def _call_mean(model: keras.Model, mean: CompiledMetric, y: Any, y_pred: Any) ->
     return tf.convert_to_tensor(mean.metric._fn(*of_output, **mean.metric._fn_kwargs))
 
 
-def metric_names(compiled: CompiledModel) -> list[str]:
-    """Return the names of the compiled metrics that are means over examples.
+def means_by_name(compiled: CompiledModel) -> dict[str, CompiledMetric]:
+    """Return the compiled metrics that are the mean of a function of each example.
 
     Raises:
         ConfigError: a name is one of the engine's, or a metric is no single number.
     """
-    model = compiled.model
-    if taken := [name for name in _metrics_by_name(model) if name in RESERVED]:
+    metrics = _metrics_by_name(compiled.model)
+    if taken := [name for name in metrics if name in RESERVED]:
         raise ConfigError(f"a metric is named {taken[0]}, as accumtrain names something else: give it another name")
-    results = model._compile_metrics.result() if _metrics_by_name(model) else {}
+    results = compiled.model._compile_metrics.result() if metrics else {}
     for name, value in results.items():
         if isinstance(value, Mapping) or len(value.shape):
             raise ConfigError(f"the metric {name} is no single number: choose an average, such as average='macro'")
-    return [name for name, mean in _means(model).items() if _has_one_for_each(compiled, mean)]
+    mean = keras.metrics.MeanMetricWrapper
+
+    def is_mean(kind: type[keras.metrics.Metric]) -> bool:
+        return issubclass(kind, mean) and (kind.update_state, kind.result) == (mean.update_state, mean.result)
+
+    return {
+        name: entry
+        for name, entry in metrics.items()
+        if not entry.weighted and is_mean(type(entry.metric)) and _has_one_for_each(compiled, entry)
+    }
 
 
 def _has_one_for_each(compiled: CompiledModel, mean: CompiledMetric) -> bool:
@@ -282,7 +290,7 @@ def _has_one_for_each(compiled: CompiledModel, mean: CompiledMetric) -> bool:
 def build_split_metrics(config: LossConfig) -> SplitMetrics | None:
     """Return the compiled metrics that are no means over examples, such as AUC, or None if there are none."""
     compiled = running()
-    means = metric_names(compiled)
+    means = means_by_name(compiled)
     others = [name for name in _metrics_by_name(compiled.model) if name not in means]
     return CompiledMetrics(compiled, others) if others else None
 
@@ -356,7 +364,7 @@ def check_metrics(compiled: CompiledModel) -> None:
     batch = (compiled.inputs, y, weights[0] if weights else None)
     with config_errors():
         joining = WholeBatchMetrics(compiled.model, batch, Trials()).names
-    means = metric_names(compiled)
+    means = means_by_name(compiled)
     if names := [name for name in joining if name not in means]:
         raise ConfigError(
             f"the metric {names[0]} gives one number for a batch that is not made of those of its parts, so its value "
@@ -374,20 +382,6 @@ def _metrics_by_name(model: keras.Model) -> dict[str, CompiledMetric]:
     """Return the compiled metrics by the names that Keras shows."""
     metrics = model._compile_metrics
     return {} if metrics is None else dict(zip(metrics.result(), compiled_metrics(model), strict=True))
-
-
-def _means(model: keras.Model) -> dict[str, CompiledMetric]:
-    """Return the compiled metrics that are the mean of a function of each example."""
-    mean = keras.metrics.MeanMetricWrapper
-
-    def is_mean(kind: type[keras.metrics.Metric]) -> bool:
-        return issubclass(kind, mean) and (kind.update_state, kind.result) == (mean.update_state, mean.result)
-
-    return {
-        name: entry
-        for name, entry in _metrics_by_name(model).items()
-        if not entry.weighted and is_mean(type(entry.metric))
-    }
 
 
 # --- optimizer --------------------------------------------------------------------------------------------------------

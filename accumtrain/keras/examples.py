@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import google_crc32c
@@ -58,7 +58,7 @@ def given_data(train: Split, val: Split, notes: Sequence[str] = ()) -> GivenData
         val=val,
         num_classes=0,
         image_shape=(),
-        preprocess=NoPreprocess(),
+        preprocess=NoPreprocess(augment="none", image_size=None, mean=[], std=[], white=255),
         notes=list(notes),
         fingerprint=sizes | contents,
     )
@@ -247,12 +247,6 @@ class OwnSplit(Split):
 @dataclass(frozen=True)
 class NoPreprocess(Preprocess):
     """No preparation."""
-
-    augment: str = "none"
-    image_size: tuple[int, int] | None = None
-    mean: list[float] = field(default_factory=list)
-    std: list[float] = field(default_factory=list)
-    white: int = 255
 
     def example(
         self, image: tf.Tensor, key: tf.Tensor, orientation: tf.Tensor | None = None, *, channels: int, training: bool
