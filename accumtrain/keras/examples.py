@@ -244,7 +244,6 @@ class OwnSplit(Split):
         return inputs, (targets,)
 
 
-@dataclass(frozen=True)
 class NoPreprocess(Preprocess):
     """No preparation."""
 

@@ -101,9 +101,7 @@ def fit(
         "run": {"name": run_name or model.name, "dir": os.fspath(run_dir), "seed": _number(seed)},
         "schedule": {"kind": "constant"},
         "data": {"kind": KIND},
-        **_describe_model(
-            model, memory, cuts=_may_be_cut(model) and (asked or not cut_model(model.name, model).refusal)
-        ),
+        **_describe_model(model, memory, cuts=_may_be_cut(model) and (asked or _is_cut(model))),
     }
     with ExitStack() as stack:
         if job == "plan" or steps == "auto":  # tried in child processes
@@ -182,6 +180,14 @@ def _may_be_cut(model: keras.Model) -> bool:
     graph = getattr(model, "inputs", None) and getattr(model, "outputs", None)
     own_call = type(model).call.__module__.partition(".")[0] != "keras"
     return bool(graph) and not own_call and len(model.inputs) == len(model.outputs) == 1
+
+
+def _is_cut(model: keras.Model) -> bool:
+    try:
+        cut_model(model.name, model)
+    except ConfigError:
+        return False
+    return True
 
 
 def _number(value: Any) -> Any:

@@ -161,11 +161,8 @@ class KerasModel(Model):
         draws = {id(variable): draw for draw, variable in enumerate(states)}
         parts, policies = [model], ["store"]
         if config.policy != "store":
-            cut = cut_model(config.label, model, kept_share)
-            if cut.refusal:
-                raise ConfigError(cut.refusal)
-            parts = cut.parts
-            policies = ["store" if place in cut.kept else "recompute" for place in range(len(parts) - 1)] + ["store"]
+            parts, kept = cut_model(config.label, model, kept_share)
+            policies = ["store" if place in kept else "recompute" for place in range(len(parts) - 1)] + ["store"]
         dtypes = [*(None for _ in parts[:-1]), dtype]
         segments = [
             KerasSegment(part, policy, norms, draws, output, penalised=penalised)
