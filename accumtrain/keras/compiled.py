@@ -10,8 +10,7 @@ import pickle
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,21 +50,6 @@ RESERVED = (  # names in records and results
 )
 
 
-@dataclass(frozen=True)
-class Traced:
-    """Facts that a forward pass in training shows of a model.
-
-    Attributes:
-        moving: the batch normalisations whose moving statistics it changes.
-        penalised: layers or weights have losses of their own.
-        outputs: specs of the outputs for `EXAMPLES_TRACED` examples.
-    """
-
-    moving: Sequence[keras.layers.BatchNormalization]
-    penalised: bool
-    outputs: Any
-
-
 class CompiledModel:
     """A built and compiled model, and its data.
 
@@ -76,10 +60,13 @@ class CompiledModel:
     Attributes:
         inputs: the first example, several times.
         targets: those of `inputs`.
+        moving: the batch normalisations whose moving statistics a forward pass in training changes.
+        penalised: layers or weights have losses of their own.
+        outputs: specs of the outputs for `inputs`.
 
     Raises:
         DataError: the model or the loss does not take it.
-        ConfigError: all weights are frozen, or one is of a float8 layer.
+        ConfigError: all weights are frozen, one is of a float8 layer, or the outputs have masks.
     """
 
     def __init__(self, model: keras.Model, data: GivenData):
@@ -95,6 +82,7 @@ class CompiledModel:
             check_summable(model.trainable_variables)
         self.weighted = any(len(split.read(tf.zeros([1], tf.int64))[1]) > 1 for split in data.splits.values())
         self._before: list[tuple[keras.Variable, np.ndarray]] = []
+        self.moving, self.penalised, self.outputs = self._trace()
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
@@ -111,14 +99,7 @@ class CompiledModel:
         for variable, value in self._before:
             variable.assign(value)
 
-    @cached_property
-    def traced(self) -> Traced:
-        """The facts of a forward pass.
-
-        Raises:
-            ConfigError: the outputs have masks.
-            DataError: the model does not take the inputs.
-        """
+    def _trace(self) -> tuple[Sequence[keras.layers.BatchNormalization], bool, Any]:
         changed: list[int] = []
         penalised: list[bool] = []
 
@@ -141,7 +122,7 @@ class CompiledModel:
         with _data_errors(self.model):
             outputs = tf.function(call, autograph=False).get_concrete_function(self.inputs).structured_outputs
         moving = [layer for layer in find_batch_norms(self.model) if id(layer.moving_mean) in changed]
-        return Traced(moving, penalised[-1], outputs)
+        return moving, penalised[-1], outputs
 
 
 @contextmanager
@@ -212,9 +193,13 @@ def build_model(config: CompiledModelConfig, spec: ModelSpec) -> Model:
     """
     compiled = running()
     compiled.reset()
-    traced = compiled.traced
     return KerasModel(
-        config, compiled.model, spec.variable_dtype, moving=traced.moving, penalised=traced.penalised, joins_loss=True
+        config,
+        compiled.model,
+        spec.variable_dtype,
+        moving=compiled.moving,
+        penalised=compiled.penalised,
+        joins_loss=True,
     )
 
 
@@ -282,7 +267,7 @@ def means_by_name(compiled: CompiledModel) -> dict[str, CompiledMetric]:
 def _has_one_for_each(compiled: CompiledModel, mean: CompiledMetric) -> bool:
     """Return whether the function of a metric has a value for each example, not one for all."""
     values = tf.function(partial(_call_mean, compiled.model, mean), autograph=False)
-    traced = values.get_concrete_function(compiled.targets[0], compiled.traced.outputs)
+    traced = values.get_concrete_function(compiled.targets[0], compiled.outputs)
     shape = traced.structured_outputs.shape
     return bool(shape.rank) and shape[0] == EXAMPLES_TRACED
 
@@ -326,14 +311,14 @@ def check_losses(compiled: CompiledModel) -> None:
 
     with config_errors():
         with record_loss_calls(losses, Trials()) as calls:
-            tf.function(values, autograph=False).get_concrete_function(compiled.targets, compiled.traced.outputs)
+            tf.function(values, autograph=False).get_concrete_function(compiled.targets, compiled.outputs)
         calls.check(divided=compiled.weighted)
     if calls.masks:
         raise ConfigError(
             "a loss leaves some targets out, as ignore_class does, so that of a batch is no mean over its examples: "
             "use accumtrain.keras.accumulate and model.fit"
         )
-    if compiled.traced.penalised or has_own_loss(compiled.model):
+    if compiled.penalised or has_own_loss(compiled.model):
         _check_terms(compiled)
 
 
@@ -375,7 +360,7 @@ def check_metrics(compiled: CompiledModel) -> None:
 
 def _split(compiled: CompiledModel, outputs: Any) -> tuple[Any, tf.Tensor]:
     """Return the model's outputs, and the losses of its layers and weights."""
-    return outputs if compiled.traced.penalised else (outputs, tf.zeros((), keras.config.floatx()))
+    return outputs if compiled.penalised else (outputs, tf.zeros((), keras.config.floatx()))
 
 
 def _metrics_by_name(model: keras.Model) -> dict[str, CompiledMetric]:

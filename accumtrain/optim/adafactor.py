@@ -33,18 +33,12 @@ class AdafactorRule:
     A weight of rank >= 2 is a stack of matrices, two of its axes, each with its own factors of v: a convolution kernel
     [height, width, in, out] keeps height * width * (in + out) values. RMS is taken over the whole weight.
 
-    The keys say:
-        decay_exponent: beta2_t = 1 - t^-decay_exponent.
-        beta2: a constant in its place, corrected for the start at 0 as in Section 7.1 of the paper.
-        epsilon1: added to g^2; a normal float32 number, so that zero gradients are no 0 / 0.
-        epsilon2: smallest factor on the rate, for weights near 0.
-        clip_threshold: largest RMS of u; None does not clip.
-        scale_parameter: False takes 1 for the factor max(epsilon2, RMS(w)).
-        unscaled_relative_step: factor on the relative step if `scale_parameter` is False. The relative size of a step
-            is then an absolute one, and 0.05 is about the size of a weight, as Mesh TensorFlow has it; 1 leaves it.
-        warmup_init: the relative step is at most 1e-6 * t in place of 1e-2, as transformers has it.
-        min_dim_size_to_factor: v itself is kept if either axis of the matrices is shorter. With an axis of length 1
-            the factors are no smaller than v, and the update is the same.
+    `AdafactorConfig` says what the options do. Beyond that:
+        beta2: corrected for the start at 0 as in Section 7.1 of the paper.
+        epsilon1: a normal float32 number, so that zero gradients are no 0 / 0.
+        unscaled_relative_step: without `scale_parameter` the relative size of a step is an absolute one, and 0.05 is
+            about the size of a weight, as Mesh TensorFlow has it; 1 leaves it. `warmup_init` is as in transformers.
+        min_dim_size_to_factor: with an axis of length 1 the factors are no smaller than v, and the update is the same.
         factored_axes: `last` takes the last two axes as the matrices, `largest` the two longest; of equal axes the
             later ones.
         momentum: 0 keeps no first moment.
