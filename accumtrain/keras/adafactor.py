@@ -7,11 +7,15 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from omegaconf import OmegaConf
 
+from accumtrain.config.keys import CONF_DIR
 from accumtrain.keras.accumulate_optimizer import name_of
 from accumtrain.optim.adafactor import AdafactorRule
-from accumtrain.optim.config import ADAFACTOR_PRESETS, AdafactorConfig, check_arguments
+from accumtrain.optim.config import AdafactorConfig, check_arguments
 from accumtrain.optim.optimizer import PerShapeFunction
+
+PRESETS = ("paper", "optax", "huggingface", "bojone")
 
 
 @keras.saving.register_keras_serializable(package="accumtrain")
@@ -82,9 +86,9 @@ class Adafactor(keras.optimizers.Optimizer):
         Raises:
             ValueError: there is no such preset.
         """
-        if preset not in ADAFACTOR_PRESETS:
-            raise ValueError(f"preset={preset!r}: no such preset; choose from {', '.join(ADAFACTOR_PRESETS)}")
-        return cls(**{**ADAFACTOR_PRESETS[preset], **arguments})
+        if preset not in PRESETS:
+            raise ValueError(f"preset={preset!r}: no such preset; choose from {', '.join(PRESETS)}")
+        return cls(**{**read_preset(preset), **arguments})
 
     @property
     def learning_rate(self) -> Any:
@@ -150,3 +154,9 @@ class Adafactor(keras.optimizers.Optimizer):
         config = {**self._rule.options, **super().get_config()}
         own = getattr(self._learning_rate, "__func__", None) is Adafactor._relative_step
         return {**config, "learning_rate": None} if own else config
+
+
+def read_preset(preset: str) -> dict[str, Any]:
+    """Return the arguments of a preset, those of `optim=adafactor_<preset>`, that are not the defaults of the class."""
+    keys: Any = OmegaConf.to_container(OmegaConf.load(CONF_DIR / "optim" / f"adafactor_{preset}.yaml"))
+    return {"learning_rate" if key == "lr" else key: value for key, value in keys.items() if key != "defaults"}

@@ -1,4 +1,4 @@
-"""The optimizers: keys and class of each kind, presets of Adafactor, and the checks of their arguments."""
+"""The optimizers: keys and class of each kind, and the checks of their arguments."""
 
 from __future__ import annotations
 
@@ -231,35 +231,6 @@ OPTIMIZERS.add(
     Entry(AdafactorConfig, "accumtrain.optim.adafactor:Adafactor"),
     Entry(KerasOptimConfig, "accumtrain.optim.keras_optimizer:KerasOptimizer"),
 )
-
-# Arguments of the class that differ from its defaults. conf/optim/adafactor_<name>.yaml says the same.
-ADAFACTOR_PRESETS: dict[str, dict[str, Any]] = {
-    # Shazeer & Stern 2018, arXiv:1804.04235
-    "paper": {"learning_rate": None, "weight_decay": 0.0},
-    # optax.adafactor
-    "optax": {
-        "learning_rate": None,
-        "weight_decay": 0.0,
-        "min_dim_size_to_factor": 128,
-        "factored_axes": "largest",
-        "weight_decay_factor": "one",
-    },
-    # transformers.optimization.Adafactor
-    "huggingface": {
-        "learning_rate": None,
-        "weight_decay": 0.0,
-        "unscaled_relative_step": 1.0,
-        "weight_decay_factor": "step_size",
-    },
-    # the Keras 2 optimizer of Jianlin Su, github.com/bojone/adafactor
-    "bojone": {
-        "learning_rate": 1e-3,
-        "weight_decay": 0.0,
-        "min_dim_size_to_factor": 128,
-        "factored_axes": "largest",
-        "momentum_of": "update",
-    },
-}
 
 
 def check_arguments(config: type[OptimConfig], arguments: Mapping[str, Any]) -> None:
