@@ -36,8 +36,11 @@ class Step:
         eager: bool = False,
     ):
         self._window, self._strategy = window, strategy or tf.distribute.get_strategy()
-        self._micro_step = compile_by_xla(window.accumulate, self._strategy) if xla else window.accumulate
-        self._update = for_xla()(window.commit) if is_on_tpu(self._strategy) else window.commit
+        on_tpu = isinstance(self._strategy, tf.distribute.TPUStrategy)  # which compiles whatever it runs
+        self._micro_step = for_xla()(window.accumulate) if xla else window.accumulate
+        if xla and not on_tpu:
+            self._micro_step = tf.function(self._micro_step, autograph=False, jit_compile=True)
+        self._update = for_xla()(window.commit) if on_tpu else window.commit
         self.compiled_micro_steps = CompiledFunction(self._accumulate, FUSION_ONLY)
         self.compiled_commit = CompiledFunction(self._commit, NO_GRAPH_OPTIMIZER)
         # the two functions that `_updates` calls keep their own settings
@@ -161,17 +164,6 @@ class Step:
             parallel_iterations=1,
         )
         return last | {f"{SUM}{name}": total for name, total in sums.items()}
-
-
-def compile_by_xla(function: Callable[[Any], None], strategy: tf.distribute.Strategy) -> Callable[[Any], None]:
-    """Return a replica function that is traced for XLA and compiled by it."""
-    traced = for_xla()(function)
-    # a TPU compiles whatever it runs
-    return traced if is_on_tpu(strategy) else tf.function(traced, autograph=False, jit_compile=True)
-
-
-def is_on_tpu(strategy: tf.distribute.Strategy) -> bool:
-    return isinstance(strategy, tf.distribute.TPUStrategy)
 
 
 def run_on_batches(

@@ -47,12 +47,6 @@ class CutPiece:
         return self.outputs[0] if len(self.outputs) == 1 else list(self.outputs)
 
 
-def find_unknown_size(model: keras.Model) -> Any | None:
-    """Return the first tensor of a functional model with an unknown size within an example, or None."""
-    tensors = (tensor for node in _list_nodes(model) for tensor in keras.tree.flatten(node.output_tensors))
-    return next((tensor for tensor in tensors if None in tensor.shape[1:]), None)
-
-
 def list_pieces(model: keras.Model, width: int = 1) -> list[CutPiece]:
     """List all pieces of a functional model with one input and one output, in order. All sizes must be known.
 
@@ -194,11 +188,12 @@ def cut_model(name: str, model: keras.Model, kept_share: float = 0.0) -> tuple[l
     """
     if isinstance(model, keras.Sequential):
         model = model._functional
-    if (unknown := find_unknown_size(model)) is not None:
-        raise ConfigError(
-            f"{unknown.name} has the shape {unknown.shape}: cut points are chosen by sizes, so give "
-            "keras.Input a shape without None, or use model.memory=store"
-        )
+    for tensor in keras.tree.flatten([node.output_tensors for node in _list_nodes(model)]):
+        if None in tensor.shape[1:]:
+            raise ConfigError(
+                f"{tensor.name} has the shape {tensor.shape}: cut points are chosen by sizes, so give keras.Input a "
+                "shape without None, or use model.memory=store"
+            )
     segments = _choose_segments(model)
     if not segments:
         raise ConfigError(

@@ -108,8 +108,11 @@ class AdafactorRule:
         weight, rate = variables["weight"], scalars.rate
         if weight_decay and self._keys.weight_decay_factor == "rate":
             weight.assign_sub(rate * weight_decay * weight.read())
-        precondition = self._by_full_moment if "v" in variables else self._by_factors
-        update = precondition(variables, gradient, scalars)
+        if "v" in variables:
+            moment = _average(variables["v"], tf.square(gradient) + scalars.epsilon1, scalars.blend)
+            update = gradient * tf.math.rsqrt(moment)
+        else:
+            update = self._by_factors(variables, gradient, scalars)
         clip: tf.Tensor | float = 1.0
         if scalars.clip_threshold is not None:
             clip = scalars.clip_threshold / tf.maximum(_rms(update), scalars.clip_threshold)
@@ -145,13 +148,6 @@ class AdafactorRule:
         if self._keys.beta2 is None:
             return tf.pow(t, -self._keys.decay_exponent)
         return (self._keys.beta2 - 1.0) / tf.math.expm1(t * math.log(self._keys.beta2))  # (1 - beta2) / (1 - beta2^t)
-
-    def _by_full_moment(
-        self, slots: Mapping[str, VariableHandle], gradient: tf.Tensor, scalars: AdafactorScalars
-    ) -> tf.Tensor:
-        """Update v. Return gradient / sqrt(v)."""
-        moment = _average(slots["v"], tf.square(gradient) + scalars.epsilon1, scalars.blend)
-        return gradient * tf.math.rsqrt(moment)
 
     def _by_factors(
         self, slots: Mapping[str, VariableHandle], gradient: tf.Tensor, scalars: AdafactorScalars
