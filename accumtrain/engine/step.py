@@ -68,8 +68,13 @@ class Step:
         Raises:
             ValueError: the number of micro-steps is not that of a window, or not known; nothing is changed.
         """
-        if not partial:
-            self._require_full_window()
+        held, expected = self._micro_steps_held, self._window.micro_steps
+        if not partial and held != expected:
+            many, more = ("an unknown number", "") if held is None else (held, "accumulate as many, ")
+            raise ValueError(
+                f"the window holds {many} of its {expected} micro-steps: {more}drop() them to begin anew, or "
+                "commit(partial=True) to make the update of what it holds"
+            )
         with self._changing_window(micro_steps_after=0):
             return self.compiled_commit()
 
@@ -109,15 +114,6 @@ class Step:
         micro_step = self.compiled_micro_steps.get_concrete_function(batches, tf.constant(1))
         self.compiled_commit.trace_ahead()
         return micro_step
-
-    def _require_full_window(self) -> None:
-        held, expected = self._micro_steps_held, self._window.micro_steps
-        if held != expected:
-            many, more = ("an unknown number", "") if held is None else (held, "accumulate as many, ")
-            raise ValueError(
-                f"the window holds {many} of its {expected} micro-steps: {more}drop() them to begin anew, or "
-                "commit(partial=True) to make the update of what it holds"
-            )
 
     @contextmanager
     def _changing_window(self, micro_steps_after: int | None) -> Iterator[None]:
