@@ -61,7 +61,11 @@ def choose_steps(model: keras.Model, data: Any, batch_size: Any, memory_limit_mb
         table(f"steps for batch_size={batch_size} in {limit}", COLUMNS, [_row(trials[size]) for size in sorted(trials)])
         if best is None:
             peak = probe_steps(folder, batch_size, 1, None).peak_bytes if limited else None
-            raise OutOfMemoryError(_no_fit_message(limit, peak))
+            more = "" if peak is None else f" raise memory_limit_mb to {math.ceil(peak / SHARE / 2**20)} at least,"
+            raise OutOfMemoryError(
+                f"steps='auto': not even a micro-batch of 1 fits in {limit}:{more} put layers into "
+                "accumtrain.keras.layers, use an optimizer with less state, or take a smaller model"
+            )
     say(f"steps={trials[best].steps}: micro-batch {best}")
     return trials[best].steps
 
@@ -131,13 +135,6 @@ def _check(model: keras.Model, batch_size: Any, memory_limit_mb: Any) -> None:
 def _row(trial: StepTrial) -> tuple[str, ...]:
     sizes = ("-" if count is None else format_bytes(count) for count in (trial.peak_bytes, trial.rss_bytes))
     return (str(trial.steps), str(trial.micro_batch), *sizes, "yes" if trial.fits else "no")
-
-
-def _no_fit_message(limit: str, peak: int | None) -> str:
-    """Return the message if not even a micro-batch of 1 fits. Its tensors take `peak` bytes, if that is known."""
-    less = "put layers into accumtrain.keras.layers, use an optimizer with less state, or take a smaller model"
-    more = "" if peak is None else f" raise memory_limit_mb to {math.ceil(peak / SHARE / 2**20)} at least,"
-    return f"steps='auto': not even a micro-batch of 1 fits in {limit}:{more} {less}"
 
 
 # --- probes -----------------------------------------------------------------------------------------------------------
