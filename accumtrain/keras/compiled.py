@@ -326,8 +326,8 @@ def _check_terms(compiled: CompiledModel) -> None:
     """Raise ConfigError if the loss of real examples has a term that is no mean over them."""
     model, split = compiled.model, compiled.data.train
     count = min(split.size, EXAMPLES_TRIED)
-    inputs, (targets, *weights) = split.read(tf.cast(tf.linspace(0, split.size - 1, count), tf.int64))
-    batch = (inputs, targets, weights[0] if weights else None)
+    inputs, targets = split.read(tf.cast(tf.linspace(0, split.size - 1, count), tf.int64))
+    batch = keras.utils.unpack_x_y_sample_weight((inputs, *targets))
     with config_errors():
         terms = LossTrial(model, batch, min(count, TRIED_AT_ONCE), LossShare(model, Trials())).find_terms(None)
     if "sum" in terms.of_layers:
@@ -345,8 +345,7 @@ def _check_terms(compiled: CompiledModel) -> None:
 
 def check_metrics(compiled: CompiledModel) -> None:
     """Raise ConfigError if a metric can't be shown, or depends on how a split is cut into batches."""
-    y, *weights = compiled.targets
-    batch = (compiled.inputs, y, weights[0] if weights else None)
+    batch = keras.utils.unpack_x_y_sample_weight((compiled.inputs, *compiled.targets))
     with config_errors():
         joining = WholeBatchMetrics(compiled.model, batch, Trials()).names
     means = means_by_name(compiled)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, ClassVar
 
 import google_crc32c
@@ -75,9 +76,7 @@ def hold_out(examples: Any, share: float) -> tuple[Any, Any]:
         raise DataError(f"the data holds {size} example(s): it takes two, to train and to test, or validation_data")
     test = np.zeros(size, bool)
     test[hold_out_evenly(size, share)] = True
-    train_part, test_part = (
-        tf.nest.map_structure(lambda array, chosen=chosen: array[chosen], examples) for chosen in (~test, test)
-    )
+    train_part, test_part = (tf.nest.map_structure(itemgetter(chosen), examples) for chosen in (~test, test))
     return train_part, test_part
 
 
