@@ -22,8 +22,8 @@ PRESETS = ("paper", "optax", "huggingface", "bojone")
 class Adafactor(keras.optimizers.Optimizer):
     """Adafactor (Shazeer & Stern 2018, arXiv:1804.04235): a second moment of n + m values for an n x m matrix.
 
-    The rule is that of `optim=adafactor`. `accumtrain.optim.adafactor.AdafactorRule` says what `decay_exponent` and all
-    arguments after it do. Weights are float32 or float64, slots have their dtype, and sparse gradients are made dense.
+    The rule is that of `optim=adafactor`. `accumtrain.AdafactorConfig` says what `decay_exponent` and all arguments
+    after it do. Weights are float32 or float64, slots have their dtype, and sparse gradients are made dense.
 
     Args:
         learning_rate: a float, a schedule or a callable; None is the relative step of the paper,

@@ -41,7 +41,6 @@ class AdafactorRule:
         min_dim_size_to_factor: with an axis of length 1 the factors are no smaller than v, and the update is the same.
         factored_axes: `last` takes the last two axes as the matrices, `largest` the two longest; of equal axes the
             later ones.
-        momentum: 0 keeps no first moment.
         momentum_of: `change` averages the change of w, rate included, as the authors' code does; `update` averages u.
         weight_decay_factor: decoupled decay is w -= factor * weight_decay * w with the factor `rate`, or `step_size`,
             which is rate * max(epsilon2, RMS(w)), or `one`. The factor `rate` comes first, and RMS(w) is that of the
@@ -171,7 +170,7 @@ class AdafactorRule:
 
 
 class Adafactor(Optimizer):
-    """Shazeer & Stern 2018, arXiv:1804.04235, and its descendants: `AdafactorRule` says what the other arguments do.
+    """Shazeer & Stern 2018, arXiv:1804.04235, and its descendants: `AdafactorConfig` says what the other arguments do.
 
     Args:
         learning_rate: None is the relative step of the paper, min(1e-2, 1 / sqrt(t)), times
