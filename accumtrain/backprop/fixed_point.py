@@ -112,40 +112,32 @@ class FixedPoint:
         """Return the same as `read`. The gradient of a stream is that of its values, in its dtype."""
         if self.bits == 0:
             return tf.cast(stream, dtype or stream.dtype)
-
-        @tf.custom_gradient
-        def reading(stream: tf.Tensor) -> tuple[tf.Tensor, Callable]:
-            return self.read(stream, dtype, factor), lambda d_value: tf.cast(d_value, stream.dtype) * factor
-
-        return reading(stream)
+        read = partial(self.read, dtype=dtype, factor=factor)
+        return _with_gradient(read, lambda d_value: tf.cast(d_value, stream.dtype) * factor, stream)
 
     def differentiable_encode(self, value: tf.Tensor) -> tf.Tensor:
         """Return the same as `encode`, with the gradient of the identity, but for the scale."""
         if self.bits == 0:
             return value
-
-        @tf.custom_gradient
-        def encoding(value: tf.Tensor) -> tuple[tf.Tensor, Callable]:
-            return self.encode(value), lambda d_stream: d_stream / self.scale(value.dtype)
-
-        return encoding(value)
+        return _with_gradient(self.encode, lambda d_stream: d_stream / self.scale(value.dtype), value)
 
     def differentiable_add(self, stream: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
         """Return the same as `add`, with the gradient of a sum, but for the scale."""
         if self.bits == 0:
             return add(stream, value)
 
-        @tf.custom_gradient
-        def adding(stream: tf.Tensor, value: tf.Tensor) -> tuple[tf.Tensor, Callable]:
-            def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-                return d_y, tf.cast(d_y, value.dtype) / self.scale(stream.dtype)
+        def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return d_y, tf.cast(d_y, value.dtype) / self.scale(stream.dtype)
 
-            return self.add(stream, value), backward
-
-        return adding(stream, value)
+        return _with_gradient(self.add, backward, stream, value)
 
 
 FLOATS = FixedPoint(0)
+
+
+def _with_gradient(compute: Callable[..., tf.Tensor], backward: Callable, *tensors: tf.Tensor) -> tf.Tensor:
+    """Return compute(*tensors), which `backward` differentiates."""
+    return tf.custom_gradient(lambda *tensors: (compute(*tensors), backward))(*tensors)
 
 
 def _as_integers(x: tf.Tensor) -> tf.Tensor:

@@ -18,10 +18,9 @@ import tensorflow as tf
 from accumtrain.backprop.fixed_point import FLOATS, FixedPoint, add, fingerprint_streams
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Gradients, Module, Pullback, Streams, chain_pullback, pullback
-from accumtrain.backprop.replay import Consume, Keep, RestoreStreams, forward_stored, replay, save_for_backward
+from accumtrain.backprop.replay import Consume, Keep, forward_stored, replay, save_for_backward
 from accumtrain.backprop.tracing import after
 
-Layer = Callable[[Any, Mode], Any]
 Backward = Callable[[Streams, Streams], tuple[Streams, Streams]]  # (output, its gradient) -> (input, its gradient)
 
 
@@ -46,7 +45,7 @@ class Chain(tf.Module):
         layers: functions of (x, mode). Those with variables must be tf.Modules.
     """
 
-    def __init__(self, memory: str, layers: Sequence[Layer]):
+    def __init__(self, memory: str, layers: Sequence[Module]):
         super().__init__()
         self.memory, self.layers = memory, list(layers)
 
@@ -78,9 +77,9 @@ class Coupling(tf.Module):
 
     def __init__(
         self,
-        f: Layer,
-        g: Layer,
-        shortcuts: tuple[Layer, Layer] | None = None,
+        f: Module,
+        g: Module,
+        shortcuts: tuple[Module, Module] | None = None,
         numbers: FixedPoint = FLOATS,
         checks_range: bool = False,
     ):
@@ -204,7 +203,18 @@ class Stage(tf.Module):
         reversed_ = self.units if kept is None else self.units[1:]
         x, begin = fingerprint_streams(x) if self.exact and reversed_ else (x, None)
         y, _ = chain_pullback(reversed_, x, mode)
-        return y, lambda y, d_y: self._reverse(kept, begin, y, d_y, mode, consume)
+
+        def backward(y: Streams, d_y: Streams) -> tuple[Streams, Streams]:
+            for unit in reversed(reversed_):
+                y, d_y = unit.reverse(None, y, d_y, mode, consume)
+            if begin is not None:
+                y, again = fingerprint_streams(y)
+                mode.inexact.append(tf.reduce_any(again != begin))
+            elif reversed_:
+                mode.not_compared.append(tf.constant(True))
+            return (y, d_y) if kept is None else self.units[0].reverse(kept(d_y), y, d_y, mode, consume)
+
+        return y, backward
 
     def _forward_recomputed(self, x: Streams, mode: Mode, consume: Consume) -> tuple[Streams, Backward]:
         backwards: list[Backward] = []
@@ -220,26 +230,6 @@ class Stage(tf.Module):
             return y, d_y
 
         return x, backward_all
-
-    def _reverse(
-        self,
-        kept: RestoreStreams | None,
-        begin: tf.Tensor | None,
-        y: Streams,
-        d_y: Streams,
-        mode: Mode,
-        consume: Consume,
-    ) -> tuple[Streams, Streams]:
-        """Reverse the units. `begin` is the fingerprint of the invertible ones' input, if this is compared."""
-        reversed_ = self.units if kept is None else self.units[1:]
-        for unit in reversed(reversed_):
-            y, d_y = unit.reverse(None, y, d_y, mode, consume)
-        if begin is not None:
-            y, again = fingerprint_streams(y)
-            mode.inexact.append(tf.reduce_any(again != begin))
-        elif reversed_:
-            mode.not_compared.append(tf.constant(True))
-        return (y, d_y) if kept is None else self.units[0].reverse(kept(d_y), y, d_y, mode, consume)
 
 
 def forward_by_memory(segment: Any, x: Streams, mode: Mode, consume: Consume) -> tuple[Streams, Backward]:

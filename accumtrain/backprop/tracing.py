@@ -55,20 +55,17 @@ def after(operations: Sequence[Any], tensors: Any) -> Any:
     A None among the tensors stays None. One among the operations, such as the gradient of an integer, counts as done.
     XLA drops control dependencies. It keeps optimization barriers, but these wait for tensors only.
     """
-    first, flat = _without_none(operations), tf.nest.flatten(tensors)
-    waiting = iter(_after(first, [tensor for tensor in flat if tensor is not None]))
-    return tf.nest.pack_sequence_as(tensors, [None if tensor is None else next(waiting) for tensor in flat])
-
-
-def _after(first: list[Any], then: list[tf.Tensor]) -> list[tf.Tensor]:
+    first, then = _without_none(operations), _without_none(tensors)
     if not then:
-        return then
+        return tensors
     if is_for_xla():
         awaited = [value for value in first if isinstance(value, tf.Tensor)]
-        return optimization_barrier(*awaited, *then)[len(awaited) :]
-    with tf.control_dependencies(first):
-        # not tf.identity: the graph optimizer would move casts in front of it, and out of this order
-        return tf.identity_n(then)
+        waiting = iter(optimization_barrier(*awaited, *then)[len(awaited) :])
+    else:
+        with tf.control_dependencies(first):
+            # not tf.identity: the graph optimizer would move casts in front of it, and out of this order
+            waiting = iter(tf.identity_n(then))
+    return tf.nest.map_structure(lambda tensor: None if tensor is None else next(waiting), tensors)
 
 
 @contextmanager
@@ -81,5 +78,5 @@ def computed_after(operations: Sequence[Any], tensors: Any) -> Iterator[Any]:
         yield tensors
 
 
-def _without_none(operations: Sequence[Any]) -> list[Any]:
-    return [operation for operation in tf.nest.flatten(operations) if operation is not None]
+def _without_none(values: Any) -> list[Any]:
+    return [value for value in tf.nest.flatten(values) if value is not None]

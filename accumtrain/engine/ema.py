@@ -35,15 +35,15 @@ class MovingAverage(tf.Module):
 
     def update(self, step: tf.Tensor) -> None:
         """Update the averages by the current weights. `step`: number of updates before this one, an int64 scalar."""
-        shares = {dtype: self._share(step, dtype) for dtype in {weight.dtype for weight in self.weights}}
+        # 1 - d; were d rounded first, a d near 1 would leave few digits of it, or none
+        shares = {
+            dtype: tf.maximum(tf.constant(1.0 - self.decay, dtype), 9.0 / (10.0 + tf.cast(step + 1, dtype)))
+            for dtype in {weight.dtype for weight in self.weights}
+        }
         apply_one_by_one(
             partial(self._blend_one, {"average": average, "weight": weight}, shares[weight.dtype])
             for average, weight in zip(self.averages, self.weights, strict=True)
         )
-
-    def _share(self, step: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-        """Return 1 - d. Were d rounded first, a d near 1 would leave few digits of it, or none."""
-        return tf.maximum(tf.constant(1.0 - self.decay, dtype), 9.0 / (10.0 + tf.cast(step + 1, dtype)))
 
     @staticmethod
     def _blend(variables: Mapping[str, VariableHandle], share: tf.Tensor) -> None:

@@ -36,8 +36,11 @@ class Step:
         eager: bool = False,
     ):
         self._window, self._strategy = window, strategy or tf.distribute.get_strategy()
-        self._micro_step = compile_by_xla(window.accumulate, self._strategy) if xla else window.accumulate
-        self._update = for_xla()(window.commit) if is_on_tpu(self._strategy) else window.commit
+        on_tpu = isinstance(self._strategy, tf.distribute.TPUStrategy)  # which compiles whatever it runs
+        self._micro_step = for_xla()(window.accumulate) if xla else window.accumulate
+        if xla and not on_tpu:
+            self._micro_step = tf.function(self._micro_step, autograph=False, jit_compile=True)
+        self._update = for_xla()(window.commit) if on_tpu else window.commit
         self.compiled_micro_steps = CompiledFunction(self._accumulate, FUSION_ONLY)
         self.compiled_commit = CompiledFunction(self._commit, NO_GRAPH_OPTIMIZER)
         # the two functions that `_updates` calls keep their own settings
@@ -65,8 +68,13 @@ class Step:
         Raises:
             ValueError: the number of micro-steps is not that of a window, or not known; nothing is changed.
         """
-        if not partial:
-            self._require_full_window()
+        held, expected = self._micro_steps_held, self._window.micro_steps
+        if not partial and held != expected:
+            many, more = ("an unknown number", "") if held is None else (held, "accumulate as many, ")
+            raise ValueError(
+                f"the window holds {many} of its {expected} micro-steps: {more}drop() them to begin anew, or "
+                "commit(partial=True) to make the update of what it holds"
+            )
         with self._changing_window(micro_steps_after=0):
             return self.compiled_commit()
 
@@ -106,15 +114,6 @@ class Step:
         micro_step = self.compiled_micro_steps.get_concrete_function(batches, tf.constant(1))
         self.compiled_commit.trace_ahead()
         return micro_step
-
-    def _require_full_window(self) -> None:
-        held, expected = self._micro_steps_held, self._window.micro_steps
-        if held != expected:
-            many, more = ("an unknown number", "") if held is None else (held, "accumulate as many, ")
-            raise ValueError(
-                f"the window holds {many} of its {expected} micro-steps: {more}drop() them to begin anew, or "
-                "commit(partial=True) to make the update of what it holds"
-            )
 
     @contextmanager
     def _changing_window(self, micro_steps_after: int | None) -> Iterator[None]:
@@ -161,17 +160,6 @@ class Step:
             parallel_iterations=1,
         )
         return last | {f"{SUM}{name}": total for name, total in sums.items()}
-
-
-def compile_by_xla(function: Callable[[Any], None], strategy: tf.distribute.Strategy) -> Callable[[Any], None]:
-    """Return a replica function that is traced for XLA and compiled by it."""
-    traced = for_xla()(function)
-    # a TPU compiles whatever it runs
-    return traced if is_on_tpu(strategy) else tf.function(traced, autograph=False, jit_compile=True)
-
-
-def is_on_tpu(strategy: tf.distribute.Strategy) -> bool:
-    return isinstance(strategy, tf.distribute.TPUStrategy)
 
 
 def run_on_batches(

@@ -101,17 +101,6 @@ def all_finite(values: Iterable[tf.Tensor]) -> tf.Tensor:
     return tf.reduce_all(tf.math.is_finite(tf.stack([tf.cast(total, widest) for total in sums])))
 
 
-def is_same_on_all_replicas(strategy: tf.distribute.Strategy, value: int) -> bool:
-    """Return whether all replicas, on all workers, hold the same number."""
-
-    @tf.function(autograph=False)
-    def moments() -> tf.Tensor:
-        return strategy.run(lambda: all_reduce_sum([tf.constant([value, value**2], tf.float64)])[0])
-
-    total = strategy.experimental_local_results(moments())[0].numpy()
-    return bool(total[1] * strategy.num_replicas_in_sync == total[0] ** 2)  # n * sum(v^2) = sum(v)^2: all v are equal
-
-
 def values_of_workers(strategy: tf.distribute.Strategy, worker: int, workers: int, value: int) -> list[int]:
     """Return the value that each worker calls it with, in the order of the workers."""
     place = tf.one_hot(worker, workers, dtype=tf.float64)

@@ -362,11 +362,12 @@ class BatchStatistics:
             raise ValueError(f"{renormed[0]} has renorm=True, which can't be computed in micro-batches: leave it out")
         if tf.distribute.get_strategy().num_replicas_in_sync > 1 and any(layer.synchronized for layer in self._layers):
             raise ValueError("BatchNormalization(synchronized=True) can't be computed in micro-batches on replicas")
-        self.before = read_values(variable for layer in self._layers for variable in _statistics(layer))
+        self._pairs = [read_values((layer.moving_mean, layer.moving_variance)) for layer in self._layers]
+        self.before = [pair for pairs in self._pairs for pair in pairs]
 
     def zeros(self) -> list[Any]:
         """Return the sums to begin with, of each layer: moves of mean and variance, squared moves of the mean."""
-        return [[tf.zeros_like(value) for value in (mean, variance, mean)] for mean, variance in self._values()]
+        return [[tf.zeros_like(value) for value in (mean, variance, mean)] for (_, mean), (_, variance) in self._pairs]
 
     def add(self, sums: list[Any], part: tf.Tensor, call: StatelessCall) -> list[Any]:
         """Return the sums with a micro-batch more.
@@ -379,15 +380,14 @@ class BatchStatistics:
             ValueError: a layer has normalised several batches in one pass, so that its move is not towards one.
         """
         added = []
-        for layer, totals, before in zip(self._layers, sums, self._values(), strict=True):
+        for layer, totals, pairs in zip(self._layers, sums, self._pairs, strict=True):
             if (calls := call.assignments[id(layer.moving_mean)]) > 1:
                 raise ValueError(
                     f"{layer.name} is called {calls} times in one pass, so its moving variance can't be that of the "
                     "whole batch: take a BatchNormalization for each call, or fit with the micro-batch and "
                     "compile(optimizer=Accumulate(optimizer, steps))"
                 )
-            after = map(call.get_current_value, _statistics(layer))
-            mean, variance = (new - old for new, old in zip(after, before, strict=True))
+            mean, variance = (call.get_current_value(variable) - old for variable, old in pairs)
             share = tf.cast(part, mean.dtype)
             moves = (mean, variance, tf.square(mean))
             added.append([total + share * move for total, move in zip(totals, moves, strict=True)])
@@ -395,18 +395,11 @@ class BatchStatistics:
 
     def write(self, sums: list[Any]) -> None:
         """Assign the moving statistics after the whole batch."""
-        for layer, (mean, variance, squared_mean), before in zip(self._layers, sums, self._values(), strict=True):
+        for layer, (mean, variance, squared_mean), pairs in zip(self._layers, sums, self._pairs, strict=True):
+            (_, old_mean), (_, old_variance) = pairs
             between = tf.math.divide_no_nan(squared_mean - tf.square(mean), tf.cast(1.0 - layer.momentum, mean.dtype))
-            layer.moving_mean.assign(before[0] + mean)
-            layer.moving_variance.assign(before[1] + variance + between)
-
-    def _values(self) -> list[list[tf.Tensor]]:
-        values = [value for _, value in self.before]
-        return [values[place : place + 2] for place in range(0, len(values), 2)]
-
-
-def _statistics(layer: keras.layers.BatchNormalization) -> tuple[keras.Variable, keras.Variable]:
-    return layer.moving_mean, layer.moving_variance
+            layer.moving_mean.assign(old_mean + mean)
+            layer.moving_variance.assign(old_variance + variance + between)
 
 
 # --- metrics that need the outputs of the whole batch -----------------------------------------------------------------
@@ -485,10 +478,11 @@ class WholeBatchMetrics:
         for compiled in self._metrics:
             if mask_of(found[compiled.place]) is not None:
                 raise ValueError(self._refusal(compiled, "a mask"))
-        return [
-            tf.tensor_scatter_nd_update(all_kept, _rows(start, found[place]), tf.cast(found[place], all_kept.dtype))
-            for place, all_kept in zip(self._outputs, kept, strict=True)
-        ]
+        added = []
+        for place, all_kept in zip(self._outputs, kept, strict=True):
+            rows = tf.range(start, start + tf.shape(found[place])[0])[:, tf.newaxis]
+            added.append(tf.tensor_scatter_nd_update(all_kept, rows, tf.cast(found[place], all_kept.dtype)))
+        return added
 
     def update(self, kept: Sequence[tf.Tensor]) -> None:
         """Update the metrics with the whole batch."""
@@ -547,7 +541,3 @@ def _output_specs(model: keras.Model, x: Any) -> Any:
         return model.compute_output_spec(
             keras.tree.map_structure(lambda tensor: keras.KerasTensor([None, *tensor.shape[1:]], tensor.dtype.name), x)
         )
-
-
-def _rows(start: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    return tf.range(start, start + tf.shape(values)[0])[:, tf.newaxis]

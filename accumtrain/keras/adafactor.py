@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
+from omegaconf import OmegaConf
 
+from accumtrain.config.keys import CONF_DIR
 from accumtrain.keras.accumulate_optimizer import name_of
-from accumtrain.optim.adafactor import AdafactorRule, AdafactorScalars
-from accumtrain.optim.config import ADAFACTOR_PRESETS, AdafactorConfig, check_arguments
-from accumtrain.optim.optimizer import PerShapeFunction, VariableHandle
+from accumtrain.optim.adafactor import AdafactorRule
+from accumtrain.optim.config import AdafactorConfig, check_arguments
+from accumtrain.optim.optimizer import PerShapeFunction
+
+PRESETS = ("paper", "optax", "huggingface", "bojone")
 
 
 @keras.saving.register_keras_serializable(package="accumtrain")
 class Adafactor(keras.optimizers.Optimizer):
     """Adafactor (Shazeer & Stern 2018, arXiv:1804.04235): a second moment of n + m values for an n x m matrix.
 
-    The rule is that of `optim=adafactor`. `accumtrain.optim.adafactor.AdafactorRule` says what `decay_exponent` and all
-    arguments after it do. Weights are float32 or float64, slots have their dtype, and sparse gradients are made dense.
+    The rule is that of `optim=adafactor`. `accumtrain.AdafactorConfig` says what `decay_exponent` and all arguments
+    after it do. Weights are float32 or float64, slots have their dtype, and sparse gradients are made dense.
 
     Args:
         learning_rate: a float, a schedule or a callable; None is the relative step of the paper,
@@ -57,7 +61,7 @@ class Adafactor(keras.optimizers.Optimizer):
             check_arguments(AdafactorConfig, {"weight_decay": weight_decay})
         rate = self._relative_step if learning_rate is None else learning_rate
         super().__init__(learning_rate=rate, weight_decay=weight_decay, **kwargs)
-        self._rule = AdafactorRule.of_arguments(
+        self._rule = AdafactorRule(
             learning_rate,
             decay_exponent=decay_exponent,
             beta2=beta2,
@@ -73,7 +77,7 @@ class Adafactor(keras.optimizers.Optimizer):
             momentum_of=momentum_of,
             weight_decay_factor=weight_decay_factor,
         )
-        self._change_one = PerShapeFunction(self._change)
+        self._change_one = PerShapeFunction(self._rule.update)
 
     @classmethod
     def from_preset(cls, preset: str, **arguments: Any) -> Adafactor:
@@ -82,9 +86,9 @@ class Adafactor(keras.optimizers.Optimizer):
         Raises:
             ValueError: there is no such preset.
         """
-        if preset not in ADAFACTOR_PRESETS:
-            raise ValueError(f"preset={preset!r}: no such preset; choose from {', '.join(ADAFACTOR_PRESETS)}")
-        return cls(**{**ADAFACTOR_PRESETS[preset], **arguments})
+        if preset not in PRESETS:
+            raise ValueError(f"preset={preset!r}: no such preset; choose from {', '.join(PRESETS)}")
+        return cls(**{**read_preset(preset), **arguments})
 
     @property
     def learning_rate(self) -> Any:
@@ -140,16 +144,6 @@ class Adafactor(keras.optimizers.Optimizer):
             float(self.weight_decay or 0.0) if self._use_weight_decay(variable) else 0.0,
         )
 
-    def _change(
-        self,
-        variables: Mapping[str, VariableHandle],
-        gradient: tf.Tensor,
-        scalars: AdafactorScalars,
-        weight_decay: float,
-    ) -> None:
-        slots = dict(variables)
-        self._rule.update(slots.pop("weight"), slots, gradient, scalars, weight_decay)
-
     def _apply_weight_decay(self, variables: Sequence[keras.Variable]) -> None:
         """Do nothing. The rule decays in `update_step`, where it knows the size of the weight."""
 
@@ -160,3 +154,9 @@ class Adafactor(keras.optimizers.Optimizer):
         config = {**self._rule.options, **super().get_config()}
         own = getattr(self._learning_rate, "__func__", None) is Adafactor._relative_step
         return {**config, "learning_rate": None} if own else config
+
+
+def read_preset(preset: str) -> dict[str, Any]:
+    """Return the arguments of a preset, those of `optim=adafactor_<preset>`, that are not the defaults of the class."""
+    keys: Any = OmegaConf.to_container(OmegaConf.load(CONF_DIR / "optim" / f"adafactor_{preset}.yaml"))
+    return {"learning_rate" if key == "lr" else key: value for key, value in keys.items() if key != "defaults"}

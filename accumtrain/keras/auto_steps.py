@@ -49,19 +49,23 @@ def choose_steps(model: keras.Model, data: Any, batch_size: Any, memory_limit_mb
     limit = f"memory_limit_mb={memory_limit_mb}" if limited else f"{format_bytes(free_bytes())} of free memory"
     say(f"steps='auto': looking for the largest micro-batch that fits in {limit}")
     with temporary_folder("probe") as folder:
-        probe = StepProbe(model, batch_of(data, batch_size), folder)
+        write_probe(model, batch_of(data, batch_size), folder)
         trials: dict[int, StepTrial] = {}
 
         def used(micro_batch: int) -> int | None:
-            trial = probe(math.ceil(batch_size / micro_batch), micro_batch, memory_limit_mb)
+            trial = probe_steps(folder, math.ceil(batch_size / micro_batch), micro_batch, memory_limit_mb)
             trials[micro_batch] = trial
             return None if not trial.fits else trial.peak_bytes if limited else trial.rss_bytes
 
         best = largest_that_fits(micro_batches(batch_size), used, partial(budget, memory_limit_mb))
         table(f"steps for batch_size={batch_size} in {limit}", COLUMNS, [_row(trials[size]) for size in sorted(trials)])
         if best is None:
-            peak = probe(batch_size, 1, None).peak_bytes if limited else None
-            raise OutOfMemoryError(_no_fit_message(limit, peak))
+            peak = probe_steps(folder, batch_size, 1, None).peak_bytes if limited else None
+            more = "" if peak is None else f" raise memory_limit_mb to {math.ceil(peak / SHARE / 2**20)} at least,"
+            raise OutOfMemoryError(
+                f"steps='auto': not even a micro-batch of 1 fits in {limit}:{more} put layers into "
+                "accumtrain.keras.layers, use an optimizer with less state, or take a smaller model"
+            )
     say(f"steps={trials[best].steps}: micro-batch {best}")
     return trials[best].steps
 
@@ -133,13 +137,6 @@ def _row(trial: StepTrial) -> tuple[str, ...]:
     return (str(trial.steps), str(trial.micro_batch), *sizes, "yes" if trial.fits else "no")
 
 
-def _no_fit_message(limit: str, peak: int | None) -> str:
-    """Return the message if not even a micro-batch of 1 fits. Its tensors take `peak` bytes, if that is known."""
-    less = "put layers into accumtrain.keras.layers, use an optimizer with less state, or take a smaller model"
-    more = "" if peak is None else f" raise memory_limit_mb to {math.ceil(peak / SHARE / 2**20)} at least,"
-    return f"steps='auto': not even a micro-batch of 1 fits in {limit}:{more} {less}"
-
-
 # --- probes -----------------------------------------------------------------------------------------------------------
 
 
@@ -162,50 +159,43 @@ class StepTrial:
     rss_bytes: int | None = None
 
 
-class StepProbe:
-    """Probes of one model with one batch.
-
-    Args:
-        model: compiled.
-        batch: nested arrays [batch_size, ...], as `keras.utils.pack_x_y_sample_weight` makes them.
-        folder: an empty folder, to which both are written for the children.
+def write_probe(model: keras.Model, batch: Any, folder: Path) -> None:
+    """Write a compiled model and a batch, as `batch_of` makes it, to an empty folder for probes.
 
     Raises:
         ValueError: the model can't be copied to another process.
     """
+    write_model(model, folder)
+    (folder / BATCH).write_bytes(pickle.dumps(batch))
 
-    def __init__(self, model: keras.Model, batch: Any, folder: Path) -> None:
-        self._folder = folder
-        write_model(model, folder)
-        (folder / BATCH).write_bytes(pickle.dumps(batch))
 
-    def __call__(self, steps: int, micro_batch: int, memory_limit_mb: float | None) -> StepTrial:
-        """Make a few updates with micro-batches of `steps`, within the limit and the free memory.
+def probe_steps(folder: Path, steps: int, micro_batch: int, memory_limit_mb: float | None) -> StepTrial:
+    """Make a few updates with micro-batches of `steps`, within the limit and the free memory.
 
-        Raises:
-            ValueError: the model can't be made again in another process.
-            KeyboardInterrupt: a signal stopped the child.
-            RuntimeError: training fails for another reason than memory; the end of its stderr is in the message.
-        """
-        say(f"probing micro-batch {micro_batch}: steps={steps}")
-        resident = psutil.Process().memory_info().rss
-        left = budget(None) - resident
-        limit = left if memory_limit_mb is None else budget(memory_limit_mb)
-        request = {
-            child.TASK: TASK,
-            "steps": steps,
-            "limit_mb": max(1, int(limit / 2**20)),
-            "inter_op": tf.config.threading.get_inter_op_parallelism_threads(),
-            "intra_op": tf.config.threading.get_intra_op_parallelism_threads(),
-        }
-        try:
-            measured = measure_in_child(request, self._folder)
-        except ConfigError as error:
-            raise ValueError(str(error)) from error
-        if measured is None:
-            return StepTrial(steps, micro_batch, fits=False)
-        added = measured["added_bytes"]
-        return StepTrial(steps, micro_batch, added <= left, measured["peak_bytes"], resident + added)
+    Raises:
+        ValueError: the model can't be made again in another process.
+        KeyboardInterrupt: a signal stopped the child.
+        RuntimeError: training fails for another reason than memory; the end of its stderr is in the message.
+    """
+    say(f"probing micro-batch {micro_batch}: steps={steps}")
+    resident = psutil.Process().memory_info().rss
+    left = budget(None) - resident
+    limit = left if memory_limit_mb is None else budget(memory_limit_mb)
+    request = {
+        child.TASK: TASK,
+        "steps": steps,
+        "limit_mb": max(1, int(limit / 2**20)),
+        "inter_op": tf.config.threading.get_inter_op_parallelism_threads(),
+        "intra_op": tf.config.threading.get_intra_op_parallelism_threads(),
+    }
+    try:
+        measured = measure_in_child(request, folder)
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    if measured is None:
+        return StepTrial(steps, micro_batch, fits=False)
+    added = measured["added_bytes"]
+    return StepTrial(steps, micro_batch, added <= left, measured["peak_bytes"], resident + added)
 
 
 def budget(memory_limit_mb: float | None) -> float:

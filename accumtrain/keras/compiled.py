@@ -10,8 +10,7 @@ import pickle
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,21 +50,6 @@ RESERVED = (  # names in records and results
 )
 
 
-@dataclass(frozen=True)
-class Traced:
-    """Facts that a forward pass in training shows of a model.
-
-    Attributes:
-        moving: the batch normalisations whose moving statistics it changes.
-        penalised: layers or weights have losses of their own.
-        outputs: specs of the outputs for `EXAMPLES_TRACED` examples.
-    """
-
-    moving: Sequence[keras.layers.BatchNormalization]
-    penalised: bool
-    outputs: Any
-
-
 class CompiledModel:
     """A built and compiled model, and its data.
 
@@ -76,10 +60,13 @@ class CompiledModel:
     Attributes:
         inputs: the first example, several times.
         targets: those of `inputs`.
+        moving: the batch normalisations whose moving statistics a forward pass in training changes.
+        penalised: layers or weights have losses of their own.
+        outputs: specs of the outputs for `inputs`.
 
     Raises:
         DataError: the model or the loss does not take it.
-        ConfigError: all weights are frozen, or one is of a float8 layer.
+        ConfigError: all weights are frozen, one is of a float8 layer, or the outputs have masks.
     """
 
     def __init__(self, model: keras.Model, data: GivenData):
@@ -95,6 +82,7 @@ class CompiledModel:
             check_summable(model.trainable_variables)
         self.weighted = any(len(split.read(tf.zeros([1], tf.int64))[1]) > 1 for split in data.splits.values())
         self._before: list[tuple[keras.Variable, np.ndarray]] = []
+        self.moving, self.penalised, self.outputs = self._trace()
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
@@ -111,14 +99,7 @@ class CompiledModel:
         for variable, value in self._before:
             variable.assign(value)
 
-    @cached_property
-    def traced(self) -> Traced:
-        """The facts of a forward pass.
-
-        Raises:
-            ConfigError: the outputs have masks.
-            DataError: the model does not take the inputs.
-        """
+    def _trace(self) -> tuple[Sequence[keras.layers.BatchNormalization], bool, Any]:
         changed: list[int] = []
         penalised: list[bool] = []
 
@@ -141,7 +122,7 @@ class CompiledModel:
         with _data_errors(self.model):
             outputs = tf.function(call, autograph=False).get_concrete_function(self.inputs).structured_outputs
         moving = [layer for layer in find_batch_norms(self.model) if id(layer.moving_mean) in changed]
-        return Traced(moving, penalised[-1], outputs)
+        return moving, penalised[-1], outputs
 
 
 @contextmanager
@@ -212,9 +193,13 @@ def build_model(config: CompiledModelConfig, spec: ModelSpec) -> Model:
     """
     compiled = running()
     compiled.reset()
-    traced = compiled.traced
     return KerasModel(
-        config, compiled.model, spec.variable_dtype, moving=traced.moving, penalised=traced.penalised, joins_loss=True
+        config,
+        compiled.model,
+        spec.variable_dtype,
+        moving=compiled.moving,
+        penalised=compiled.penalised,
+        joins_loss=True,
     )
 
 
@@ -238,12 +223,11 @@ def build_loss(config: LossConfig) -> PerExample:
 def build_metrics(config: LossConfig) -> dict[str, PerExample]:
     """Return the compiled metrics that are means over examples, by name."""
     compiled = running()
-    return {name: partial(_metric, compiled, name) for name in metric_names(compiled)}
+    return {name: partial(_metric, compiled, mean) for name, mean in means_by_name(compiled).items()}
 
 
-def _metric(compiled: CompiledModel, name: str, targets: Any, outputs: Any) -> tf.Tensor:
+def _metric(compiled: CompiledModel, mean: CompiledMetric, targets: Any, outputs: Any) -> tf.Tensor:
     """Return the values of a metric that is a mean over examples, one for each, float [N]."""
-    mean = _means(compiled.model)[name]
     y_pred, _ = _split(compiled, outputs)
     values = _call_mean(compiled.model, mean, targets[0], y_pred)
     return tf.reduce_mean(tf.reshape(tf.cast(values, mean.metric.dtype), [tf.shape(values)[0], -1]), axis=1)
@@ -255,26 +239,35 @@ def _call_mean(model: keras.Model, mean: CompiledMetric, y: Any, y_pred: Any) ->
     return tf.convert_to_tensor(mean.metric._fn(*of_output, **mean.metric._fn_kwargs))
 
 
-def metric_names(compiled: CompiledModel) -> list[str]:
-    """Return the names of the compiled metrics that are means over examples.
+def means_by_name(compiled: CompiledModel) -> dict[str, CompiledMetric]:
+    """Return the compiled metrics that are the mean of a function of each example.
 
     Raises:
         ConfigError: a name is one of the engine's, or a metric is no single number.
     """
-    model = compiled.model
-    if taken := [name for name in _metrics_by_name(model) if name in RESERVED]:
+    metrics = _metrics_by_name(compiled.model)
+    if taken := [name for name in metrics if name in RESERVED]:
         raise ConfigError(f"a metric is named {taken[0]}, as accumtrain names something else: give it another name")
-    results = model._compile_metrics.result() if _metrics_by_name(model) else {}
+    results = compiled.model._compile_metrics.result() if metrics else {}
     for name, value in results.items():
         if isinstance(value, Mapping) or len(value.shape):
             raise ConfigError(f"the metric {name} is no single number: choose an average, such as average='macro'")
-    return [name for name, mean in _means(model).items() if _has_one_for_each(compiled, mean)]
+    mean = keras.metrics.MeanMetricWrapper
+
+    def is_mean(kind: type[keras.metrics.Metric]) -> bool:
+        return issubclass(kind, mean) and (kind.update_state, kind.result) == (mean.update_state, mean.result)
+
+    return {
+        name: entry
+        for name, entry in metrics.items()
+        if not entry.weighted and is_mean(type(entry.metric)) and _has_one_for_each(compiled, entry)
+    }
 
 
 def _has_one_for_each(compiled: CompiledModel, mean: CompiledMetric) -> bool:
     """Return whether the function of a metric has a value for each example, not one for all."""
     values = tf.function(partial(_call_mean, compiled.model, mean), autograph=False)
-    traced = values.get_concrete_function(compiled.targets[0], compiled.traced.outputs)
+    traced = values.get_concrete_function(compiled.targets[0], compiled.outputs)
     shape = traced.structured_outputs.shape
     return bool(shape.rank) and shape[0] == EXAMPLES_TRACED
 
@@ -282,7 +275,7 @@ def _has_one_for_each(compiled: CompiledModel, mean: CompiledMetric) -> bool:
 def build_split_metrics(config: LossConfig) -> SplitMetrics | None:
     """Return the compiled metrics that are no means over examples, such as AUC, or None if there are none."""
     compiled = running()
-    means = metric_names(compiled)
+    means = means_by_name(compiled)
     others = [name for name in _metrics_by_name(compiled.model) if name not in means]
     return CompiledMetrics(compiled, others) if others else None
 
@@ -318,14 +311,14 @@ def check_losses(compiled: CompiledModel) -> None:
 
     with config_errors():
         with record_loss_calls(losses, Trials()) as calls:
-            tf.function(values, autograph=False).get_concrete_function(compiled.targets, compiled.traced.outputs)
+            tf.function(values, autograph=False).get_concrete_function(compiled.targets, compiled.outputs)
         calls.check(divided=compiled.weighted)
     if calls.masks:
         raise ConfigError(
             "a loss leaves some targets out, as ignore_class does, so that of a batch is no mean over its examples: "
             "use accumtrain.keras.accumulate and model.fit"
         )
-    if compiled.traced.penalised or has_own_loss(compiled.model):
+    if compiled.penalised or has_own_loss(compiled.model):
         _check_terms(compiled)
 
 
@@ -333,8 +326,8 @@ def _check_terms(compiled: CompiledModel) -> None:
     """Raise ConfigError if the loss of real examples has a term that is no mean over them."""
     model, split = compiled.model, compiled.data.train
     count = min(split.size, EXAMPLES_TRIED)
-    inputs, (targets, *weights) = split.read(tf.cast(tf.linspace(0, split.size - 1, count), tf.int64))
-    batch = (inputs, targets, weights[0] if weights else None)
+    inputs, targets = split.read(tf.cast(tf.linspace(0, split.size - 1, count), tf.int64))
+    batch = keras.utils.unpack_x_y_sample_weight((inputs, *targets))
     with config_errors():
         terms = LossTrial(model, batch, min(count, TRIED_AT_ONCE), LossShare(model, Trials())).find_terms(None)
     if "sum" in terms.of_layers:
@@ -352,11 +345,10 @@ def _check_terms(compiled: CompiledModel) -> None:
 
 def check_metrics(compiled: CompiledModel) -> None:
     """Raise ConfigError if a metric can't be shown, or depends on how a split is cut into batches."""
-    y, *weights = compiled.targets
-    batch = (compiled.inputs, y, weights[0] if weights else None)
+    batch = keras.utils.unpack_x_y_sample_weight((compiled.inputs, *compiled.targets))
     with config_errors():
         joining = WholeBatchMetrics(compiled.model, batch, Trials()).names
-    means = metric_names(compiled)
+    means = means_by_name(compiled)
     if names := [name for name in joining if name not in means]:
         raise ConfigError(
             f"the metric {names[0]} gives one number for a batch that is not made of those of its parts, so its value "
@@ -367,27 +359,13 @@ def check_metrics(compiled: CompiledModel) -> None:
 
 def _split(compiled: CompiledModel, outputs: Any) -> tuple[Any, tf.Tensor]:
     """Return the model's outputs, and the losses of its layers and weights."""
-    return outputs if compiled.traced.penalised else (outputs, tf.zeros((), keras.config.floatx()))
+    return outputs if compiled.penalised else (outputs, tf.zeros((), keras.config.floatx()))
 
 
 def _metrics_by_name(model: keras.Model) -> dict[str, CompiledMetric]:
     """Return the compiled metrics by the names that Keras shows."""
     metrics = model._compile_metrics
     return {} if metrics is None else dict(zip(metrics.result(), compiled_metrics(model), strict=True))
-
-
-def _means(model: keras.Model) -> dict[str, CompiledMetric]:
-    """Return the compiled metrics that are the mean of a function of each example."""
-    mean = keras.metrics.MeanMetricWrapper
-
-    def is_mean(kind: type[keras.metrics.Metric]) -> bool:
-        return issubclass(kind, mean) and (kind.update_state, kind.result) == (mean.update_state, mean.result)
-
-    return {
-        name: entry
-        for name, entry in _metrics_by_name(model).items()
-        if not entry.weighted and is_mean(type(entry.metric))
-    }
 
 
 # --- optimizer --------------------------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, ClassVar
 
 import google_crc32c
@@ -58,7 +59,7 @@ def given_data(train: Split, val: Split, notes: Sequence[str] = ()) -> GivenData
         val=val,
         num_classes=0,
         image_shape=(),
-        preprocess=NoPreprocess(),
+        preprocess=NoPreprocess(augment="none", image_size=None, mean=[], std=[], white=255),
         notes=list(notes),
         fingerprint=sizes | contents,
     )
@@ -75,9 +76,7 @@ def hold_out(examples: Any, share: float) -> tuple[Any, Any]:
         raise DataError(f"the data holds {size} example(s): it takes two, to train and to test, or validation_data")
     test = np.zeros(size, bool)
     test[hold_out_evenly(size, share)] = True
-    train_part, test_part = (
-        tf.nest.map_structure(lambda array, chosen=chosen: array[chosen], examples) for chosen in (~test, test)
-    )
+    train_part, test_part = (tf.nest.map_structure(itemgetter(chosen), examples) for chosen in (~test, test))
     return train_part, test_part
 
 
@@ -244,15 +243,8 @@ class OwnSplit(Split):
         return inputs, (targets,)
 
 
-@dataclass(frozen=True)
 class NoPreprocess(Preprocess):
     """No preparation."""
-
-    augment: str = "none"
-    image_size: tuple[int, int] | None = None
-    mean: list[float] = field(default_factory=list)
-    std: list[float] = field(default_factory=list)
-    white: int = 255
 
     def example(
         self, image: tf.Tensor, key: tf.Tensor, orientation: tf.Tensor | None = None, *, channels: int, training: bool

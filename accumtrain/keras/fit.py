@@ -21,11 +21,12 @@ from accumtrain.keras.accumulate_step import SplitTrainStep
 from accumtrain.keras.compiled import CompiledModel, check_losses, check_metrics, inner_optimizer, write_compiled
 from accumtrain.keras.examples import take_data
 from accumtrain.models.config import STORE
+from accumtrain.models.keras_applications import POLICIES
 from accumtrain.models.keras_cuts import cut_model
 from accumtrain.process.child import prepared_by
 
 JOBS = ("train", "plan", "verify")
-PRECISIONS = {"float32": "float32", "mixed_bfloat16": "bfloat16", "mixed_float16": "float16", "float64": "float64"}
+PRECISIONS = {policy: precision for precision, policy in POLICIES.items()}
 GRAPH_ERROR_PREFIXES = ("Graph execution error", "Detected at node", "File ")  # of lines that give no reason
 MODEL_GROUPS = ("model", "optim", "schedule", "loss", "data")  # which the compiled model decides
 YAML_TYPES = (int, float, str, bool, type(None))
@@ -101,9 +102,7 @@ def fit(
         "run": {"name": run_name or model.name, "dir": os.fspath(run_dir), "seed": _number(seed)},
         "schedule": {"kind": "constant"},
         "data": {"kind": KIND},
-        **_describe_model(
-            model, memory, cuts=_may_be_cut(model) and (asked or not cut_model(model.name, model).refusal)
-        ),
+        **_describe_model(model, memory, cuts=_may_be_cut(model) and (asked or _is_cut(model))),
     }
     with ExitStack() as stack:
         if job == "plan" or steps == "auto":  # tried in child processes
@@ -157,6 +156,8 @@ def _check(model: keras.Model, job: str) -> None:
 def _describe_model(model: keras.Model, memory: str, *, cuts: bool) -> dict[str, Any]:
     """Return keys of the configuration that describe a compiled model. A continued run must have the same."""
     optimizer, outer = inner_optimizer(model), model.optimizer
+    arguments = _config(optimizer) or {"learning_rate": type(optimizer._learning_rate).__name__}
+    arguments.pop("name", None)
     losses = [loss_text(entry) for entry in model._compile_loss._flat_losses]
     scale = {}
     if outer is not optimizer:
@@ -172,7 +173,7 @@ def _describe_model(model: keras.Model, memory: str, *, cuts: bool) -> dict[str,
             "memory": memory,
         },
         "loss": {"kind": KIND, "losses": losses},
-        "optim": {"kind": KIND, "name": type(optimizer).__name__, "args": optimizer_arguments(optimizer)},
+        "optim": {"kind": KIND, "name": type(optimizer).__name__, "args": arguments},
         **scale,
     }
 
@@ -182,6 +183,14 @@ def _may_be_cut(model: keras.Model) -> bool:
     graph = getattr(model, "inputs", None) and getattr(model, "outputs", None)
     own_call = type(model).call.__module__.partition(".")[0] != "keras"
     return bool(graph) and not own_call and len(model.inputs) == len(model.outputs) == 1
+
+
+def _is_cut(model: keras.Model) -> bool:
+    try:
+        cut_model(model.name, model)
+    except ConfigError:
+        return False
+    return True
 
 
 def _number(value: Any) -> Any:
@@ -220,12 +229,6 @@ def layers_digest(model: keras.Model) -> str:
     configurations = [f"{type(layer).__name__} {_without_names(_config(layer))}" for layer in layers]
     weights = [f"{tuple(variable.shape)} {variable.dtype} {variable.trainable}" for variable in model.variables]
     return hash_texts([*configurations, *weights])
-
-
-def optimizer_arguments(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
-    """Return the configuration of an optimizer, without its name."""
-    config = _config(optimizer) or {"learning_rate": type(optimizer._learning_rate).__name__}
-    return {key: value for key, value in config.items() if key != "name"}
 
 
 def loss_text(compiled: Any) -> str:

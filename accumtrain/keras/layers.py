@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import keras
@@ -16,16 +17,10 @@ from accumtrain.backprop.replay import Consume, replay
 from accumtrain.backprop.segments import Coupling
 from accumtrain.backprop.tracing import after, is_for_xla
 from accumtrain.keras.pure_layer import Backward, LayerVariables, PureLayer, with_own_gradient
-from accumtrain.models.keras_call import (
-    POSITIONAL,
-    flatten_with_masks,
-    mask_of,
-    parameters_of,
-    required_arguments,
-    set_mask,
-    with_parameters,
-)
+from accumtrain.models.keras_call import mask_of, set_mask
 
+TRAINING = inspect.Parameter("training", inspect.Parameter.KEYWORD_ONLY, default=None)
+POSITIONAL = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
 Pair = tuple[keras.layers.Layer, keras.layers.Layer]
 
 
@@ -378,6 +373,56 @@ def _disable_rewrites() -> None:
     """
     if not tf.executing_eagerly() and not is_for_xla():
         tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False, "constant_folding": False})
+
+
+# --- arguments of a call, and the masks of tensors in them ------------------------------------------------------------
+
+
+def parameters_of(layer: keras.layers.Layer) -> dict[str, inspect.Parameter]:
+    """Return the parameters of the layer's call, by their names."""
+    return dict(inspect.signature(layer.call).parameters)
+
+
+def required_arguments(layer: keras.layers.Layer) -> int:
+    """Count the tensors that the layer's call takes at least: 1, or 2 of keras.layers.MultiHeadAttention."""
+    parameters = parameters_of(layer).values()
+    return max(1, sum(value.kind in POSITIONAL and value.default is value.empty for value in parameters))
+
+
+def with_parameters(call: Callable, parameters: Iterable[inspect.Parameter]) -> Callable:
+    """Return `call` with these parameters and `training`, by which Keras hands masks and the training mode to a layer.
+
+    Of several parameters with one name the first counts. Keras reads them in the layer's __init__.
+    """
+    by_name: dict[str, inspect.Parameter] = {}
+    for parameter in (*parameters, TRAINING):
+        by_name.setdefault(parameter.name, parameter)
+    signed: Any = partial(call)
+    signed.__signature__ = inspect.Signature(sorted(by_name.values(), key=attrgetter("kind")))
+    return signed
+
+
+def flatten_with_masks(structure: Any) -> tuple[list[tf.Tensor], Callable[[Sequence[tf.Tensor]], Any]]:
+    """Return the tensors of a structure, then the masks that they carry, and the function that puts such a list back.
+
+    A leaf that is no tensor, such as None or a flag, stays in its place. The function sets masks on the tensors that it
+    gets, and keeps none of the structure's own.
+    """
+    leaves = tf.nest.flatten(structure)
+    places = [place for place, leaf in enumerate(leaves) if tf.is_tensor(leaf)]
+    tensors = [tf.convert_to_tensor(leaves[place]) for place in places]
+    masked = [number for number, tensor in enumerate(tensors) if mask_of(tensor) is not None]
+    masks = [tf.convert_to_tensor(mask_of(tensors[number])) for number in masked]
+    template = tf.nest.map_structure(lambda leaf: None if tf.is_tensor(leaf) else leaf, structure)
+
+    def pack(flat: Sequence[tf.Tensor]) -> Any:
+        new = dict(zip(places, flat[: len(places)], strict=True))
+        for number, mask in zip(masked, flat[len(places) :], strict=True):
+            set_mask(flat[number], mask)
+        rest = enumerate(tf.nest.flatten(template))
+        return tf.nest.pack_sequence_as(template, [new.get(place, leaf) for place, leaf in rest])
+
+    return [*tensors, *masks], pack
 
 
 # --- the grid of the streams: multiples of 2^-bits --------------------------------------------------------------------

@@ -31,10 +31,6 @@ LOSSES_OVER_BATCHES = (keras.losses.Dice, keras.losses.Tversky, keras.losses.Cir
 FUNCTIONS_OVER_BATCHES = (keras.losses.dice, keras.losses.tversky, keras.losses.circle)
 TOLERANCE_OF_16_BITS, ROUNDING = 3e-2, 1e-6
 HALF = {"float16", "bfloat16"}
-REMEDY = (
-    "make it a mean over the examples, such as keras.ops.mean of one value for each of them, and draw random numbers "
-    "from a keras.random.SeedGenerator alone"
-)
 
 
 class UntriedLossError(ValueError):
@@ -534,5 +530,6 @@ class LossTrial:
                 return kind
         raise ValueError(
             f"{name} is neither the mean nor the sum of the losses of its examples, so it can't be joined over "
-            f"micro-batches: {REMEDY}"
+            "micro-batches: make it a mean over the examples, such as keras.ops.mean of one value for each of them, "
+            "and draw random numbers from a keras.random.SeedGenerator alone"
         )

@@ -15,6 +15,7 @@ from accumtrain.backprop.fixed_point import FLOATS
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
 from accumtrain.backprop.pullback import Gradients, Module, Pullback, chain_pullback, tape_pullback
+from accumtrain.models.kept_convs import conv_shapes
 from accumtrain.models.layers import Conv, Dense, Initializer, times
 from accumtrain.models.norm_relu_conv import NormReLU, NormReLUConv, Numerics, rectify
 from accumtrain.models.norms import NORMS
@@ -97,13 +98,10 @@ class Residual(tf.Module):
         super().__init__()
         self.keep_activations, self.kept_convs = keep_activations, kept_convs
         self.drop_path, self.numerics = drop_path, numerics
-        inner = outputs // 4 if bottleneck else outputs
-        sizes = (1, 3, 1) if bottleneck else (3, 3)
-        widths = (inputs, *[inner] * (len(sizes) - 1), outputs)
         self.activations, self.convs = [], []
-        for i, size in enumerate(sizes):
-            self.activations.append(NormReLU(init, norm, widths[i]) if i or preactivated else None)
-            self.convs.append(Conv(init, size, widths[i], widths[i + 1], stride if i == 0 else 1))
+        for number, (size, read, given) in enumerate(conv_shapes(inputs, outputs, bottleneck)):
+            self.activations.append(NormReLU(init, norm, read) if number or preactivated else None)
+            self.convs.append(Conv(init, size, read, given, stride if number == 0 else 1))
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
         for layer in self._layers:

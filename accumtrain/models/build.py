@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import Any
 
 from accumtrain.backprop.model import Model
 from accumtrain.errors import ConfigError
@@ -35,10 +36,8 @@ def find_frozen_paths(patterns: Sequence[str], paths: Sequence[str]) -> list[str
     Raises:
         ConfigError: a pattern matches no path, or the patterns choose no path or all of them.
     """
-    decided: dict[str, bool] = {}
-    for pattern in patterns:
-        matched = _match_paths(f"model.freeze={pattern}", pattern.removeprefix(NOT), paths)
-        decided |= dict.fromkeys(matched, not pattern.startswith(NOT))
+    rows = [(f"model.freeze={text}", text.removeprefix(NOT), not text.startswith(NOT)) for text in patterns]
+    decided = _decide(rows, paths)
     frozen = [path for path in paths if decided.get(path)]
     some = f"{NOT}{paths[-1].rpartition('/')[0]}/*"
     if patterns and not frozen:
@@ -60,18 +59,20 @@ def find_rate_factors(factors: Mapping[str, float], paths: Sequence[str]) -> lis
     Raises:
         ConfigError: a pattern matches no path.
     """
-    decided: dict[str, float] = {}
-    for pattern, factor in factors.items():
-        decided |= dict.fromkeys(_match_paths(f"optim.rates={pattern}", pattern, paths), float(factor))
-    return [decided.get(path, 1.0) for path in paths]
+    decided = _decide([(f"optim.rates={pattern}", pattern, factor) for pattern, factor in factors.items()], paths)
+    return [float(decided.get(path, 1.0)) for path in paths]
 
 
-def _match_paths(given: str, pattern: str, paths: Sequence[str]) -> list[str]:
-    matched = [path for path in paths if fnmatchcase(path, pattern)]
-    if not matched:
-        nearest = difflib.get_close_matches(pattern, paths, n=NEAREST, cutoff=0.0)
-        raise ConfigError(
-            f"{given}: no trained variable has such a path; the nearest are {', '.join(nearest)} "
-            "(* stands for any text, / included)"
-        )
-    return matched
+def _decide(rows: Iterable[tuple[str, str, Any]], paths: Sequence[str]) -> dict[str, Any]:
+    """Return the value for each path that a pattern matches, from rows of what is given, its pattern and its value."""
+    decided: dict[str, Any] = {}
+    for given, pattern, value in rows:
+        matched = [path for path in paths if fnmatchcase(path, pattern)]
+        if not matched:
+            nearest = difflib.get_close_matches(pattern, paths, n=NEAREST, cutoff=0.0)
+            raise ConfigError(
+                f"{given}: no trained variable has such a path; the nearest are {', '.join(nearest)} "
+                "(* stands for any text, / included)"
+            )
+        decided |= dict.fromkeys(matched, value)
+    return decided

@@ -1,4 +1,4 @@
-"""The convolutions of residual functions whose output is kept for the backward pass.
+"""The convolutions of residual functions, and those whose output is kept for the backward pass.
 
 Each output that is kept spares the multiplications of one convolution in the replay, and changes no bit.
 """
@@ -32,6 +32,14 @@ class ConvPlace:
     spared: int
 
 
+def conv_shapes(inputs: int, outputs: int, bottleneck: bool) -> list[tuple[int, int, int]]:
+    """Return size, inputs and outputs of each convolution of a residual function."""
+    if not bottleneck:
+        return [(3, inputs, outputs), (3, outputs, outputs)]
+    inner = outputs // 4
+    return [(1, inputs, inner), (3, inner, inner), (1, inner, outputs)]
+
+
 def list_by_worth(config: ResNetConfig) -> list[ConvPlace]:
     """List the convolutions that can be kept, first those that spare most for each value, of equal ones the last."""
     return sorted(
@@ -41,17 +49,13 @@ def list_by_worth(config: ResNetConfig) -> list[ConvPlace]:
 
 def _list_places(config: ResNetConfig) -> Iterable[ConvPlace]:
     stem, *widths = config.stream_widths
-    sizes = (1, 3, 1) if config.bottleneck else (3, 3)
     for stage, (count, outputs) in enumerate(zip(config.units, widths, strict=True)):
-        inner = outputs // 4 if config.bottleneck else outputs
         for unit in range(count):
             for function in range(config.functions):
-                entry = unit == 0 and function == 0
-                inputs = ((stem, *widths)[stage] if entry else outputs, *[inner] * (len(sizes) - 1))
-                kept = (*[inner] * (len(sizes) - 1), outputs)
-                for conv in range(config.convs_to_keep(stage, unit)):
-                    values, spared = kept[conv] / 4**stage, sizes[conv] ** 2 * inputs[conv]
-                    yield ConvPlace(stage, unit, function, conv, values, spared)
+                inputs = (stem, *widths)[stage] if unit == function == 0 else outputs
+                shapes = conv_shapes(inputs, outputs, config.bottleneck)[: config.convs_to_keep(stage, unit)]
+                for conv, (size, read, given) in enumerate(shapes):
+                    yield ConvPlace(stage, unit, function, conv, values=given / 4**stage, spared=size**2 * read)
 
 
 def count_without_cost(places: Sequence[ConvPlace], first_stream: int) -> int:

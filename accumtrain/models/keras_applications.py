@@ -109,7 +109,7 @@ def read_keras_file(file: Path, model: keras.Model) -> dict[str, np.ndarray]:
             source = io.BytesIO(opened.read(WEIGHTS)) if isinstance(opened, zipfile.ZipFile) else opened
             with h5py.File(source, "r") as content:
                 whole = content.get("model_weights", content)
-                arrays = dict(_read_arrays(whole))
+                arrays = _read_arrays(whole)
                 keys = _map_legacy_keys(whole, model) if "layer_names" in whole.attrs else _map_keys(model)
     except (OSError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
         reason = first_line(error)
@@ -120,16 +120,16 @@ def read_keras_file(file: Path, model: keras.Model) -> dict[str, np.ndarray]:
     return {keys.get(key, key): array for key, array in arrays.items()}
 
 
-def _read_arrays(content: h5py.Group) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield every array by its key, but for those of the optimizer and of seed generators."""
-    found: list[tuple[str, np.ndarray]] = []
+def _read_arrays(content: h5py.Group) -> dict[str, np.ndarray]:
+    """Return every array by its key, but for those of the optimizer and of seed generators."""
+    found: dict[str, np.ndarray] = {}
 
     def visit(key: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset) and not key.startswith(OPTIMIZER) and SEED not in key:
-            found.append((key, np.asarray(item)))
+            found[key] = np.asarray(item)
 
     content.visititems(visit)
-    yield from found
+    return found
 
 
 def _saved_variables(layer: keras.Layer) -> Mapping[str, keras.Variable]:

@@ -6,20 +6,14 @@ the call alone. What the call does to them is known afterwards, so that it can b
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from operator import attrgetter
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
 from accumtrain.errors import ConfigError
-
-TRAINING = inspect.Parameter("training", inspect.Parameter.KEYWORD_ONLY, default=None)
-POSITIONAL = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 class StatelessCall(keras.StatelessScope):
@@ -176,53 +170,3 @@ def join_masks(structure: Any) -> Any:
     for place, mask in structure.masks.items():
         set_mask(tensors[place], mask)
     return structure.tensors
-
-
-def flatten_with_masks(structure: Any) -> tuple[list[tf.Tensor], Callable[[Sequence[tf.Tensor]], Any]]:
-    """Return the tensors of a structure, then the masks that they carry, and the function that puts such a list back.
-
-    A leaf that is no tensor, such as None or a flag, stays in its place. The function sets masks on the tensors that it
-    gets, and keeps none of the structure's own.
-    """
-    leaves = tf.nest.flatten(structure)
-    places = [place for place, leaf in enumerate(leaves) if tf.is_tensor(leaf)]
-    tensors = [tf.convert_to_tensor(leaves[place]) for place in places]
-    masked = [number for number, tensor in enumerate(tensors) if mask_of(tensor) is not None]
-    masks = [tf.convert_to_tensor(mask_of(tensors[number])) for number in masked]
-    template = tf.nest.map_structure(lambda leaf: None if tf.is_tensor(leaf) else leaf, structure)
-
-    def pack(flat: Sequence[tf.Tensor]) -> Any:
-        new = dict(zip(places, flat[: len(places)], strict=True))
-        for number, mask in zip(masked, flat[len(places) :], strict=True):
-            set_mask(flat[number], mask)
-        rest = enumerate(tf.nest.flatten(template))
-        return tf.nest.pack_sequence_as(template, [new.get(place, leaf) for place, leaf in rest])
-
-    return [*tensors, *masks], pack
-
-
-# ---- arguments of a call ----
-
-
-def parameters_of(layer: keras.layers.Layer) -> dict[str, inspect.Parameter]:
-    """Return the parameters of the layer's call, by their names."""
-    return dict(inspect.signature(layer.call).parameters)
-
-
-def required_arguments(layer: keras.layers.Layer) -> int:
-    """Count the tensors that the layer's call takes at least: 1, or 2 of keras.layers.MultiHeadAttention."""
-    parameters = parameters_of(layer).values()
-    return max(1, sum(value.kind in POSITIONAL and value.default is value.empty for value in parameters))
-
-
-def with_parameters(call: Callable, parameters: Iterable[inspect.Parameter]) -> Callable:
-    """Return `call` with these parameters and `training`, by which Keras hands masks and the training mode to a layer.
-
-    Of several parameters with one name the first counts. Keras reads them in the layer's __init__.
-    """
-    by_name: dict[str, inspect.Parameter] = {}
-    for parameter in (*parameters, TRAINING):
-        by_name.setdefault(parameter.name, parameter)
-    signed: Any = partial(call)
-    signed.__signature__ = inspect.Signature(sorted(by_name.values(), key=attrgetter("kind")))
-    return signed

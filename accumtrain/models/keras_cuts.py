@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
 import keras
 import tensorflow as tf
+
+from accumtrain.errors import ConfigError
 
 SEED = "seed_generator_state"  # name of the variables of Keras's seed generators
 MOST_AT_A_CUT = 2  # tensors
@@ -43,12 +45,6 @@ class CutPiece:
     def output(self) -> Any:
         """One tensor, or a list of several."""
         return self.outputs[0] if len(self.outputs) == 1 else list(self.outputs)
-
-
-def find_unknown_size(model: keras.Model) -> Any | None:
-    """Return the first tensor of a functional model with an unknown size within an example, or None."""
-    tensors = (tensor for node in _list_nodes(model) for tensor in keras.tree.flatten(node.output_tensors))
-    return next((tensor for tensor in tensors if None in tensor.shape[1:]), None)
 
 
 def list_pieces(model: keras.Model, width: int = 1) -> list[CutPiece]:
@@ -177,39 +173,31 @@ def _count_bytes(tensor: Any) -> int:
 # ---- the model in parts that share its layers ----
 
 
-@dataclass(frozen=True)
-class CutModel:
-    """A model in parts, or the reason why it has none.
-
-    Attributes:
-        parts: models that share its layers, from one cut point to the next.
-        kept: the numbers of those that are worth keeping.
-        refusal: the reason why it can't be cut, with a remedy; empty if it is cut.
-    """
-
-    parts: list[keras.Model] = field(default_factory=list)
-    kept: set[int] = field(default_factory=set)
-    refusal: str = ""
-
-
-def cut_model(name: str, model: keras.Model, kept_share: float = 0.0) -> CutModel:
+def cut_model(name: str, model: keras.Model, kept_share: float = 0.0) -> tuple[list[keras.Model], set[int]]:
     """Cut a functional model with one input and one output where computing again saves memory.
 
     Args:
         name: of the model in a refusal.
         kept_share: share of all activations that the parts which are kept may hold.
+
+    Returns:
+        Models that share its layers, from one cut point to the next, and the numbers of those that are worth keeping.
+
+    Raises:
+        ConfigError: it can't be cut, or that would save no memory.
     """
     if isinstance(model, keras.Sequential):
         model = model._functional
-    if (unknown := find_unknown_size(model)) is not None:
-        return CutModel(
-            refusal=f"{unknown.name} has the shape {unknown.shape}: cut points are chosen by sizes, so give "
-            "keras.Input a shape without None, or use model.memory=store"
-        )
+    for tensor in keras.tree.flatten([node.output_tensors for node in _list_nodes(model)]):
+        if None in tensor.shape[1:]:
+            raise ConfigError(
+                f"{tensor.name} has the shape {tensor.shape}: cut points are chosen by sizes, so give keras.Input a "
+                "shape without None, or use model.memory=store"
+            )
     segments = _choose_segments(model)
     if not segments:
-        return CutModel(
-            refusal=f"{name} has no cut points (one or two tensors through which every path goes) between which "
+        raise ConfigError(
+            f"{name} has no cut points (one or two tensors through which every path goes) between which "
             "computing again would save memory; use model.memory=store"
         )
     assert segments[-1].output is model.outputs[0], "the output is what is awaited at the end"
@@ -217,17 +205,17 @@ def cut_model(name: str, model: keras.Model, kept_share: float = 0.0) -> CutMode
         parts = _build_parts(model, segments)
     except ValueError as error:
         reason = str(error).partition(" The following")[0]  # what follows names every layer
-        return CutModel(
-            refusal=f"{name} can't be cut into segments, as where one layer is called in several places ({reason}); "
+        raise ConfigError(
+            f"{name} can't be cut into segments, as where one layer is called in several places ({reason}); "
             "use a layer for each place, or model.memory=store"
-        )
+        ) from error
     seeds = Counter(id(variable) for part in parts for variable in part.variables if variable.name == SEED)
     if any(count > 1 for count in seeds.values()):
-        return CutModel(
-            refusal=f"{name} draws from one seed generator in several places, which can't be replayed apart from each "
+        raise ConfigError(
+            f"{name} draws from one seed generator in several places, which can't be replayed apart from each "
             "other: give each layer its own, or use model.memory=store"
         )
-    return CutModel(parts, choose_kept_segments(segments[:-1], kept_share))
+    return parts, choose_kept_segments(segments[:-1], kept_share)
 
 
 def _choose_segments(model: keras.Model) -> list[CutPiece]:

@@ -117,11 +117,9 @@ class KerasSegment:
                 mode.record(norm, new_state[mean] / share, new_state[variance] / share)
         if self.dtype is None:
             y = separate_masks(y)
-        y = tf.nest.map_structure(self._cast, y)
+        else:
+            y = tf.nest.map_structure(lambda out: tf.cast(out, self.dtype) if out.dtype.is_floating else out, y)
         return (y, penalty + tf.cast(losses, penalty.dtype)) if self.penalised else y
-
-    def _cast(self, y: tf.Tensor) -> tf.Tensor:
-        return y if self.dtype is None or not y.dtype.is_floating else tf.cast(y, self.dtype)
 
     def forward(self, x: Any, mode: Mode, consume: Consume) -> tuple[Any, Backward]:
         return forward_by_memory(self, x, mode, consume)
@@ -161,11 +159,8 @@ class KerasModel(Model):
         draws = {id(variable): draw for draw, variable in enumerate(states)}
         parts, policies = [model], ["store"]
         if config.policy != "store":
-            cut = cut_model(config.label, model, kept_share)
-            if cut.refusal:
-                raise ConfigError(cut.refusal)
-            parts = cut.parts
-            policies = ["store" if place in cut.kept else "recompute" for place in range(len(parts) - 1)] + ["store"]
+            parts, kept = cut_model(config.label, model, kept_share)
+            policies = ["store" if place in kept else "recompute" for place in range(len(parts) - 1)] + ["store"]
         dtypes = [*(None for _ in parts[:-1]), dtype]
         segments = [
             KerasSegment(part, policy, norms, draws, output, penalised=penalised)

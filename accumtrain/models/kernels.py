@@ -29,7 +29,8 @@ def kernel_dtype(dtype: tf.DType) -> tf.DType:
     It is float32 if a CPU only emulates `dtype`, or is slower in it (runs/kernels.py). Values of 16 bits are exact in
     float32, and kernels for 16 bits sum in float32 too. So both give the same numbers up to the order of sums.
     """
-    return tf.float32 if by_cpu_kernels() and (is_emulated(dtype) or _is_slower(dtype)) else dtype
+    is_slower = dtype.name in FOR_16_BITS and os.environ.get(KERNELS_16BIT) == "0"
+    return tf.float32 if by_cpu_kernels() and (is_emulated(dtype) or is_slower) else dtype
 
 
 @cache
@@ -37,11 +38,6 @@ def is_emulated(dtype: tf.DType) -> bool:
     """Return whether this process has no CPU kernels that compute in `dtype` by instructions for it."""
     needed = FOR_16_BITS.get(dtype.name)
     return needed is not None and not (IsMklEnabled() and needed.intersection(cpu()["instructions"]))
-
-
-def _is_slower(dtype: tf.DType) -> bool:
-    """Return whether the environment says that float32 is faster."""
-    return dtype.name in FOR_16_BITS and os.environ.get(KERNELS_16BIT) == "0"
 
 
 def tell_emulation(precision: str, *, own_layers: bool) -> None:

@@ -19,8 +19,6 @@ from accumtrain.backprop.pullback import Gradients
 from accumtrain.backprop.tracing import after, computed_after
 from accumtrain.models.kernels import is_faster_by_products, kernel_dtype, kernel_gradient
 
-COMPUTE_DTYPES = {"float32": tf.float32, "bfloat16": tf.bfloat16, "float16": tf.float16, "float64": tf.float64}
-
 
 class Initializer:
     """Create variables with initial values that depend on the seed and the order of creation only.
@@ -198,7 +196,7 @@ class ModelSpec:
     @property
     def compute_dtype(self) -> tf.DType:
         """The dtype of convolutions and matrix products."""
-        return COMPUTE_DTYPES[self.precision]
+        return tf.as_dtype(self.precision)
 
     @property
     def variable_dtype(self) -> tf.DType:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -56,5 +55,5 @@ def build_lenet(config: LeNetConfig, spec: ModelSpec) -> Model:
     first = Features(init, channels, 6, paddings[0])
     second = Features(init, 6, 16, paddings[1])
     classifier = Classifier(init, [16 * maps[0] * maps[1], 120, 84, spec.num_classes])
-    layers: list[tuple[str, Callable]] = [(config.policy, first), (config.policy, second), ("store", classifier)]
-    return Model([Chain(memory, [layer]) for memory, layer in layers], spec.compute_dtype)
+    segments = [Chain(config.policy, [first]), Chain(config.policy, [second]), Chain("store", [classifier])]
+    return Model(segments, spec.compute_dtype)

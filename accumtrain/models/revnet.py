@@ -13,9 +13,9 @@ import tensorflow as tf
 from accumtrain.backprop.fixed_point import FLOATS, FixedPoint
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
-from accumtrain.backprop.pullback import Converted, Gradients, Pullback
+from accumtrain.backprop.pullback import Converted, Gradients, Module, Pullback
 from accumtrain.backprop.replay import save_for_backward, save_values_for_backward
-from accumtrain.backprop.segments import Chain, Coupling, Layer, Segment, Stage
+from accumtrain.backprop.segments import Chain, Coupling, Segment, Stage
 from accumtrain.backprop.tracing import after
 from accumtrain.models.blocks import Head, Residual, Stem, build_shortcut, drop_paths, with_norm_momentum
 from accumtrain.models.config import RevNetConfig
@@ -34,7 +34,7 @@ class OnStreams(Converted):
         scales: the function itself returns values times `numbers.factor`.
     """
 
-    def __init__(self, function: Layer, numbers: FixedPoint, dtype: tf.DType, scales: bool = True):
+    def __init__(self, function: Module, numbers: FixedPoint, dtype: tf.DType, scales: bool = True):
         super().__init__(function, dtype)
         self.numbers, self.scales = numbers, scales
 

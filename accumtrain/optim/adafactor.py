@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from accumtrain.optim.config import AdafactorConfig, OptimConfig, check_arguments
-from accumtrain.optim.optimizer import Optimizer, Parameter, VariableHandle, zeros_slot
+from accumtrain.optim.config import AdafactorConfig, check_arguments
+from accumtrain.optim.optimizer import Optimizer, VariableHandle, zeros_slot
 
 MAX_RELATIVE_STEP = 1e-2
 WARMUP = 1e-6  # of the relative step, for each update
@@ -34,51 +33,31 @@ class AdafactorRule:
     A weight of rank >= 2 is a stack of matrices, two of its axes, each with its own factors of v: a convolution kernel
     [height, width, in, out] keeps height * width * (in + out) values. RMS is taken over the whole weight.
 
-    The keys say:
-        decay_exponent: beta2_t = 1 - t^-decay_exponent.
-        beta2: a constant in its place, corrected for the start at 0 as in Section 7.1 of the paper.
-        epsilon1: added to g^2; a normal float32 number, so that zero gradients are no 0 / 0.
-        epsilon2: smallest factor on the rate, for weights near 0.
-        clip_threshold: largest RMS of u; None does not clip.
-        scale_parameter: False takes 1 for the factor max(epsilon2, RMS(w)).
-        unscaled_relative_step: factor on the relative step if `scale_parameter` is False. The relative size of a step
-            is then an absolute one, and 0.05 is about the size of a weight, as Mesh TensorFlow has it; 1 leaves it.
-        warmup_init: the relative step is at most 1e-6 * t in place of 1e-2, as transformers has it.
-        min_dim_size_to_factor: v itself is kept if either axis of the matrices is shorter. With an axis of length 1
-            the factors are no smaller than v, and the update is the same.
+    `AdafactorConfig` says what the options do. Beyond that:
+        beta2: corrected for the start at 0 as in Section 7.1 of the paper.
+        epsilon1: a normal float32 number, so that zero gradients are no 0 / 0.
+        unscaled_relative_step: without `scale_parameter` the relative size of a step is an absolute one, and 0.05 is
+            about the size of a weight, as Mesh TensorFlow has it; 1 leaves it. `warmup_init` is as in transformers.
+        min_dim_size_to_factor: with an axis of length 1 the factors are no smaller than v, and the update is the same.
         factored_axes: `last` takes the last two axes as the matrices, `largest` the two longest; of equal axes the
             later ones.
-        momentum: 0 keeps no first moment.
         momentum_of: `change` averages the change of w, rate included, as the authors' code does; `update` averages u.
         weight_decay_factor: decoupled decay is w -= factor * weight_decay * w with the factor `rate`, or `step_size`,
             which is rate * max(epsilon2, RMS(w)), or `one`. The factor `rate` comes first, and RMS(w) is that of the
             decayed weight; with the others it is that of the weight before.
+
+    Raises:
+        ValueError: an option is out of its range, or a rate is given, which `warmup_init` would not warm up.
     """
 
-    def __init__(self, config: AdafactorConfig):
-        self._keys = config
-
-    @classmethod
-    def of_arguments(cls, learning_rate: object, **options: Any) -> AdafactorRule:
-        """Return the rule that the arguments of an optimizer's class ask for.
-
-        Raises:
-            ValueError: an option is out of its range, or a rate is given, which `warmup_init` would not warm up.
-        """
+    def __init__(self, learning_rate: object, **options: Any):
         check_arguments(AdafactorConfig, options)
-        config = AdafactorConfig(lr=None, **options)
-        if config.warmup_init and learning_rate is not None:
+        self.options, self._keys = options, AdafactorConfig(lr=None, **options)
+        if self._keys.warmup_init and learning_rate is not None:
             raise ValueError(
                 f"warmup_init=True and learning_rate={learning_rate!r}: only the relative step warms up; "
                 "leave learning_rate=None, or give a schedule that warms up"
             )
-        return cls(config)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The arguments that `of_arguments` took."""
-        common = {key.name for key in fields(OptimConfig)}
-        return {key.name: getattr(self._keys, key.name) for key in fields(self._keys) if key.name not in common}
 
     def slot_shapes(self, shape: Sequence[int]) -> dict[str, list[int]]:
         """Return the shapes of a weight's slots: `v`, or its factors `row` and `column`; `momentum` if there is one.
@@ -112,8 +91,7 @@ class AdafactorRule:
 
     def update(
         self,
-        weight: VariableHandle,
-        slots: Mapping[str, VariableHandle],
+        variables: Mapping[str, VariableHandle],
         gradient: tf.Tensor,
         scalars: AdafactorScalars,
         weight_decay: float,
@@ -121,17 +99,19 @@ class AdafactorRule:
         """Update a weight and its slots in place.
 
         Args:
-            weight: float32 or float64, of any static shape.
-            slots: of the shapes that `slot_shapes` gives for it.
+            variables: `weight`, float32 or float64, of any static shape; and its slots, as `slot_shapes` names them.
             gradient: a tensor of the weight's shape and dtype.
             scalars: of this update, in that dtype.
             weight_decay: decoupled; 0 does not decay.
         """
-        rate = scalars.rate
+        weight, rate = variables["weight"], scalars.rate
         if weight_decay and self._keys.weight_decay_factor == "rate":
             weight.assign_sub(rate * weight_decay * weight.read())
-        precondition = self._by_full_moment if "v" in slots else self._by_factors
-        update = precondition(slots, gradient, scalars)
+        if "v" in variables:
+            moment = _average(variables["v"], tf.square(gradient) + scalars.epsilon1, scalars.blend)
+            update = gradient * tf.math.rsqrt(moment)
+        else:
+            update = self._by_factors(variables, gradient, scalars)
         clip: tf.Tensor | float = 1.0
         if scalars.clip_threshold is not None:
             clip = scalars.clip_threshold / tf.maximum(_rms(update), scalars.clip_threshold)
@@ -142,11 +122,11 @@ class AdafactorRule:
         if not self._keys.momentum:
             _descend(weight, rate * clip * scale, update)
         elif self._keys.momentum_of == "update":
-            _descend(weight, rate * scale, _average(slots["momentum"], clip * update, 1.0 - self._keys.momentum))
+            _descend(weight, rate * scale, _average(variables["momentum"], clip * update, 1.0 - self._keys.momentum))
         else:
             tf.raw_ops.ResourceApplyMomentum(
                 var=weight.handle,
-                accum=slots["momentum"].handle,
+                accum=variables["momentum"].handle,
                 lr=tf.ones((), update.dtype),
                 grad=(1.0 - self._keys.momentum) * (rate * clip * scale) * update,
                 momentum=tf.constant(self._keys.momentum, update.dtype),
@@ -168,17 +148,10 @@ class AdafactorRule:
             return tf.pow(t, -self._keys.decay_exponent)
         return (self._keys.beta2 - 1.0) / tf.math.expm1(t * math.log(self._keys.beta2))  # (1 - beta2) / (1 - beta2^t)
 
-    def _by_full_moment(
-        self, slots: Mapping[str, VariableHandle], gradient: tf.Tensor, scalars: AdafactorScalars
-    ) -> tf.Tensor:
-        """Update v and returns gradient / sqrt(v)."""
-        moment = _average(slots["v"], tf.square(gradient) + scalars.epsilon1, scalars.blend)
-        return gradient * tf.math.rsqrt(moment)
-
     def _by_factors(
         self, slots: Mapping[str, VariableHandle], gradient: tf.Tensor, scalars: AdafactorScalars
     ) -> tf.Tensor:
-        """Update the factors of v = row * column / mean(row) and returns gradient / sqrt(v).
+        """Update the factors of v = row * column / mean(row). Return gradient / sqrt(v).
 
         v itself is never computed: for zero gradients it is epsilon1^2 / epsilon1, which is 0 / 0 in float32. Shapes in
         the comments are those of [..., n, m] with the last axes factored.
@@ -197,7 +170,7 @@ class AdafactorRule:
 
 
 class Adafactor(Optimizer):
-    """Shazeer & Stern 2018, arXiv:1804.04235, and its descendants: `AdafactorRule` says what the other arguments do.
+    """Shazeer & Stern 2018, arXiv:1804.04235, and its descendants: `AdafactorConfig` says what the other arguments do.
 
     Args:
         learning_rate: None is the relative step of the paper, min(1e-2, 1 / sqrt(t)), times
@@ -230,7 +203,7 @@ class Adafactor(Optimizer):
         weight_decay_factor: str = "rate",
     ) -> None:
         super().__init__(learning_rate, weight_decay)
-        self._rule = AdafactorRule.of_arguments(
+        self._rule = AdafactorRule(
             learning_rate,
             decay_exponent=decay_exponent,
             beta2=beta2,
@@ -252,17 +225,20 @@ class Adafactor(Optimizer):
         return self._rule.relative_step(step) if self._learning_rate is None else super().learning_rate(step)
 
     def build_slots(self) -> None:
-        shapes = [self._rule.slot_shapes(parameter.variable.shape.as_list()) for parameter in self.parameters]
-        pairs = list(zip(self.parameters, shapes, strict=True))
-        self.second_moments = [
-            FullMoment(parameter) if "v" in own else FactoredMoment(parameter, own["row"], own["column"])
-            for parameter, own in pairs
-        ]
-        self.momenta = [zeros_slot(parameter, "momentum") for parameter, own in pairs if "momentum" in own]
+        self.second_moments, self.momenta = [], []
+        for parameter in self.parameters:
+            shapes = self._rule.slot_shapes(parameter.variable.shape.as_list())
+            if "momentum" in shapes:
+                self.momenta.append(zeros_slot(parameter, "momentum"))
+            if "v" in shapes:
+                self.second_moments.append({"value": zeros_slot(parameter, "v")})  # its name in checkpoints
+            else:
+                factors = {name: zeros_slot(parameter, f"v_{name}", shapes[name]) for name in ("row", "column")}
+                self.second_moments.append(factors)
 
     def slots_of(self, index: int) -> dict[str, tf.Variable]:
-        momentum = {"momentum": self.momenta[index]} if self.momenta else {}
-        return self.second_moments[index].slots | momentum
+        moment = {"v" if name == "value" else name: slot for name, slot in self.second_moments[index].items()}
+        return {**moment, "momentum": self.momenta[index]} if self.momenta else moment
 
     def step_scalars(self, rate: tf.Tensor, t: tf.Tensor) -> AdafactorScalars:
         return self._rule.scalars(rate, t)
@@ -277,34 +253,7 @@ class Adafactor(Optimizer):
         scalars: AdafactorScalars,
     ) -> None:
         """Update by the rule, which decays by itself, as its weight decay may depend on the size of the weight."""
-        slots = dict(variables)
-        weight = slots.pop("weight")
-        self._rule.update(weight, slots, gradient * scale, scalars, self._weight_decay if decayed else 0.0)
-
-
-class FullMoment(tf.Module):
-    """The slot of v, the running mean of g^2 + epsilon1."""
-
-    def __init__(self, parameter: Parameter) -> None:
-        super().__init__()
-        self.value = zeros_slot(parameter, "v")
-
-    @property
-    def slots(self) -> dict[str, tf.Variable]:
-        return {"v": self.value}
-
-
-class FactoredMoment(tf.Module):
-    """The slots of v = row * column / mean(row): the running means of g^2 + epsilon1 of each row and each column."""
-
-    def __init__(self, parameter: Parameter, row: Sequence[int], column: Sequence[int]) -> None:
-        super().__init__()
-        self.row = zeros_slot(parameter, "v_row", row)
-        self.column = zeros_slot(parameter, "v_column", column)
-
-    @property
-    def slots(self) -> dict[str, tf.Variable]:
-        return {"row": self.row, "column": self.column}
+        self._rule.update(variables, gradient * scale, scalars, self._weight_decay if decayed else 0.0)
 
 
 def _without(shape: Sequence[int], axis: int) -> list[int]:
@@ -313,7 +262,7 @@ def _without(shape: Sequence[int], axis: int) -> list[int]:
 
 
 def _average(average: VariableHandle, value: tf.Tensor, blend: tf.Tensor | float) -> tf.Tensor:
-    """Set average = (1 - blend) * average + blend * value in place and returns it."""
+    """Set average = (1 - blend) * average + blend * value in place. Return it."""
     average.assign_add(blend * (value - average.read()))
     return average.read()
 

@@ -1,4 +1,4 @@
-"""The optimizers: keys and class of each kind, presets of Adafactor, and the checks of their arguments."""
+"""The optimizers: keys and class of each kind, and the checks of their arguments."""
 
 from __future__ import annotations
 
@@ -24,10 +24,6 @@ from accumtrain.fields import (
     format_value,
 )
 from accumtrain.registry import ComponentConfig, Entry, Registry, required
-
-FACTORED_AXES = ("last", "largest")
-MOMENTUM_OF = ("change", "update")
-WEIGHT_DECAY_FACTORS = ("rate", "step_size", "one")
 
 
 @dataclass(kw_only=True)
@@ -188,10 +184,10 @@ class AdafactorConfig(OptimConfig):
     unscaled_relative_step: Annotated[float, POSITIVE] = 0.05
     warmup_init: bool = False
     min_dim_size_to_factor: Annotated[int, COUNT] = 2
-    factored_axes: Annotated[str, OneOf(FACTORED_AXES)] = "last"
+    factored_axes: Annotated[str, OneOf(("last", "largest"))] = "last"
     momentum: Annotated[float, FRACTION] = 0.0
-    momentum_of: Annotated[str, OneOf(MOMENTUM_OF)] = "change"
-    weight_decay_factor: Annotated[str, OneOf(WEIGHT_DECAY_FACTORS)] = "rate"
+    momentum_of: Annotated[str, OneOf(("change", "update"))] = "change"
+    weight_decay_factor: Annotated[str, OneOf(("rate", "step_size", "one"))] = "rate"
 
     @property
     def keeps_state(self) -> bool:
@@ -235,35 +231,6 @@ OPTIMIZERS.add(
     Entry(AdafactorConfig, "accumtrain.optim.adafactor:Adafactor"),
     Entry(KerasOptimConfig, "accumtrain.optim.keras_optimizer:KerasOptimizer"),
 )
-
-# Arguments of the class that differ from its defaults. conf/optim/adafactor_<name>.yaml says the same.
-ADAFACTOR_PRESETS: dict[str, dict[str, Any]] = {
-    # Shazeer & Stern 2018, arXiv:1804.04235
-    "paper": {"learning_rate": None, "weight_decay": 0.0},
-    # optax.adafactor
-    "optax": {
-        "learning_rate": None,
-        "weight_decay": 0.0,
-        "min_dim_size_to_factor": 128,
-        "factored_axes": "largest",
-        "weight_decay_factor": "one",
-    },
-    # transformers.optimization.Adafactor
-    "huggingface": {
-        "learning_rate": None,
-        "weight_decay": 0.0,
-        "unscaled_relative_step": 1.0,
-        "weight_decay_factor": "step_size",
-    },
-    # the Keras 2 optimizer of Jianlin Su, github.com/bojone/adafactor
-    "bojone": {
-        "learning_rate": 1e-3,
-        "weight_decay": 0.0,
-        "min_dim_size_to_factor": 128,
-        "factored_axes": "largest",
-        "momentum_of": "update",
-    },
-}
 
 
 def check_arguments(config: type[OptimConfig], arguments: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ memory, than the first micro-step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -159,7 +159,22 @@ class Optimizer(tf.Module):
             scale: factor on the gradients, a float scalar. It multiplies one gradient at a time, so there is never a
                 second set of gradients in memory.
         """
-        apply_one_by_one(self._changes(gradients, rate, step, scale))
+        groups = {_group(parameter): parameter for parameter in self.parameters}
+        rates = {group: parameter.rate(rate) for group, parameter in groups.items()}
+        scales = {dtype: tf.cast(scale, dtype) for dtype, _ in groups}
+        scalars = {group: self.step_scalars(own, tf.cast(step + 1, own.dtype)) for group, own in rates.items()}
+        apply_one_by_one(
+            partial(
+                self._change_one,
+                {"weight": parameter.variable, **self.slots_of(index)},
+                parameter.decayed and self._weight_decay != 0.0,
+                gradient,
+                scales[parameter.variable.dtype],
+                rates[_group(parameter)],
+                scalars[_group(parameter)],
+            )
+            for index, (parameter, gradient) in enumerate(zip(self.parameters, gradients, strict=True))
+        )
 
     @property
     def state(self) -> list[tf.Variable]:
@@ -183,25 +198,6 @@ class Optimizer(tf.Module):
     ) -> None:
         """Update a variable and its slots."""
         raise NotImplementedError
-
-    def _changes(
-        self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor, scale: tf.Tensor | float
-    ) -> Iterator[Change]:
-        groups = {_group(parameter): parameter for parameter in self.parameters}
-        rates = {group: parameter.rate(rate) for group, parameter in groups.items()}
-        scales = {dtype: tf.cast(scale, dtype) for dtype, _ in groups}
-        scalars = {group: self.step_scalars(own, tf.cast(step + 1, own.dtype)) for group, own in rates.items()}
-        for index, (parameter, gradient) in enumerate(zip(self.parameters, gradients, strict=True)):
-            group = _group(parameter)
-            yield partial(
-                self._change_one,
-                {"weight": parameter.variable, **self.slots_of(index)},
-                parameter.decayed and self._weight_decay != 0.0,
-                gradient,
-                scales[parameter.variable.dtype],
-                rates[group],
-                scalars[group],
-            )
 
     def _change(
         self,

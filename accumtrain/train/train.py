@@ -23,7 +23,7 @@ from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve_devices
 from accumtrain.engine.losses import SMALLEST_LOSS_SCALE
 from accumtrain.engine.step import WORTH_TOGETHER, CallLength, Step
-from accumtrain.engine.sums import is_same_on_all_replicas
+from accumtrain.engine.sums import values_of_workers
 from accumtrain.errors import CheckpointError, DivergedError, Preempted
 from accumtrain.models.kernels import tell_emulation
 from accumtrain.process.program import is_own_run
@@ -307,11 +307,15 @@ class Trainer:
         return True
 
     def _check_workers_agree(self) -> None:
-        if not self.alone and not is_same_on_all_replicas(self.devices.strategy, self.done):
+        if not self.alone and len(set(self._updates_of_workers())) > 1:
             raise CheckpointError(
                 f"worker {self.devices.worker} read the state after update {self.done} from {self.run.path}, "
                 "others that of another one: run.dir must be a folder that all workers share"
             )
+
+    def _updates_of_workers(self) -> list[int]:
+        """Return the number of updates that each worker has done, once all of them have asked for it."""
+        return values_of_workers(self.devices.strategy, self.devices.worker, self.devices.workers, self.done)
 
     def _batches(self) -> Any:
         """Return the micro-batches from the next window on."""
@@ -401,7 +405,7 @@ class Trainer:
             return
         self.checkpoints.wait()
         if not self.alone:
-            is_same_on_all_replicas(self.devices.strategy, self.done)  # the chief has written what the others read
+            self._updates_of_workers()  # the chief has written what the others read
         try:
             best, manifest = self.checkpoints.restore_best()
             result = self._evaluate(self.tester)

@@ -196,11 +196,11 @@ def slots_of(optimizer, rule, place: int) -> list[tuple[tf.Variable, np.ndarray]
         return [(optimizer.momenta[place], rule.m)]
     if kind == "AdafactorReference":
         moment, momentum = optimizer.second_moments[place], (optimizer.momenta[place], rule.momentum)
-        if "v" in moment.slots:
-            return [(moment.value, rule.full), momentum]
-        height, width = moment.row.shape[-2], moment.column.shape[-1]  # the rule has sums, the slots means
+        if "value" in moment:
+            return [(moment["value"], rule.full), momentum]
+        height, width = moment["row"].shape[-2], moment["column"].shape[-1]  # the rule has sums, the slots means
         row, column = rule.rows[..., None] / width, rule.columns[..., None, :] / height
-        return [(moment.row, row), (moment.column, column), momentum]
+        return [(moment["row"], row), (moment["column"], column), momentum]
     return []  # Keras's are its own
 
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from accumtrain.errors import OutOfMemoryError
 from accumtrain.keras import accumulate, auto_steps
-from accumtrain.keras.auto_steps import StepProbe, StepTrial, batch_of, micro_batches
+from accumtrain.keras.auto_steps import StepTrial, batch_of, micro_batches, probe_steps, write_probe
 from accumtrain.process import child
 
 MB = 2**20
@@ -29,17 +29,17 @@ def probes(monkeypatch):
     """Put made-up probes of 20 MB and 2 MB an example in the place of real ones. Return the list of their calls."""
     calls: list[tuple[int, int]] = []
 
-    class MadeUp:
-        def __init__(self, model: keras.Model, batch: Any, folder: Path) -> None:
-            assert {len(array) for array in batch} == {100}
+    def write(model: keras.Model, batch: Any, folder: Path) -> None:
+        assert {len(array) for array in batch} == {100}
 
-        def __call__(self, steps: int, micro_batch: int, memory_limit_mb: float | None) -> StepTrial:
-            calls.append((steps, micro_batch))
-            used = (20 + 2 * micro_batch) * MB
-            fits = memory_limit_mb is None or used <= memory_limit_mb * MB
-            return StepTrial(steps, micro_batch, fits, used, 10 * used) if fits else StepTrial(steps, micro_batch, fits)
+    def probe(folder: Path, steps: int, micro_batch: int, memory_limit_mb: float | None) -> StepTrial:
+        calls.append((steps, micro_batch))
+        used = (20 + 2 * micro_batch) * MB
+        fits = memory_limit_mb is None or used <= memory_limit_mb * MB
+        return StepTrial(steps, micro_batch, fits, used, 10 * used) if fits else StepTrial(steps, micro_batch, fits)
 
-    monkeypatch.setattr(auto_steps, "StepProbe", MadeUp)
+    monkeypatch.setattr(auto_steps, "write_probe", write)
+    monkeypatch.setattr(auto_steps, "probe_steps", probe)
     return calls
 
 
@@ -167,6 +167,6 @@ def test_real_probes_find_what_fits(capsys):
 
 @pytest.mark.slow
 def test_micro_batches_of_two_sizes_are_not_in_memory_together(tmp_path):
-    probe = StepProbe(large_model(), batch_of((X, Y), 31), tmp_path)
-    whole, uneven = (probe(steps, math.ceil(31 / steps), 1000).peak_bytes for steps in (1, 2))
+    write_probe(large_model(), batch_of((X, Y), 31), tmp_path)
+    whole, uneven = (probe_steps(tmp_path, steps, math.ceil(31 / steps), 1000).peak_bytes for steps in (1, 2))
     assert uneven < 0.75 * whole  # 16 and 15 examples beside 31

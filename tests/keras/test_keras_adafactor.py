@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import accumtrain.optim.adafactor
 from accumtrain.keras import Accumulate, Adafactor
-from accumtrain.optim.config import ADAFACTOR_PRESETS
+from accumtrain.keras.adafactor import PRESETS
 from tests.keras.programs import assert_a_fresh_process_continues, run_python
 
 SHAPES = [(5,), (6, 4), (6, 4, 5), (3, 5, 2, 4)]
@@ -91,7 +91,7 @@ def test_the_state_is_factored():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jit", [None, pytest.param(True, marks=pytest.mark.xla)])
-@pytest.mark.parametrize("preset", ADAFACTOR_PRESETS)
+@pytest.mark.parametrize("preset", PRESETS)
 def test_zero_gradients_move_nothing(preset, jit):
     optimizer = Adafactor.from_preset(preset, min_dim_size_to_factor=2, momentum=0.9, clip_threshold=None)
     variables = [keras.Variable(weight, dtype="float32") for weight in WEIGHTS]
@@ -204,9 +204,9 @@ def test_two_replicas_make_the_updates_of_one():
         Adafactor(),
         Adafactor(1e-2, momentum=0.5, clipnorm=1.0, use_ema=True, name="mine"),
         Adafactor(keras.optimizers.schedules.CosineDecay(1e-2, 10), beta2=0.9, clip_threshold=None),
-        *map(Adafactor.from_preset, ADAFACTOR_PRESETS),
+        *map(Adafactor.from_preset, PRESETS),
     ],
-    ids=["default", "float", "schedule", *ADAFACTOR_PRESETS],
+    ids=["default", "float", "schedule", *PRESETS],
 )
 def test_it_survives_a_round_trip(optimizer):
     again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))

@@ -9,15 +9,15 @@ import pytest
 import tensorflow as tf
 
 import accumtrain.keras
+from accumtrain.keras.adafactor import read_preset
 from accumtrain.optim.adafactor import Adafactor
-from accumtrain.optim.config import ADAFACTOR_PRESETS, AdafactorConfig
 from tests.optim.adafactor_peers import CASES, FILE, PEERS, SHAPES, UPDATES, gradients, weights
 
 Options = Mapping[str, Any]
 
 
 def by_our_optimizer(preset: str, options: Options) -> list[np.ndarray]:
-    optimizer = Adafactor(**{**ADAFACTOR_PRESETS[preset], **options})
+    optimizer = Adafactor(**{**read_preset(preset), **options})
     variables = [tf.Variable(weight) for weight in weights()]
     optimizer.build(variables, [True] * len(variables))
     for update in range(UPDATES):
@@ -102,9 +102,3 @@ def test_agrees_with_bojone(door: Callable[[str, Options], list[np.ndarray]], op
     series = list(zip(*map(gradients, range(UPDATES)), strict=True))
     expected = [bojone(weight, list(own), **options) for weight, own in zip(weights(), series, strict=True)]
     assert_near(door("bojone", options), expected)
-
-
-@pytest.mark.parametrize("name", ADAFACTOR_PRESETS)
-def test_the_files_agree_with_the_table(name: str, compose: Callable[..., Any]) -> None:
-    keys = {"lr" if key == "learning_rate" else key: value for key, value in ADAFACTOR_PRESETS[name].items()}
-    assert compose(f"optim=adafactor_{name}").optim == AdafactorConfig(**keys)
