@@ -16,6 +16,7 @@ from accumtrain.config.jobs import JOBS, Column, cell
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.errors import AccumtrainError, ConfigError, WorkerLostError
+from accumtrain.fields import value_at
 from accumtrain.report.compare import read_ranked
 from accumtrain.report.page import write_page
 from accumtrain.runs.files import write_json
@@ -80,10 +81,7 @@ class JobOutcome:
 
     def value(self, key: str) -> Any:
         """Return the value at a dotted key of the result; None if there is none."""
-        value: Any = self.result
-        for name in key.split("."):
-            value = value.get(name) if isinstance(value, dict) else None
-        return value
+        return value_at(self.result, key)
 
     @property
     def rank(self) -> tuple[float, ...]:

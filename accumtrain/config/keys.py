@@ -15,7 +15,6 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
-from accumtrain.config.jobs import JOBS
 from accumtrain.config.read import has_no_default
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
@@ -109,7 +108,7 @@ def list_keys(record: type, group: str = "") -> list[Key]:
         group: the dotted key of the record; empty for Config.
     """
     hints, rules, meanings = typing.get_type_hints(record), constraints_of(record), read_meanings(record)
-    choices = {name: _choices(name, hints[name], rules[name]) for name in hints if name in rules}
+    choices = {name: _choices(hint, rules[name]) for name, hint in hints.items()}
     return [
         Key(
             name=f"{group}.{field.name}" if group else field.name,
@@ -174,10 +173,8 @@ def read_class_summary(record: type) -> str:
     return text
 
 
-def _choices(name: str, hint: Any, rules: tuple[Constraint, ...]) -> tuple[str, ...]:
+def _choices(hint: Any, rules: tuple[Constraint, ...]) -> tuple[str, ...]:
     """Return the texts that a value can be."""
-    if name == "job":
-        return tuple(JOBS.names)
     listed = [choice for rule in rules if isinstance(rule, OneOf | NameIn) for choice in rule.choices]
     words = [rule.word for rule in rules if isinstance(rule, Word)]
     return (*(("true", "false") if bool in _options(hint) else ()), *listed, *words)

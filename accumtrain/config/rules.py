@@ -14,7 +14,7 @@ from accumtrain.config.jobs import JOBS, Job
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
-from accumtrain.fields import Constraint, check_size, constraints_of, format_value, suggest_names
+from accumtrain.fields import Constraint, check_size, constraints_of, format_value, walk_values
 from accumtrain.registry import ComponentConfig
 from accumtrain.train.config import BALANCED, LOSSES, NONE, TRACKERS, CrossEntropyConfig
 
@@ -95,12 +95,9 @@ def check_config(config: Config) -> None:
 
     Constraints on one value are declared in its type, and the rules of a kind are in its `check`. All others are here.
     """
-    if config.job not in JOBS.names:
-        raise ConfigError(
-            f"job={format_value(config.job)}: no such choice; {suggest_names(str(config.job), JOBS.names)}"
-        )
-    for key, number in _numbers(dataclasses.asdict(config)):
-        check_size(key, number)
+    for key, value in walk_values(dataclasses.asdict(config)):
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            check_size(key, value)
     for key, value, constraint in _constraints(config):
         constraint.check(key, value)
     if config.train.epochs is None and config.train.steps is None:
@@ -156,19 +153,6 @@ def _constraints(record: Any, where: str = "") -> Iterator[tuple[str, Any, Const
             yield from _constraints(value, key)
         for constraint in constraints[field.name]:
             yield key, value, constraint
-
-
-def _numbers(value: Any, where: str = "") -> Iterator[tuple[str, int | float]]:
-    """Yield dotted key and value of every number in nested dictionaries and lists."""
-    match value:
-        case dict():
-            for key, item in value.items():
-                yield from _numbers(item, f"{where}.{key}" if where else str(key))
-        case list():
-            for place, item in enumerate(value):
-                yield from _numbers(item, f"{where}[{place}]")
-        case int() | float() if not isinstance(value, bool):
-            yield where, value
 
 
 def _check_balance(config: Config) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
+from accumtrain.config.jobs import JOBS
 from accumtrain.data.config import DataConfig, DigitsConfig
 from accumtrain.devices.config import AutoConfig, DeviceConfig
 from accumtrain.export.config import FORMATS
@@ -256,7 +257,7 @@ class Config:
     `device`: what computes.
     """
 
-    job: str = "train"
+    job: Annotated[str, NameIn(JOBS)] = "train"
     batch_size: Annotated[int, COUNT] = 64
     precision: Annotated[str, OneOf(PRECISIONS)] = "float32"
     model: ModelConfig = field(default_factory=RevNetConfig)

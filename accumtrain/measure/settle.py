@@ -16,7 +16,7 @@ from accumtrain.config.read import from_mapping, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, warn
 from accumtrain.errors import CheckpointError, OutOfMemoryError
-from accumtrain.fields import format_value, is_finite_number
+from accumtrain.fields import format_value, is_finite_number, value_at
 from accumtrain.measure.probe import ProbeFunction, ProbeResult, find_micro_batch, probe
 from accumtrain.measure.search import largest_that_fits
 from accumtrain.process.environment import kernel_settings
@@ -70,8 +70,8 @@ def began_with_same_peak(config: Config) -> bool:
 def _peak_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that decide the peak, by dotted key. Workers may have other addresses."""
     learned = {key: value for key, value in learned_values(values).items() if not key.startswith(("schedule.", "run."))}
-    others = {key: _value(values, *key.split(".")) for key in LIMITING_KEYS}
-    return learned | others | {"workers": len(_value(values, "device", "workers") or [])}
+    others = {key: value_at(values, key) for key in LIMITING_KEYS}
+    return learned | others | {"workers": len(value_at(values, "device.workers") or [])}
 
 
 def read_started_steps(config: Config) -> int | None:
@@ -99,7 +99,7 @@ def _read_steps(config: Config) -> int | None:
     path = _config_file(config)
     if not path.exists():
         return None
-    steps = _value(read_config(path), "accum", "steps")
+    steps = value_at(read_config(path), "accum.steps")
     if not isinstance(steps, int) or steps < 1:
         raise CheckpointError(f"{path} is damaged: accum.steps={format_value(steps)} is no number of micro-batches")
     return steps
@@ -107,12 +107,6 @@ def _read_steps(config: Config) -> int | None:
 
 def _config_file(config: Config) -> Path:
     return folder_of(config) / "config.yaml"  # there is one when the run has begun
-
-
-def _value(values: Mapping[str, Any], group: str, name: str) -> Any:
-    """Return a value of a config.yaml, or None."""
-    found = values.get(group)
-    return found.get(name) if isinstance(found, Mapping) else None
 
 
 # ---- model.memory=<MB> ----

@@ -12,7 +12,7 @@ from accumtrain.config.jobs import JOBS
 from accumtrain.config.read import flatten_keys
 from accumtrain.console import warn
 from accumtrain.errors import CheckpointError, ConfigError
-from accumtrain.fields import format_value, is_finite_number
+from accumtrain.fields import format_value, is_finite_number, value_at
 from accumtrain.runs.contents import measured, read_config, read_records, read_summary
 from accumtrain.runs.names import EXCLUDED_KEYS
 
@@ -36,9 +36,7 @@ class ComparedRun:
 
     def number(self, key: str) -> float | None:
         """Return the finite number at a dotted key of the summary, or None."""
-        value: Any = self.summary
-        for name in key.split("."):
-            value = value.get(name) if isinstance(value, dict) else None
+        value = value_at(self.summary, key)
         return value if is_finite_number(value) else None
 
     @property
