@@ -170,13 +170,8 @@ class DryRun:
 
     def evaluate(self) -> None:
         """Evaluate the first batch."""
-        calls = []
-
-        def stop() -> bool:
-            calls.append(True)
-            return len(calls) > 1
-
-        self._evaluator(stop=stop, report=lambda done, batches: None)
+        once = iter([False])
+        self._evaluator(stop=lambda: next(once, True), report=lambda done, batches: None)
 
     def finish(self) -> dict[str, int | None]:
         """Write the last and the best checkpoint, and read the meter."""
