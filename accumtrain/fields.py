@@ -192,8 +192,8 @@ def value_at(values: Any, key: str) -> Any:
 
 
 def walk_values(values: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted key and value of everything in nested dictionaries and lists, the inner ones included."""
-    items = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
+    """Yield dotted key and value of everything in nested mappings and lists, the inner ones included."""
+    items = values.items() if isinstance(values, Mapping) else enumerate(values) if isinstance(values, list) else ()
     for name, item in items:
         key = f"{where}[{name}]" if isinstance(values, list) else f"{where}.{name}".lstrip(".")
         yield key, item

@@ -30,14 +30,7 @@ from omegaconf import DictConfig
 
 from accumtrain import dispatch
 from accumtrain.cli import sweep_folder, sweep_table
-from accumtrain.cli.compose import (
-    call_hydra,
-    get_config_name,
-    list_job_overrides,
-    open_hydra,
-    plain_values,
-    read_config,
-)
+from accumtrain.cli.compose import call_hydra, list_job_overrides, open_hydra, plain_values, read_config
 from accumtrain.cli.guard import INTERRUPTED, run_guarded
 from accumtrain.cli.hydra_guard import explain_composing
 from accumtrain.cli.overrides import find_given_value, for_hydra
@@ -142,7 +135,7 @@ def _check_jobs(options: Namespace) -> list[Config]:
             raise ConfigError("the sweep has no job: a range or glob among the values is empty; give another one")
         for number, job in enumerate(map(for_hydra, jobs), start=1):
             try:
-                composed = hydra.compose_config(get_config_name(options), job, RunMode.RUN, from_shell=False)
+                composed = hydra.compose_config(options.config_name, job, RunMode.RUN, from_shell=False)
                 configs.append(read_config(plain_values(composed), job))
             except ConfigError as error:
                 refused[number] = error

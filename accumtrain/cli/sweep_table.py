@@ -48,7 +48,6 @@ class JobOutcome:
 
     @property
     def path(self) -> str | None:
-        """The folder of the job."""
         return None if self.file is None else str(Path(self.file).parent)
 
     @property
@@ -86,22 +85,17 @@ class JobOutcome:
     @property
     def rank(self) -> tuple[float, ...]:
         """The sort key of the job; smaller is better. Failed jobs come last, and jobs without a value after others."""
-        keys = JOBS[self.job].ranking_of(self.result) if self.job else ()
-        values = [(self.value(key), sign) for key, sign in keys]
-        ranks = [float("inf") if value is None else sign * value for value, sign in values]
+        ranks = JOBS[self.job].rank(self.result) if self.job else ()
         longest = max(len(job.ranking) for job in JOBS)
-        return (self.exit_code != 0, *ranks, *[float("inf")] * (longest - len(ranks)))
+        return (self.exit_code != 0, *ranks, *[math.inf] * (longest - len(ranks)))
 
     @property
     def objective(self) -> float:
         """Return what a sweeper maximizes: the first value that the job is ranked by; the lowest if it failed."""
-        lowest = -math.inf if self.lower_is_better else 0.0
-        ranking = JOBS[self.job].ranking_of(self.result) if self.job else ()
-        if self.ended_with != 0 or not ranking:
-            return lowest
-        key, sign = ranking[0]
-        value = self.value(key)
-        return lowest if value is None else -sign * value
+        first = self.rank[1]
+        if self.ended_with != 0 or first == math.inf:
+            return -math.inf if self.lower_is_better else 0.0
+        return -first
 
 
 def find_signal_name(number: int) -> str | None:
@@ -160,15 +154,11 @@ def report_sweep(outcomes: Sequence[JobOutcome], run_dir: Path) -> None:
     table(f"{len(ranked)} runs, best first", [*swept, "status", *columns], rows)
     if run_dir.is_dir():  # else no run began
         write_json(run_dir / "sweep.json", [_record(outcome) for outcome in ranked])
-        _write_page(ranked, run_dir / "report.html")
-
-
-def _write_page(outcomes: Sequence[JobOutcome], page: Path) -> None:
-    """Compare the trainings among the jobs on a page, if there are any."""
-    folders = dict.fromkeys(Path(outcome.path) for outcome in outcomes if outcome.path is not None)
-    if ranked := read_ranked([folder for folder in folders if (folder / JOBS["train"].file).is_file()]):
-        write_page(ranked, page)
-        say(f"{page} compares the runs for a browser")
+        folders = dict.fromkeys(Path(outcome.path) for outcome in ranked if outcome.path is not None)
+        if runs := read_ranked([folder for folder in folders if (folder / JOBS["train"].file).is_file()]):
+            page = run_dir / "report.html"
+            write_page(runs, page)
+            say(f"{page} compares the runs for a browser")
 
 
 def _record(outcome: JobOutcome) -> dict[str, Any]:

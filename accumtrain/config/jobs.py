@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
 from accumtrain.console import format_bytes, format_seconds
+from accumtrain.fields import value_at
 from accumtrain.registry import Registry
 
 Scope: TypeAlias = Literal["train", "try", "trained", "runs"]
@@ -79,6 +81,11 @@ class Job:
             (f"{key.removesuffix(ACCURACY)}{by['metric']}", sign) if key.endswith(f".{ACCURACY}") else (key, given)
             for key, given in self.ranking
         )
+
+    def rank(self, result: Mapping[str, Any]) -> tuple[float, ...]:
+        """Return the sort key of a result: smaller is better. A value that is missing comes after others."""
+        values = [(value_at(result, key), sign) for key, sign in self.ranking_of(result)]
+        return tuple(math.inf if value is None else sign * value for value, sign in values)
 
     def columns_of(self, results: Iterable[Mapping[str, Any]]) -> dict[str, Column]:
         """Return the columns of a table of results. The metrics that rank them stand in the place of the accuracy."""

@@ -25,14 +25,8 @@ KIND = "kind"  # key of a group whose value is chosen by group=choice
 MEANING = re.compile(r"((?:`\w+`(?:, )?)+): (.+)")
 
 
-def _find_conf_dir() -> Path:
-    """Return the folder of the YAML files: beside the package in a checkout, inside it in a wheel."""
-    package = Path(__file__).resolve().parents[1]
-    inside_wheel = package / "conf"
-    return inside_wheel if inside_wheel.is_dir() else package.parent / "conf"
-
-
-CONF_DIR = _find_conf_dir()
+_IN_WHEEL = Path(__file__).resolve().parents[1] / "conf"
+CONF_DIR = _IN_WHEEL if _IN_WHEEL.is_dir() else _IN_WHEEL.parents[1] / "conf"  # in a checkout beside the package
 
 # ---- values that are not the defaults ----
 
@@ -59,8 +53,7 @@ def find_changed_keys(values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
 
 def default_values(record: type[ComponentConfig]) -> dict[str, Any]:
     """Return the default of each key that has one, by name."""
-    fields = [field for field in dataclasses.fields(record) if not has_no_default(field)]
-    return {field.name: _default_of(field) for field in fields}
+    return {field.name: _default_of(field) for field in dataclasses.fields(record) if not has_no_default(field)}
 
 
 def _default_of(field: dataclasses.Field) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import yaml
 
 from accumtrain.config.interpolation import FromEnvironment, resolve_interpolations, restore_expressions
-from accumtrain.config.registries import REGISTRIES, find_kinds_with
+from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.rules import check_config
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
@@ -83,7 +83,8 @@ def list_known_keys() -> list[str]:
 
 def explain_other_kind(group: str, key: str) -> str:
     """Return the words for a key that only other kinds of `group` have; empty if none has it."""
-    kinds = find_kinds_with(group, key)
+    entries = REGISTRIES.get(group, ())
+    kinds = [entry.name for entry in entries if key in {field.name for field in fields(entry.config)}]
     return f"the chosen {group} has no such key, it belongs to kind {' or '.join(kinds)}" if kinds else ""
 
 

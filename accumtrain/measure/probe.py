@@ -6,10 +6,10 @@ The child may run out of memory without harm, and its memory can be measured. It
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from accumtrain.config.read import from_mapping, to_mapping
 from accumtrain.config.rules import micro_batch_size
@@ -77,6 +77,11 @@ class ProbeResult:
         if self.peak_bytes is None or self.static_bytes is None:
             return None
         return self.peak_bytes - self.static_bytes - (self.workspace_bytes or 0)
+
+
+# `probe` and `probe_smallest`, or replacements for them in tests.
+ProbeFunction = Callable[[Config, "int | None"], ProbeResult]
+SmallestFunction = Callable[[Config], list[ProbeResult]]
 
 
 def find_micro_batch(config: Config) -> int | None:
@@ -153,12 +158,6 @@ def measure_in_child(request: Mapping[str, Any], folder: Path) -> dict[str, Any]
         raise KeyboardInterrupt
     child.raise_child_error(ended, "a probe")
     return ended.answer
-
-
-class ProbeFunction(Protocol):
-    """`probe`, or a replacement for it in tests."""
-
-    def __call__(self, config: Config, micro_batch: int | None, note: str = "") -> ProbeResult: ...
 
 
 # ---- in the child ----

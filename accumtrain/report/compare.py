@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,7 +83,7 @@ def read_ranked(paths: Sequence[Path]) -> list[ComparedRun]:
             runs.append(ComparedRun(path.name, _read_summary(path), records, _read_values(path)))
         except CheckpointError as error:
             warn(f"{path.name} is left out: {error}")
-    return sorted(runs, key=_rank)
+    return sorted(runs, key=lambda run: JOBS["train"].rank(run.summary))
 
 
 def find_differing_keys(runs: Sequence[ComparedRun]) -> list[DifferingKey]:
@@ -112,12 +111,6 @@ def _says_more(key: str) -> int:
 
 def _format_cell(config: Mapping[str, Any], key: str) -> str:
     return format_value(config[key]) if key in config else "-"
-
-
-def _rank(run: ComparedRun) -> tuple[float, ...]:
-    """Return values of which smaller is better, as in a sweep. A run without a value comes after the others."""
-    values = [(run.number(key), sign) for key, sign in JOBS["train"].ranking_of(run.summary)]
-    return tuple(math.inf if value is None else sign * value for value, sign in values)
 
 
 def _read_summary(path: Path) -> dict[str, Any]:
