@@ -11,15 +11,7 @@ from accumtrain.config.jobs import cell
 from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, table
 from accumtrain.errors import OutOfMemoryError
-from accumtrain.measure.probe import (
-    SHARE,
-    ProbeFunction,
-    ProbeResult,
-    SmallestFunction,
-    find_micro_batch,
-    probe,
-    probe_smallest,
-)
+from accumtrain.measure.probe import SHARE, ProbeFunction, ProbeResult, find_micro_batch, probe, probe_smallest
 from accumtrain.measure.search import Point, largest_that_fits, micro_batches, on_lines
 from accumtrain.measure.settle import has_fitted, read_started_steps
 from accumtrain.models.config import LEAST_WITH_BATCH_NORM
@@ -27,6 +19,7 @@ from accumtrain.process.machine import free_bytes
 from accumtrain.runs.names import folder_of
 from accumtrain.train.remedies import LAST_RESORT, apply_remedies, describe_out_of_memory, remedies
 
+SmallestFunction = Callable[[Config], list[ProbeResult]]  # `probe_smallest`, or a replacement for it in tests
 CLEARLY = 1.1  # a size that should take more than this many times the budget is not tried
 ENOUGH = 2 * 2**30  # bytes of free memory: with less, a search for RevNet-104 reads TensorFlow's code again and again
 COLUMNS = ("memory", "steps", "micro-batch", "peak", "workspace", "resident", "images/s", "fits")

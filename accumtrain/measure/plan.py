@@ -15,8 +15,8 @@ from typing import Any
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.devices.config import DEVICES
-from accumtrain.measure.auto_steps import COLUMNS, describe_limit, format_probe_row, search, sizes_of
-from accumtrain.measure.probe import ProbeFunction, ProbeResult, SmallestFunction, probe, probe_smallest
+from accumtrain.measure.auto_steps import COLUMNS, SmallestFunction, describe_limit, format_probe_row, search, sizes_of
+from accumtrain.measure.probe import ProbeFunction, ProbeResult, probe, probe_smallest
 from accumtrain.measure.search import doubled, on_lines
 from accumtrain.registry import load
 from accumtrain.report.pictures import new_figure, save_figure, scale_axis

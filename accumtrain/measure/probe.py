@@ -79,9 +79,7 @@ class ProbeResult:
         return self.peak_bytes - self.static_bytes - (self.workspace_bytes or 0)
 
 
-# `probe` and `probe_smallest`, or replacements for them in tests.
-ProbeFunction = Callable[[Config, "int | None"], ProbeResult]
-SmallestFunction = Callable[[Config], list[ProbeResult]]
+ProbeFunction = Callable[[Config, "int | None"], ProbeResult]  # `probe`, or a replacement for it in tests
 
 
 def find_micro_batch(config: Config) -> int | None:
