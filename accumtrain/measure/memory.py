@@ -87,14 +87,7 @@ def _tell_shares(trials: Sequence[ProbeResult]) -> None:
 
 
 def draw_memory(trials: Sequence[ProbeResult], title: str, path: Path) -> None:
-    """Draw a bar for each trial that fits: state, activations and workspace at the peak, one after the other.
-
-    Args:
-        path: the PNG file, which is replaced as a whole.
-
-    Raises:
-        CheckpointError: the file can't be written. It is unchanged then.
-    """
+    """Draw a bar for each trial that fits: state, activations and workspace at the peak, one after the other."""
     figure = new_figure(8, 1.6 + 0.55 * len(trials))
     axes = figure.subplots()
     places = range(len(trials))

@@ -40,14 +40,7 @@ def plan_run(config: Config) -> dict[str, Any]:
 
 
 def plan_by_probes(config: Config) -> dict[str, Any]:
-    """Probe, print a table, and draw plan.png into the run's folder.
-
-    Returns:
-        The content of plan.json: batch_size, memory_limit_mb, trials (fields of ProbeResult).
-
-    Raises:
-        AccumtrainError: the run would fail for another reason than memory.
-    """
+    """Probe, print a table, and draw plan.png. The trials of plan.json are fields of ProbeResult."""
     variants = with_each_policy(config)
     trials: list[ProbeResult] = []
     for place, variant in enumerate(variants, start=1):
@@ -75,7 +68,6 @@ def plan_policy(config: Config, smallest: SmallestFunction, attempt: ProbeFuncti
 
 
 def table_sizes(sizes: list[int]) -> list[int]:
-    """Return the sizes that the table shows."""
     return doubled(sizes)[:ROWS]
 
 
@@ -131,7 +123,6 @@ def plan_result(config: Config, within: dict[str, Any], trials: Sequence[Any]) -
 
 
 def describe_plan(config: Config) -> str:
-    """Return model, optimizer, precision and batch size in one line."""
     return f"{config.model.label}, {config.optim.kind}, {config.precision}, batch_size={config.batch_size}"
 
 
@@ -139,13 +130,7 @@ def describe_plan(config: Config) -> str:
 
 
 def draw_plan(trials: Sequence[ProbeResult], limit_mb: int | None, path: Path) -> None:
-    """Draw tensors at the peak against the micro-batch, the limit dashed.
-
-    A measured peak is a filled point. One on a line is a ring.
-
-    Raises:
-        CheckpointError: the file can't be written.
-    """
+    """Draw tensors at the peak against the micro-batch, the limit dashed: a ring for a peak that is on a line."""
     figure = new_figure(7, 4.5)
     axis = figure.subplots()
     drawn = [(trial, trial.peak_bytes / 2**20) for trial in trials if trial.peak_bytes]

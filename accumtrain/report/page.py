@@ -26,9 +26,6 @@ def write_page(runs: Sequence[ComparedRun], path: Path) -> None:
 
     Args:
         runs: best first.
-
-    Raises:
-        CheckpointError: the file can't be written. It is unchanged then.
     """
     texts = {file.name: file.read_text(encoding="utf-8") for file in PARTS.iterdir() if file.is_file()}
     data = json.dumps(_content(runs, path.parent), allow_nan=False, separators=(",", ":"))
