@@ -70,12 +70,9 @@ def explain_error(error: Exception) -> ConfigError:
         options = error.options or all_choices([]).get(group)
         if group == "hydra/launcher" and choice in EXTRAS:
             return ConfigError(f"{group}={choice}: is not installed; pip install 'accumtrain[{EXTRAS[choice]}]'")
-        key = (
-            f"; a number is {group}.steps={choice}"
-            if choice.isdecimal() and f"{group}.steps" in list_known_keys()
-            else ""
-        )
         if options:
+            is_number = choice.isdecimal() and f"{group}.steps" in list_known_keys()
+            key = f"; a number is {group}.steps={choice}" if is_number else ""
             return ConfigError(f"{group}={choice}: no such choice; {suggest_names(choice, options)}{key}")
     if isinstance(error, OverrideParseException):
         return ConfigError(_explain_override(error.override))
@@ -121,8 +118,7 @@ def explain_plugin_error(error: Exception) -> ConfigError | None:
         name.startswith("hydra_plugins.") for name in modules
     ):
         return None
-    said = first_line(error)
-    return ConfigError(f"the launcher or sweeper ended the sweep: {said}; the same command continues it")
+    return ConfigError(f"the launcher or sweeper ended the sweep: {first_line(error)}; the same command continues it")
 
 
 def _explain_unknown_key(key: str) -> str:

@@ -43,18 +43,15 @@ class KeptStream:
                 os.set_blocking(self._stream.fileno(), True)
                 self._stream.flush()
         except OSError as error:
-            self._lose(error)
-
-    def _lose(self, error: OSError) -> None:
-        with suppress(OSError):  # it has no descriptor: its writes keep failing, here
-            _lead_nowhere(self._stream.fileno())
-        if self._told or self.other is None or (self.quiet and isinstance(error, BrokenPipeError)):
-            return
-        self._told = True
-        self.other.write(
-            f"warning: {self.name} can't be written any more: {error.strerror}; the run goes on without it\n"
-        )
-        self.other.flush()
+            with suppress(OSError):  # it has no descriptor: its writes keep failing, here
+                _lead_nowhere(self._stream.fileno())
+            if self._told or self.other is None or (self.quiet and isinstance(error, BrokenPipeError)):
+                return
+            self._told = True
+            self.other.write(
+                f"warning: {self.name} can't be written any more: {error.strerror}; the run goes on without it\n"
+            )
+            self.other.flush()
 
 
 def keep_streams(*, quiet: bool) -> None:

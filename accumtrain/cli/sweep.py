@@ -164,7 +164,6 @@ def run_in_child(folder: Path, number: int, values: Mapping[str, Any], overrides
     """Run a job in a child. If the sweep ends, the job stops with its state saved.
 
     Args:
-        folder: the folder of the sweep.
         values: the configuration that Hydra composed for job `number` of the sweep from `overrides`.
     """
     environment = {}

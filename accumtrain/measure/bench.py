@@ -34,34 +34,8 @@ EMPTY_CALLS = 31  # calls without work that measure the time of a call
 
 
 def bench_run(config: Config) -> dict[str, Any]:
-    """Measure the configured run and print a table. Nothing is trained.
-
-    Returns:
-        The content of bench.json, as docs/bench.md describes it.
-
-    Raises:
-        AccumtrainError: the run would fail too.
-    """
-    result = {
-        "status": "completed",
-        "model": config.model.label,
-        "memory_policy": config.model.memory,
-        "optimizer": config.optim.kind,
-        "precision": config.precision,
-        **measure_run(config, environment.prepared_seconds()),
-    }
-    _show(result)
-    say(f"the same in {result_file(config)}")
-    return result
-
-
-def measure_run(config: Config, imported: float) -> dict[str, Any]:
-    """Return the measurements that docs/bench.md describes.
-
-    Args:
-        imported: seconds from the start of the job to the end of its imports.
-    """
-    clock = Stopwatch()
+    """Print a table and return the content of bench.json, as docs/bench.md describes it. Nothing is trained."""
+    imported, clock = environment.prepared_seconds(), Stopwatch()
     devices = resolve_devices(config.device)
     data = open_data(config.data, config.run.seed)
     steps = config.accum.count
@@ -98,7 +72,12 @@ def measure_run(config: Config, imported: float) -> dict[str, Any]:
         "p10": config.batch_size / update["p90"],
         "p90": config.batch_size / update["p10"],
     }
-    return {
+    result = {
+        "status": "completed",
+        "model": config.model.label,
+        "memory_policy": config.model.memory,
+        "optimizer": config.optim.kind,
+        "precision": config.precision,
         "device": devices.description,
         "batch_size": config.batch_size,
         "micro_batch_size": micro_batch,
@@ -118,6 +97,9 @@ def measure_run(config: Config, imported: float) -> dict[str, Any]:
         "input_share": max(0.0, 1.0 - statistics.median(seconds_without_input) / update["median"]),
         "input_images_per_second": input_alone,
     }
+    _show(result)
+    say(f"the same in {result_file(config)}")
+    return result
 
 
 class Stopwatch:

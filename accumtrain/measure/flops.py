@@ -56,11 +56,7 @@ def matmul_flops_per_second(dtype: tf.DType) -> float:
 
 
 def live_operations(graph: tf.Graph) -> list[tf.Operation]:
-    """Return the operations on which results or side effects of a graph depend. The runtime prunes all others.
-
-    Args:
-        graph: the graph of a tf.function's concrete function.
-    """
+    """Return the operations on which results or side effects of a graph depend. The runtime prunes all others."""
     waiting = [tensor.op for tensor in graph.outputs] + list(graph.control_outputs)
     live = {}
     while waiting:

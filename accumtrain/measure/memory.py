@@ -44,9 +44,6 @@ def compare_policies(config: Config) -> dict[str, Any]:
 
     Returns:
         The content of memory.json: batch_size, memory_limit_mb, micro_batch, trials (fields of ProbeResult).
-
-    Raises:
-        AccumtrainError: the run would fail for another reason than memory.
     """
     variants = with_each_policy(config)
     trials = [

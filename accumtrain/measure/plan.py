@@ -27,11 +27,7 @@ ROWS = 6  # largest number for each policy
 
 
 def plan_run(config: Config) -> dict[str, Any]:
-    """Print a table of what fits, and return the content of plan.json. Nothing is trained.
-
-    Raises:
-        AccumtrainError: the run would fail for another reason than memory.
-    """
+    """Print a table of what fits, and return the content of plan.json. Nothing is trained."""
     plan: dict[str, Any] = load(DEVICES[config.device.kind].plan)(config)
     return plan
 
@@ -105,12 +101,7 @@ def _tell_unseen_sizes(trials: Sequence[ProbeResult]) -> None:
 
 
 def plan_result(config: Config, within: dict[str, Any], trials: Sequence[Any]) -> dict[str, Any]:
-    """Return the content of plan.json.
-
-    Args:
-        within: the limits that trials must fit into, by name.
-        trials: dataclasses of results.
-    """
+    """Return the content of plan.json: `within` has limits by name, and trials are dataclasses."""
     return {
         "status": "completed",
         "model": config.model.label,

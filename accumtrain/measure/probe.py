@@ -142,13 +142,7 @@ def _ask(config: Config, micro_batches: Sequence[int | None] | None, what: str) 
 
 
 def measure_in_child(request: Mapping[str, Any], folder: Path) -> dict[str, Any] | None:
-    """Return the answer of a child, or None if it ran out of memory.
-
-    Raises:
-        AccumtrainError: it failed for another reason.
-        KeyboardInterrupt: a signal stopped the child.
-        RuntimeError: the child ended by a bug. The end of its stderr is in the message.
-    """
+    """Return the answer of a child, or None if it ran out of memory. Errors are `probe`'s."""
     ended = child.run_child(child_command(), folder, request, "importing TensorFlow")
     if ended.code == OutOfMemoryError.exit_code or ended.code in OUT_OF_MEMORY_EXITS:
         return None

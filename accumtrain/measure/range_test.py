@@ -39,7 +39,6 @@ def find_learning_rate(config: Config) -> dict[str, Any]:
 
     Raises:
         ConfigError: the optimizer computes its own rate.
-        AccumtrainError: the run would fail too.
     """
     if config.optim.lr is None:
         raise ConfigError(

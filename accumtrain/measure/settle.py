@@ -116,11 +116,7 @@ def _config_file(config: Config) -> Path:
 
 
 def find_kept_activations(config: Config) -> Config:
-    """Return `config` with the policy that keeps most within model.memory=<MB>, as its run began or by probes.
-
-    Raises:
-        OutOfMemoryError: even the policy that keeps least takes more.
-    """
+    """Return `config` with the policy that keeps most within model.memory=<MB>, as its run began or by probes."""
     budget = config.model.memory
     file, digest = folder_of(config) / FILE, _digest(config)
     found = _read(file, digest)

@@ -22,11 +22,7 @@ CONFIGURED, RESULT = "configured", "result"  # the kinds of columns
 
 
 def write_page(runs: Sequence[ComparedRun], path: Path) -> None:
-    """Write the page to `path`, beside the folders of the runs. All text of runs is shown as text.
-
-    Args:
-        runs: best first.
-    """
+    """Write the page of runs, best first, to `path`, beside their folders. All text of runs is shown as text."""
     texts = {file.name: file.read_text(encoding="utf-8") for file in PARTS.iterdir() if file.is_file()}
     data = json.dumps(_content(runs, path.parent), allow_nan=False, separators=(",", ":"))
     texts["data"] = data.replace("<", r"\u003c")  # which alone can end a script or begin a comment in it

@@ -53,11 +53,7 @@ class InFloat64:
 def check_derivative(
     window: Window, examples: WindowOfExamples, loss: LossConfig
 ) -> tuple[list[CheckResult], InFloat64]:
-    """Check the loss and the gradient of a window in float64, and make its update.
-
-    Args:
-        window: at update 0, on one device.
-    """
+    """Check the loss and the gradient of a window at update 0 in float64, on one device, and make its update."""
     step = Step(window)
     step.accumulate(examples.micro_batches(), examples.steps)
     gradient = [buffer.numpy() for buffer in window.gradients]
@@ -79,11 +75,7 @@ def check_derivative(
 def check_precision(
     found: InFloat64, exact: InFloat64, paths: Sequence[str], precision: str, random: bool
 ) -> list[CheckResult]:
-    """Compare the results of a window in the user's precision with those in float64.
-
-    Args:
-        random: the model draws random numbers, which may be others in another precision.
-    """
+    """Compare the results of a window in the user's precision with those in float64."""
     least = NEGLIGIBLE * np.sqrt(sum(np.vdot(expected, expected) for expected in exact.gradient))
     along = {
         path: abs(float(np.vdot(actual, expected) / np.vdot(expected, expected)) - 1.0)
@@ -193,7 +185,6 @@ def check_evaluation(window: Window, examples: WindowOfExamples, random: bool) -
 
     Args:
         window: in float64, on one device. Its weights stay as they are, its moving statistics do not.
-        random: the model draws random numbers in training.
     """
     norms = [norm for norm in window.model.norms if norm.momentum < 1.0]
     if not norms:

@@ -39,10 +39,7 @@ VERDICTS = {True: "pass", False: "FAIL", None: "no bound"}
 
 
 def verify_run(config: Config) -> dict[str, Any]:
-    """Run all checks at the initial weights, or model.weights, and print their table. Nothing is trained.
-
-    Returns:
-        The content of verify.json.
+    """Run all checks at the initial weights, or model.weights, and return verify.json. Nothing is trained.
 
     Raises:
         VerificationError: a check missed its bound.
@@ -220,13 +217,15 @@ def _examples(config: Config, data: Dataset, devices: Devices) -> WindowOfExampl
 
 def _show(config: Config, results: list[CheckResult]) -> None:
     rows = [
-        (result.name, _number(result.bound), _number(result.measured), VERDICTS[result.passed]) for result in results
+        (
+            result.name,
+            "none" if result.bound is None else f"{result.bound:.3g}",
+            f"{result.measured:.3g}",
+            VERDICTS[result.passed],
+        )
+        for result in results
     ]
     table(f"exactness of {config.model.label}", ("check", "bound", "measured", "result"), rows)
     for result in results:
         if result.note:
             say(f"{result.name}: {result.note}")
-
-
-def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.3g}"

@@ -153,8 +153,6 @@ def check_commit(
 
     Args:
         gradients: the gradient of the window, before clipping, one array for each weight.
-        scalars: the scalars of the commit.
-        rate_factors: factor on the rate of each weight.
     """
     gradients = [gradient.astype(np.float64) for gradient in gradients]
     norm = float(np.sqrt(sum(np.sum(np.square(gradient)) for gradient in gradients)))

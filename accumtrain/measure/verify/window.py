@@ -87,7 +87,6 @@ def check_window(
     """Compare a window at update 0 with plain back-propagation, and commit it.
 
     Args:
-        step: of the window and the strategy.
         bitwise: the model's operations give the same bits in every graph.
     """
     with strategy.scope():
