@@ -74,7 +74,7 @@ def run_sweep(options: Namespace) -> int:
         outcomes = sweep_folder.read_outcomes(folder)
     if outcomes:
         sweep_table.report_sweep(outcomes, run_dir)
-    return sweep_table.exit_code(outcomes) or code
+    return next((outcome.exit_code for outcome in outcomes if outcome.exit_code), code)
 
 
 def _launch(options: Namespace, run_job: Callable[[DictConfig], float], stops: AbstractContextManager[None]) -> None:

@@ -131,11 +131,7 @@ def check_distinct(configs: Sequence[Config]) -> None:
 
 
 def report_sweep(outcomes: Sequence[JobOutcome], run_dir: Path) -> None:
-    """Print a table of the jobs, best first, and write them to sweep.json and report.html in `run_dir`.
-
-    Raises:
-        CheckpointError: a file can't be written.
-    """
+    """Print a table of the jobs, best first, and write them to sweep.json and report.html in `run_dir`."""
     ranked = sorted(outcomes, key=lambda outcome: outcome.rank)
     settings = [dict(override.lstrip("+").partition("=")[::2] for override in outcome.overrides) for outcome in ranked]
     keys = dict.fromkeys(key for job in settings for key in job)
@@ -153,26 +149,21 @@ def report_sweep(outcomes: Sequence[JobOutcome], run_dir: Path) -> None:
     ]
     table(f"{len(ranked)} runs, best first", [*swept, "status", *columns], rows)
     if run_dir.is_dir():  # else no run began
-        write_json(run_dir / "sweep.json", [_record(outcome) for outcome in ranked])
+        records = [
+            {
+                "overrides": outcome.overrides,
+                "path": outcome.path,
+                "job": outcome.job,
+                "exit_code": outcome.exit_code,
+                "status": outcome.status,
+                "objective": outcome.objective,
+                "summary": outcome.result,
+            }
+            for outcome in ranked
+        ]
+        write_json(run_dir / "sweep.json", records)
         folders = dict.fromkeys(Path(outcome.path) for outcome in ranked if outcome.path is not None)
         if runs := read_ranked([folder for folder in folders if (folder / JOBS["train"].file).is_file()]):
             page = run_dir / "report.html"
             write_page(runs, page)
             say(f"{page} compares the runs for a browser")
-
-
-def _record(outcome: JobOutcome) -> dict[str, Any]:
-    return {
-        "overrides": outcome.overrides,
-        "path": outcome.path,
-        "job": outcome.job,
-        "exit_code": outcome.exit_code,
-        "status": outcome.status,
-        "objective": outcome.objective,
-        "summary": outcome.result,
-    }
-
-
-def exit_code(outcomes: Sequence[JobOutcome]) -> int:
-    """Return the exit code of the first job that failed; 0 if none did."""
-    return next((outcome.exit_code for outcome in outcomes if outcome.exit_code), 0)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from accumtrain.config.jobs import JOBS
+from accumtrain.config.jobs import JOBS, cell
 from accumtrain.config.read import flatten_keys
-from accumtrain.console import warn
+from accumtrain.console import format_bytes, warn
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.fields import format_value, is_finite_number, value_at
 from accumtrain.runs.contents import measured, read_config, read_records, read_summary
@@ -102,6 +102,17 @@ def find_differing_keys(runs: Sequence[ComparedRun]) -> list[DifferingKey]:
         DifferingKey(first, tuple(_format_cell(run.config, first) for run in runs), tuple(along))
         for first, *along in (sorted(keys, key=_says_more) for keys in groups.values())
     ]
+
+
+def list_results(runs: Sequence[ComparedRun]) -> dict[str, list[tuple[str, Any]]]:
+    """Return the columns of results: by title the text of each run, and the value to sort by."""
+    columns: dict[str, list[tuple[str, Any]]] = {"status": [(run.summary["status"],) * 2 for run in runs]}
+    for title, (key, form) in JOBS["train"].columns_of(run.summary for run in runs).items():
+        columns[title] = [(cell(run.number(key), form), run.number(key)) for run in runs]
+    columns["batch"] = [(run.batch, run.number("batch_size")) for run in runs]
+    for title in MEMORY:
+        columns[title] = [(cell(run.memory[title], format_bytes), run.memory[title]) for run in runs]
+    return columns
 
 
 def _says_more(key: str) -> int:

@@ -52,7 +52,8 @@ def check_policies(
     results = []
     for policy in policies:
         window = window_for(policy)
-        gradient = _gradient(window, batch)
+        Step(window).accumulate(iter(tf.data.Dataset.from_tensors(dict(batch))), 1)
+        gradient = [buffer.numpy() for buffer in window.gradients]
         if bitwise:
             results.append(_compare_bits(policy, gradient, expected, repeatable, snap_bits))
         else:
@@ -62,11 +63,6 @@ def check_policies(
         if policy == REVERSE and snap_bits is not None:
             results += check_reversal(window.model, batch, snap_bits)
     return results
-
-
-def _gradient(window: Window, batch: Batch) -> list[np.ndarray]:
-    Step(window).accumulate(iter(tf.data.Dataset.from_tensors(dict(batch))), 1)
-    return [buffer.numpy() for buffer in window.gradients]
 
 
 def _compare_bits(
