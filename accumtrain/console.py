@@ -125,10 +125,8 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     Rich's own folding would cut words and numbers in the middle. A name longer than a line takes several.
     """
     console, title = stdout(), escape_controls(title)
-    columns, rows = (
-        [escape_controls(name) for name in columns],
-        [[escape_controls(cell) for cell in row] for row in rows],
-    )
+    columns = [escape_controls(name) for name in columns]
+    rows = [[escape_controls(cell) for cell in row] for row in rows]
     numeric = [all(NUMBER.match(row[place]) for row in rows) for place in range(len(columns))]
     if not console.is_terminal:
         console.print(Text(_plain_table(title, columns, rows, numeric)), soft_wrap=True)

@@ -79,7 +79,6 @@ class JobOutcome:
         return content
 
     def value(self, key: str) -> Any:
-        """Return the value at a dotted key of the result; None if there is none."""
         return value_at(self.result, key)
 
     @property

@@ -167,7 +167,6 @@ def read_class_summary(record: type) -> str:
 
 
 def _choices(hint: Any, rules: tuple[Constraint, ...]) -> tuple[str, ...]:
-    """Return the texts that a value can be."""
     listed = [choice for rule in rules if isinstance(rule, OneOf | NameIn) for choice in rule.choices]
     words = [rule.word for rule in rules if isinstance(rule, Word)]
     return (*(("true", "false") if bool in _options(hint) else ()), *listed, *words)

@@ -112,7 +112,6 @@ def _record(cls: type, value: Any, where: str) -> Any:
 
 
 def has_no_default(field: Field) -> bool:
-    """Return whether the user must give the value of a field."""
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 

@@ -49,12 +49,10 @@ class AccumConfig:
 
     @property
     def is_auto(self) -> bool:
-        """Return whether the number of steps is still to be found."""
         return self.steps == "auto"
 
     @property
     def count(self) -> int:
-        """Return `steps` as a number; auto must have been replaced."""
         assert isinstance(self.steps, int), "accum.steps=auto was not resolved"
         return self.steps
 
@@ -282,5 +280,4 @@ class Config:
     debug: DebugConfig = field(default_factory=DebugConfig)
 
     def with_accum_steps(self, steps: int) -> Config:
-        """Return this configuration with another accum.steps."""
         return replace(self, accum=replace(self.accum, steps=steps))

@@ -103,13 +103,12 @@ def bench_run(config: Config) -> dict[str, Any]:
 
 
 class Stopwatch:
-    """Measures the time between laps."""
+    """Measures the seconds between laps."""
 
     def __init__(self) -> None:
         self._last = time.perf_counter()
 
     def lap(self) -> float:
-        """Return the seconds since the last lap."""
         last, self._last = self._last, time.perf_counter()
         return self._last - last
 

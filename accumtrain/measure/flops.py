@@ -68,7 +68,6 @@ def live_operations(graph: tf.Graph) -> list[tf.Operation]:
 
 
 def called_graphs(graph: tf.Graph, operation: tf.Operation) -> Iterator[tf.Graph]:
-    """Yield the graphs of the functions that an operation calls."""
     for attribute in operation.op_def.attr:
         value = operation.get_attr(attribute.name) if attribute.type in ("func", "list(func)") else []
         for function in value if isinstance(value, list) else [value]:

@@ -158,7 +158,6 @@ def choose_kept_activations(config: Config, attempt: ProbeFunction) -> tuple[Con
 
 
 def _too_little(least: Config, trial: ProbeResult) -> str:
-    """Return the message if even the policy that keeps least takes too much."""
     known = find_micro_batch(least)
     needs = f"micro-batches of {f'accum.steps={least.accum.count}' if known is None else known} need"
     others = "; ".join(

@@ -174,7 +174,6 @@ def cross_entropy(config: CrossEntropyConfig, batch: Mapping[str, np.ndarray], l
 
 
 def is_random(window: Window, examples: WindowOfExamples) -> bool:
-    """Return whether the model draws random numbers in training."""
     batch = examples.as_batch()
     one, other = (_logits(window, batch, _training(window, batch, seed)) for seed in (0, 1))
     return not np.array_equal(one, other, equal_nan=True)

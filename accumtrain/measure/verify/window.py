@@ -188,7 +188,6 @@ def _moving_statistics(window: Window, expected: Moments) -> list[CheckResult]:
 
 
 def _relative(moving: tf.Variable, expected: np.ndarray, scale: np.ndarray) -> list[float]:
-    """Return the error of each channel."""
     return [ratio(float(error), float(size)) for error, size in zip(abs(moving.numpy() - expected), scale, strict=True)]
 
 
