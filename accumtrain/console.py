@@ -81,12 +81,9 @@ def say(text: str) -> None:
 
 
 def print_line(console: Console, text: str, *marks: tuple[str, str]) -> None:
-    """Print a line. On a terminal it takes several where it is too long, each ending between words.
+    """Print a line, after `marks`: texts with their styles. A terminal gets several, each ending between words.
 
     A word longer than the terminal, such as a path to copy, is left to it.
-
-    Args:
-        marks: texts that come first, each with its style.
     """
     text, before = escape_controls(text), "".join(mark for mark, _ in marks)
     if console.is_terminal:

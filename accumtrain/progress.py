@@ -80,7 +80,6 @@ class Progress:
 
         Args:
             means: loss and metrics by name, the loss first. Here and below, values not known yet are None.
-            peak_bytes: the tensor peak so far.
         """
         self._step, self._micro = step, 0.0
         if self._timed_from is None:

@@ -52,7 +52,12 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
     before, of_run = read_config(file), {f"data.{key}" for key in (*PREPROCESS_KEYS, *HOLDOUT_KEYS)}
     _check_known(before, file.parent)
     given = _given(values, overrides)
-    fixed, now = _fixed(before), _given_fixed(values)
+    fixed = _fixed(before)
+    try:
+        now = _fixed(values)
+    except (AttributeError, KeyError, TypeError) as error:
+        from_mapping(values)  # names a value of the wrong type
+        raise ConfigError("an override with ~ removes a key that decides what is learned; leave it out") from error
     if given.get("data") == "data":  # a choice, which says where the data is
         same = find_given_value(overrides, "data", "") == before["data"]["kind"]
         given = {key: by for key, by in given.items() if by != "data" or not (same or key in of_run)}
@@ -111,14 +116,6 @@ def _check_known(before: Mapping[str, Any], folder: Path) -> None:
 def _fixed(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that a command which goes on with the run can't change."""
     return {**learned_values(values), FIRST_WEIGHTS: values["model"].get("weights")}
-
-
-def _given_fixed(values: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        return _fixed(values)
-    except (AttributeError, KeyError, TypeError) as error:
-        from_mapping(values)  # names a value of the wrong type
-        raise ConfigError("an override with ~ removes a key that decides what is learned; leave it out") from error
 
 
 def _given(values: Mapping[str, Any], overrides: Collection[str]) -> dict[str, str]:

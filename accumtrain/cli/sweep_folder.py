@@ -188,11 +188,7 @@ def stop_on_signals(folder: Path) -> Iterator[None]:
 
 
 def _stop(folder: Path, held: set[signal.Signals], asked_again: threading.Event, over: threading.Event) -> None:
-    """Return when all jobs have ended, at a second signal, or when the launcher has given up.
-
-    Args:
-        held: the second signals that are blocked.
-    """
+    """Return when all jobs have ended, at a second signal, `held` back or not, or when the launcher has given up."""
     sys.stderr.write(NOTICE)
     sys.stderr.flush()
     end_sweep(folder)

@@ -175,10 +175,7 @@ def _join(where: str, key: str) -> str:
 
 
 def expand_homes(record: Keys) -> Keys:
-    """Return a configuration, or a part of it, with the home directory in the place of ~ in its paths.
-
-    A key is a path if its type says so (`fields.LocalPath`).
-    """
+    """Return a configuration, or a part of it, with the home directory in the place of ~ in each LocalPath."""
     constraints, changed = constraints_of(type(record)), dict[str, Any]()
     for field in fields(record):  # type: ignore[arg-type]
         value = new = getattr(record, field.name)

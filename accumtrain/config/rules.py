@@ -130,7 +130,7 @@ def check_config(config: Config) -> None:
     _check_balance(config)
     _check_workers(config)
     _check_run_name(config.run.name)
-    if config.job == "train":
+    if config.job == "train" and config.log.tracker != NONE:
         _check_tracker(config.log.tracker)
     if config.accum.is_auto and config.accum.reduction == "sum":
         raise ConfigError(
@@ -214,8 +214,8 @@ def _check_eager(config: Config, job: Job) -> None:
 
 
 def _check_tracker(name: str) -> None:
-    tracker = None if name == NONE else TRACKERS[name]
-    if tracker is not None and tracker.package is not None and find_spec(tracker.package) is None:
+    tracker = TRACKERS[name]
+    if tracker.package is not None and find_spec(tracker.package) is None:
         raise ConfigError(
             f"log.tracker={name}: the package {tracker.package} is not installed; "
             f"pip install 'accumtrain[{tracker.extra}]'"

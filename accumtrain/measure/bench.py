@@ -21,7 +21,7 @@ from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve_devices
 from accumtrain.measure.dry_run import DryRun
-from accumtrain.measure.flops import count_flops, matmul_flops_per_second
+from accumtrain.measure.flops import count_flops, matmul_flops_per_second, median_seconds
 from accumtrain.models.kernels import tell_emulation
 from accumtrain.process import environment
 from accumtrain.process.temporary_folder import temporary_folder
@@ -58,7 +58,7 @@ def bench_run(config: Config) -> dict[str, Any]:
         calls = dry_run.calls
         dry_run.measure_workspace()
         memory = dry_run.meter.read()
-        call = time_empty_call(dry_run)
+        call = median_seconds(partial(dry_run.step.accumulate, dry_run.batches, 0), EMPTY_CALLS)
         repeat_one_batch(dry_run, config, data, devices, batch)
         seconds_without_input = time_updates(some_updates, config.bench)
         flops = count_flops(micro_step.graph, micro_batch) / batch
@@ -130,16 +130,6 @@ def time_updates(updates: Callable[[], int], bench: BenchConfig) -> list[float]:
         count = updates()
         seconds += [clock.lap() / count] * count
     return seconds
-
-
-def time_empty_call(dry_run: DryRun) -> float:
-    """Return the seconds of a compiled call without its work: the median of EMPTY_CALLS calls."""
-    clock, seconds = Stopwatch(), []
-    for _ in range(EMPTY_CALLS):
-        dry_run.step.accumulate(dry_run.batches, 0)
-        tf.test.experimental.sync_devices()
-        seconds.append(clock.lap())
-    return statistics.median(seconds)
 
 
 def repeat_one_batch(dry_run: DryRun, config: Config, data: Dataset, devices: Devices, batch: int) -> None:

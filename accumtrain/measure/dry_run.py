@@ -30,16 +30,13 @@ SECONDS = 2.0  # of timed updates, at least one, after the first, which also tra
 def measure(
     config: Config, data: Dataset, devices: Devices, micro_batches: Sequence[int | None], directory: Path
 ) -> list[dict[str, Any]]:
-    """Build the run of `config`, and measure some updates with each of `micro_batches`, one after the other.
+    """Build the run of `config`. Return the fields of a ProbeResult for each of `micro_batches`, by some updates.
 
     Args:
         config: accum.steps is ignored, unless a micro-batch is None and follows from it.
         micro_batches: examples per micro-step and replica. They increase, as the peak of resident memory is that of
             the process.
         directory: an empty folder for checkpoints.
-
-    Returns:
-        Fields of a ProbeResult for each of `micro_batches`.
 
     Raises:
         ConfigError: batch_size does not divide by a micro-batch, or accum.steps, and replicas.

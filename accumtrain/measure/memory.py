@@ -80,9 +80,6 @@ def _tell_shares(trials: Sequence[ProbeResult]) -> None:
             say(f"model.memory={memory} takes {size / stored:.0%} of the memory of stored activations")
 
 
-# ---- the picture ----
-
-
 def draw_memory(trials: Sequence[ProbeResult], title: str, path: Path) -> None:
     """Draw a bar for each trial that fits: state, activations and workspace at the peak, one after the other."""
     figure = new_figure(8, 1.6 + 0.55 * len(trials))

@@ -32,9 +32,6 @@ def plan_run(config: Config) -> dict[str, Any]:
     return plan
 
 
-# ---- by probes ----
-
-
 def plan_by_probes(config: Config) -> dict[str, Any]:
     """Probe, print a table, and draw plan.png. The trials of plan.json are fields of ProbeResult."""
     variants = with_each_policy(config)
@@ -115,9 +112,6 @@ def plan_result(config: Config, within: dict[str, Any], trials: Sequence[Any]) -
 
 def describe_plan(config: Config) -> str:
     return f"{config.model.label}, {config.optim.kind}, {config.precision}, batch_size={config.batch_size}"
-
-
-# ---- the picture ----
 
 
 def draw_plan(trials: Sequence[ProbeResult], limit_mb: int | None, path: Path) -> None:

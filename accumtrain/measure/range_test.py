@@ -164,9 +164,6 @@ def suggest_rate(test: RangeTest) -> Suggestion:
     return Suggestion(float(f"{min(steepest.rate, tenth):.2g}"), reason, steepest)
 
 
-# ---- the picture ----
-
-
 def draw_range_test(test: RangeTest, suggested: Suggestion, title: str, path: Path) -> None:
     """Draw loss against rate."""
     figure = new_figure(7, 4.5)

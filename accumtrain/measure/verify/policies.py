@@ -144,7 +144,6 @@ def check_streams(
     Args:
         found: the mean gradient with streams in fixed point, one array for each trainable variable.
         window: of the same model with streams of floats, in the same precision, at update 0, on one device.
-        bits: number of bits behind the point.
     """
     plain = mean_gradient(window, Step(window), examples.micro_batches(), examples.steps)
     floats = relative_difference(plain, exact.gradient)

@@ -149,11 +149,7 @@ def check_commit(
     decayed: Sequence[bool],
     rate_factors: Sequence[float],
 ) -> list[CheckResult]:
-    """Compare the weights after the first commit of a run with the rule of the optimizer, after clipping.
-
-    Args:
-        gradients: the gradient of the window, before clipping, one array for each weight.
-    """
+    """Compare the weights after the first commit of a run with the rule of the optimizer and of clipping."""
     gradients = [gradient.astype(np.float64) for gradient in gradients]
     norm = float(np.sqrt(sum(np.sum(np.square(gradient)) for gradient in gradients)))
     error = ratio(abs(scalars["grad_norm"] - norm), norm)
@@ -217,10 +213,7 @@ def check_rates(
 def check_average(
     window: Window, step: Step, strategy: tf.distribute.Strategy, examples: WindowOfExamples, decay: float
 ) -> list[CheckResult]:
-    """Check the averages, first moved away from the weights. The share that the decay keeps would not show else.
-
-    Afterwards the window is of no more use.
-    """
+    """Check the averages, first moved away from the weights. The share that the decay keeps would not show else."""
     if window.ema is None:
         return []
     distances: list[float] = []
