@@ -70,8 +70,7 @@ class JobOutcome:
     @cached_property
     def result(self) -> dict[str, Any]:
         """The content of `file`; empty if the job wrote nothing."""
-        written = None if self.file is None else _written(Path(self.file))
-        if self.file is None or written is None:
+        if self.file is None or (written := _written(Path(self.file))) is None:
             return {}
         if self.ended_with != 0 and written == self.written_before:
             return {}  # the file is that of an earlier job

@@ -75,8 +75,7 @@ def list_known_keys() -> list[str]:
     """Return every dotted key of every kind, such as `model.snap_bits`, sorted."""
     keys: set[str] = set()
     for name, hint in typing.get_type_hints(Config).items():
-        records = [entry.config for entry in REGISTRIES.get(name, ())] or [hint]
-        for record in records:
+        for record in [entry.config for entry in REGISTRIES.get(name, ())] or [hint]:
             keys |= {f"{name}.{field.name}" for field in fields(record)} if is_dataclass(record) else {name}
     return sorted(keys)
 

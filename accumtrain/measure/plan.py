@@ -44,7 +44,9 @@ def plan_by_probes(config: Config) -> dict[str, Any]:
     draw_plan(trials, limit, folder / "plan.png")
     lines = [(*format_probe_row(trial), "measured" if trial.measured else "line") for trial in trials]
     table(f"{describe_plan(config)} in {describe_limit(config)}", (*COLUMNS, "from"), lines)
-    _tell_unseen_sizes(trials)
+    largest = max(trial.micro_batch for trial in trials)
+    if any(trial.fits and trial.micro_batch == largest and trial.accum_steps != 1 for trial in trials):
+        say(f"micro-batches above {largest} may fit, too, and were not looked at: accum.steps=auto does")
     say(f"the same in {result_file(config)}, as a picture in {folder / 'plan.png'}")
     return plan_result(config, {"memory_limit_mb": limit}, trials)
 
@@ -85,13 +87,6 @@ def _on_lines(config: Config, fitting: Sequence[ProbeResult], size: int) -> Prob
         expected_bytes=int(on_lines(resident, size)),
         measured=False,
     )
-
-
-def _tell_unseen_sizes(trials: Sequence[ProbeResult]) -> None:
-    """Say which micro-batches are not in the table and may fit, too."""
-    largest = max(trial.micro_batch for trial in trials)
-    if any(trial.fits and trial.micro_batch == largest and trial.accum_steps != 1 for trial in trials):
-        say(f"micro-batches above {largest} may fit, too, and were not looked at: accum.steps=auto does")
 
 
 # ---- the content of plan.json, by probes or by a TPU's compiler ----
