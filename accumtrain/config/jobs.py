@@ -13,8 +13,6 @@ from accumtrain.registry import Registry
 
 Scope: TypeAlias = Literal["train", "try", "trained", "runs"]
 Column = tuple[str, "str | Callable[[Any], str]"]  # dotted key of the result; format spec, or function to a text
-
-
 ACCURACY = "accuracy"
 
 

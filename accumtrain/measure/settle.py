@@ -31,7 +31,6 @@ LIMITING_KEYS = (  # keys that decide the peak of memory, and nothing that is le
     *("model.memory", "model.kept_convs", "model.kept_share", "accum.steps", "accum.dtype"),
     *("device.kind", "device.memory_limit_mb", "device.virtual", "device.xla"),
 )
-
 FILE = "memory_budget.json"  # in the run's folder, as a continued run keeps the same
 DECIDING = ("model", "optim", "loss", "data", "ema", "accum", "batch_size", "precision", "device")  # for the peak
 FOUND = {"model": {}, "peak_bytes": is_finite_number, "digest": is_text}  # the form of that file

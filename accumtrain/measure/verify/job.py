@@ -216,15 +216,10 @@ def _examples(config: Config, data: Dataset, devices: Devices) -> WindowOfExampl
 
 
 def _show(config: Config, results: list[CheckResult]) -> None:
-    rows = [
-        (
-            result.name,
-            "none" if result.bound is None else f"{result.bound:.3g}",
-            f"{result.measured:.3g}",
-            VERDICTS[result.passed],
-        )
-        for result in results
-    ]
+    rows = []
+    for result in results:
+        bound = "none" if result.bound is None else f"{result.bound:.3g}"
+        rows.append((result.name, bound, f"{result.measured:.3g}", VERDICTS[result.passed]))
     table(f"exactness of {config.model.label}", ("check", "bound", "measured", "result"), rows)
     for result in results:
         if result.note:
