@@ -1,6 +1,6 @@
 """Output on the terminal: banner, messages, tables, words for numbers. Plain lines if stdout is not a terminal.
 
-Names of classes, files and runs come from others, and a terminal obeys what it is sent. So every text passes `visible`.
+Names of classes, files and runs come from others, and a terminal obeys what it is sent. So `escape_controls` sees each.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def escape_controls(text: str) -> str:
 
 
 def escape_lines(text: str) -> str:
-    """Return text of several lines, each of them `visible`."""
+    """Return text of several lines, each without controls."""
     return "\n".join(map(escape_controls, text.split("\n")))
 
 
