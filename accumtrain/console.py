@@ -1,6 +1,6 @@
 """Output on the terminal: banner, messages, tables, words for numbers. Plain lines if stdout is not a terminal.
 
-Names of classes, files and runs come from others, and a terminal obeys what it is sent. So every text passes `visible`.
+Names of classes, files and runs come from others, and a terminal obeys what it is sent. So `escape_controls` sees each.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def escape_controls(text: str) -> str:
 
 
 def escape_lines(text: str) -> str:
-    """Return text of several lines, each of them `visible`."""
+    """Return text of several lines, each without controls."""
     return "\n".join(map(escape_controls, text.split("\n")))
 
 
@@ -81,12 +81,9 @@ def say(text: str) -> None:
 
 
 def print_line(console: Console, text: str, *marks: tuple[str, str]) -> None:
-    """Print a line. On a terminal it takes several where it is too long, each ending between words.
+    """Print a line, after `marks`: texts with their styles. A terminal gets several, each ending between words.
 
     A word longer than the terminal, such as a path to copy, is left to it.
-
-    Args:
-        marks: texts that come first, each with its style.
     """
     text, before = escape_controls(text), "".join(mark for mark, _ in marks)
     if console.is_terminal:
@@ -125,10 +122,8 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     Rich's own folding would cut words and numbers in the middle. A name longer than a line takes several.
     """
     console, title = stdout(), escape_controls(title)
-    columns, rows = (
-        [escape_controls(name) for name in columns],
-        [[escape_controls(cell) for cell in row] for row in rows],
-    )
+    columns = [escape_controls(name) for name in columns]
+    rows = [[escape_controls(cell) for cell in row] for row in rows]
     numeric = [all(NUMBER.match(row[place]) for row in rows) for place in range(len(columns))]
     if not console.is_terminal:
         console.print(Text(_plain_table(title, columns, rows, numeric)), soft_wrap=True)

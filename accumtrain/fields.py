@@ -11,9 +11,9 @@ import re
 import sys
 import typing
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from accumtrain.errors import ConfigError
 
@@ -21,7 +21,7 @@ WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "
 PLURALS = {int: "whole numbers", float: "numbers", str: "texts"}
 
 
-class Constraint(Protocol):
+class Constraint:
     """A rule about one value."""
 
     def check(self, key: str, value: Any) -> None:
@@ -29,10 +29,11 @@ class Constraint(Protocol):
 
     def __str__(self) -> str:
         """Return the rule in a few words. It is empty if the reference of the keys shows it as the type."""
+        return ""
 
 
 @dataclass(frozen=True)
-class Range:
+class Range(Constraint):
     """Numbers with low <= value < high; with `above`, low < value; with `closed`, value <= high. Other values pass."""
 
     low: float
@@ -56,7 +57,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class OneOf:
+class OneOf(Constraint):
     """Text from a list. null passes, as the type decides whether it is allowed.
 
     `number` names the meaning of a whole number in its place; None if there is none.
@@ -74,12 +75,9 @@ class OneOf:
         """Return the advice for a text that is no choice, or for another value."""
         return suggest_names(wrong, self.choices) + (f", or {self.number}" if self.number else "")
 
-    def __str__(self) -> str:
-        return ""
-
 
 @dataclass(frozen=True)
-class Word:
+class Word(Constraint):
     """Text must be `word`; numbers and booleans pass. `rule` tells the user what the value must be."""
 
     word: str
@@ -89,12 +87,9 @@ class Word:
         if isinstance(value, str) and value != self.word:
             raise ConfigError(f"{key}={value}: {self.rule}")
 
-    def __str__(self) -> str:
-        return ""
-
 
 @dataclass(frozen=True)
-class NotEmpty:
+class NotEmpty(Constraint):
     """Text that is not empty. `remedy` tells the user what to write."""
 
     remedy: str
@@ -108,7 +103,7 @@ class NotEmpty:
 
 
 @dataclass(frozen=True)
-class LocalPath:
+class LocalPath(Constraint):
     """A file, a folder or a glob. ~ at its beginning is the home directory: config/read.py puts it there."""
 
     def check(self, key: str, value: Any) -> None:
@@ -127,7 +122,7 @@ class LocalPath:
 
 
 @dataclass(frozen=True)
-class ImageSize:
+class ImageSize(Constraint):
     """A number of pixels, or a list of two: height and width. null passes."""
 
     def check(self, key: str, value: Any) -> None:
@@ -144,7 +139,7 @@ class ImageSize:
 
 
 @dataclass(frozen=True)
-class Duration:
+class Duration(Constraint):
     """A time that `parse_duration` can read. null passes."""
 
     def check(self, key: str, value: Any) -> None:
@@ -187,6 +182,22 @@ def constraints_of(record: type) -> dict[str, tuple[Constraint, ...]]:
     """Return the constraints that the fields of a class declare, by name of the field."""
     hints = typing.get_type_hints(record, include_extras=True)
     return {name: tuple(getattr(hint, "__metadata__", ())) for name, hint in hints.items()}
+
+
+def value_at(values: Any, key: str) -> Any:
+    """Return the value at a dotted key of nested mappings; None if there is none."""
+    for name in key.split("."):
+        values = values.get(name) if isinstance(values, Mapping) else None
+    return values
+
+
+def walk_values(values: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted key and value of everything in nested mappings and lists, the inner ones included."""
+    items = values.items() if isinstance(values, Mapping) else enumerate(values) if isinstance(values, list) else ()
+    for name, item in items:
+        key = f"{where}[{name}]" if isinstance(values, list) else f"{where}.{name}".lstrip(".")
+        yield key, item
+        yield from walk_values(item, key)
 
 
 def parse_duration(key: str, value: str | int) -> float:

@@ -40,6 +40,8 @@ class Progress:
     def __init__(self, *, first: int, total: int, updates_per_epoch: float, begin: float = 0.0, log_every: int = 10):
         self._first, self._total, self._per_epoch, self._log_every = first, total, updates_per_epoch, log_every
         self._begin = begin
+        # a last update that reaches past an end does not count as another epoch
+        self._epochs = max(1, math.ceil((total - 1 - begin) / updates_per_epoch))
         self._step, self._micro = first, 0.0
         self._parts = {"state": "compiling"}
         self._expendable: list[str] = []  # parts that a narrow terminal leaves out, in this order
@@ -78,7 +80,6 @@ class Progress:
 
         Args:
             means: loss and metrics by name, the loss first. Here and below, values not known yet are None.
-            peak_bytes: the tensor peak so far.
         """
         self._step, self._micro = step, 0.0
         if self._timed_from is None:
@@ -109,13 +110,13 @@ class Progress:
         print_line(self._bar.console, text)
 
     def _show(self, suffix: str = "") -> None:
-        begin, length = self._epoch_place()
+        begin = self._begin + self._epoch_index() * self._per_epoch
         epoch, place = self._epoch(), f"{self._step}/{self._total}{suffix}"
         beside = len(epoch) + self._bar_width + len(place) + 3  # with a space between each two
         self._bar.update(
             self._task,
             completed=self._step + self._micro - begin,
-            total=length,
+            total=max(min(begin + self._per_epoch, self._total) - begin, 1e-9),  # the last epoch may be shorter
             epoch=epoch,
             place=place,
             text=self._text(self._console.width - beside),
@@ -131,19 +132,10 @@ class Progress:
 
     def _epoch_index(self) -> int:
         """Return the epoch of the last update, from 0. An update that completes an epoch belongs to it."""
-        return min(int(max(self._step - 1 - self._begin, 0) // self._per_epoch), self._epochs() - 1)
-
-    def _epoch_place(self) -> tuple[float, float]:
-        """Return begin and length of the current epoch, in updates. The last epoch may be shorter."""
-        begin = self._begin + self._epoch_index() * self._per_epoch
-        return begin, max(min(begin + self._per_epoch, self._total) - begin, 1e-9)
+        return min(int(max(self._step - 1 - self._begin, 0) // self._per_epoch), self._epochs - 1)
 
     def _epoch(self) -> str:
-        return f"epoch {self._epoch_index() + 1}/{self._epochs():.0f}"
-
-    def _epochs(self) -> int:
-        """Return the number of epochs. A last update that reaches past an end does not count as another epoch."""
-        return max(1, math.ceil((self._total - 1 - self._begin) / self._per_epoch))
+        return f"epoch {self._epoch_index() + 1}/{self._epochs}"
 
     def _time_left(self) -> str:
         if self._timed_from is None or self._step <= self._timed_from[0] or self._step >= self._total:

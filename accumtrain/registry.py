@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from accumtrain.errors import ConfigError
-from accumtrain.fields import format_value, suggest_names
+from accumtrain.fields import Constraint, format_value, suggest_names
 
 
 def required(example: str) -> Any:
@@ -112,7 +112,7 @@ class Registry(Generic[Row]):
 
 
 @dataclass(frozen=True, eq=False)
-class NameIn:
+class NameIn(Constraint):
     """A constraint: text that names an entry of a registry, or is one of `others`."""
 
     registry: Registry[Any]
@@ -123,22 +123,17 @@ class NameIn:
         return (*self.others, *self.registry.names)
 
     def check(self, key: str, value: Any) -> None:
-        """Raise ConfigError for an unknown name."""
         if value not in self.choices:
-            raise ConfigError(f"{key}={format_value(value)}: no such choice; {suggest_names(value, self.choices)}")
-
-    def __str__(self) -> str:
-        return ""
+            raise ConfigError(f"{key}={format_value(value)}: no such choice; {suggest_names(str(value), self.choices)}")
 
 
 @dataclass(frozen=True, eq=False)
-class NamesIn:
+class NamesIn(Constraint):
     """A constraint: a list of different texts, each of which names an entry of a registry. null passes."""
 
     registry: Registry[Any]
 
     def check(self, key: str, value: Any) -> None:
-        """Raise ConfigError for an unknown name, and for one that is there twice."""
         for place, name in enumerate(value or []):
             NameIn(self.registry).check(key, name)
             if name in value[:place]:

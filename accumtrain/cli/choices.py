@@ -15,15 +15,16 @@ from accumtrain.config.jobs import JOBS
 from accumtrain.config.keys import CONF_DIR, default_values, read_class_summary
 from accumtrain.config.read import MISSING
 from accumtrain.config.registries import REGISTRIES
-from accumtrain.registry import ComponentConfig, Entry
+from accumtrain.registry import Entry
 
 
 def offer_rows() -> None:
-    """Store the entries without a YAML file for Hydra, with the defaults of their dataclass."""
+    """Store the entries without a YAML file for Hydra: the default of each key, MISSING for one without."""
     store = ConfigStore.instance()
     for group in REGISTRIES:
         for entry in _entries_without_file(group):
-            store.store(group=group, name=entry.name, node=_defaults(entry.config), provider="accumtrain")
+            keys = {field.name: MISSING for field in dataclasses.fields(entry.config)} | default_values(entry.config)
+            store.store(group=group, name=entry.name, node=keys, provider="accumtrain")
 
 
 def all_choices(config_dirs: Iterable[Path]) -> dict[str, list[str]]:
@@ -54,8 +55,3 @@ def _entries_without_file(group: str) -> list[Entry[Any]]:
     files = "\n".join(file.read_text(encoding="utf-8") for file in (CONF_DIR / group).glob("*.yaml"))
     with_file = set(re.findall(r"^kind: (\S+)", files, re.MULTILINE))
     return [entry for entry in REGISTRIES[group] if entry.name not in with_file]
-
-
-def _defaults(config: type[ComponentConfig]) -> dict[str, Any]:
-    """Return the default of each key; MISSING for a key without one."""
-    return {field.name: MISSING for field in dataclasses.fields(config)} | default_values(config)

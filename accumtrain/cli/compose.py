@@ -60,6 +60,7 @@ def read_options() -> Namespace:
         raise ConfigError("--resolve: goes with --cfg; add --cfg job")
     if not options.shell_completion:
         check_overrides(options.overrides)
+    options.config_name = options.config_name or "config"  # one from --config-dir has this among its defaults
     if not options.help:  # whose words are names
         options.overrides = add_data_choice(for_hydra(options.overrides))
     return options
@@ -104,13 +105,13 @@ def compose_choice(options: Namespace, group: str, choice: str) -> dict[str, Any
     """Return the values that a choice gives to the keys of its group, with MISSING where the user must give one."""
     with open_hydra(options) as hydra:
         overrides = for_hydra([f"{group}={choice}"])
-        composed = hydra.compose_config(get_config_name(options), overrides, RunMode.RUN, with_log_configuration=False)
+        composed = hydra.compose_config(options.config_name, overrides, RunMode.RUN, with_log_configuration=False)
     return cast(dict[str, Any], OmegaConf.to_container(composed[group], resolve=False))
 
 
 def call_hydra(options: Namespace, task: Callable[[DictConfig], Any], *, multirun: bool = False) -> None:
     """Answer --cfg and the like. Else call `task` with each composed configuration, of which a sweep has several."""
-    name, overrides = get_config_name(options), options.overrides
+    name, overrides = options.config_name, options.overrides
     with open_hydra(options) as hydra:
         try:
             if options.cfg:
@@ -131,7 +132,7 @@ def _show(hydra: Hydra, options: Namespace) -> None:
     shown = StringIO()
     try:
         with redirect_stdout(shown):
-            hydra.show_cfg(get_config_name(options), options.overrides, options.cfg, options.package, options.resolve)
+            hydra.show_cfg(options.config_name, options.overrides, options.cfg, options.package, options.resolve)
     except SystemExit as ended:
         raise ConfigError(f"--package {options.package}: no such group; accumtrain --cfg job shows all") from ended
     print(escape_lines(shown.getvalue()), end="")
@@ -140,11 +141,6 @@ def _show(hydra: Hydra, options: Namespace) -> None:
 def list_own_folders(options: Namespace) -> list[Path]:
     """Return the folders of choices that the command adds to the packaged ones."""
     return [Path(options.config_dir)] if options.config_dir else []
-
-
-def get_config_name(options: Namespace) -> str:
-    """Return the name of the file that is composed. One from --config-dir has `config` among its defaults."""
-    return options.config_name or "config"
 
 
 def list_job_overrides() -> list[str]:

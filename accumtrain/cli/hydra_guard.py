@@ -32,7 +32,7 @@ from accumtrain.config.jobs import JOBS
 from accumtrain.config.keys import list_all_keys
 from accumtrain.config.read import explain_other_kind, list_known_keys
 from accumtrain.errors import AccumtrainError, ConfigError, first_line
-from accumtrain.fields import format_value, suggest_names
+from accumtrain.fields import format_value, suggest_names, walk_values
 
 USAGE_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
 EXTRAS = {"joblib": "joblib", "submitit_local": "slurm", "submitit_slurm": "slurm"}  # extra of each launcher
@@ -70,12 +70,9 @@ def explain_error(error: Exception) -> ConfigError:
         options = error.options or all_choices([]).get(group)
         if group == "hydra/launcher" and choice in EXTRAS:
             return ConfigError(f"{group}={choice}: is not installed; pip install 'accumtrain[{EXTRAS[choice]}]'")
-        key = (
-            f"; a number is {group}.steps={choice}"
-            if choice.isdecimal() and f"{group}.steps" in list_known_keys()
-            else ""
-        )
         if options:
+            is_number = choice.isdecimal() and f"{group}.steps" in list_known_keys()
+            key = f"; a number is {group}.steps={choice}" if is_number else ""
             return ConfigError(f"{group}={choice}: no such choice; {suggest_names(choice, options)}{key}")
     if isinstance(error, OverrideParseException):
         return ConfigError(_explain_override(error.override))
@@ -121,8 +118,7 @@ def explain_plugin_error(error: Exception) -> ConfigError | None:
         name.startswith("hydra_plugins.") for name in modules
     ):
         return None
-    said = first_line(error)
-    return ConfigError(f"the launcher or sweeper ended the sweep: {said}; the same command continues it")
+    return ConfigError(f"the launcher or sweeper ended the sweep: {first_line(error)}; the same command continues it")
 
 
 def _explain_unknown_key(key: str) -> str:
@@ -217,25 +213,16 @@ def _check_fixed(composed: DictConfig) -> None:
 def _check_code(composed: DictConfig) -> None:
     """Raise ConfigError for code that is named. A launcher or sweeper may name what its installed plugin names."""
     stored = _list_stored(ConfigStore.instance().repo.get("hydra", {}))
-    registered = {value for node in stored for _, name, value in _entries(node) if name == CODE_KEY}
-    for key, name, value in _entries(OmegaConf.to_container(composed, resolve=False)):
+    registered = {value for node in stored for key, value in walk_values(node) if key.rpartition(".")[2] == CODE_KEY}
+    for key, value in walk_values(OmegaConf.to_container(composed, resolve=False)):
         in_plugin = bool(re.match(r"hydra\.(launcher|sweeper)\b", key))
-        if name == CODE_KEY and not (in_plugin and value in registered):
+        if key.rpartition(".")[2] == CODE_KEY and not (in_plugin and value in registered):
             raise ConfigError(
                 f"{key}={format_value(value)}: a configuration can't name code to run; leave it out, and register code "
                 "of your own in a program (docs/library.md)"
             )
         if in_plugin and isinstance(value, str) and MAPPING_RESOLVER.search(value):
             raise ConfigError(f"{key}={value}: must not be made by oc.create or oc.decode; write the value itself")
-
-
-def _entries(value: Any, where: str = "") -> Iterator[tuple[str, str, Any]]:
-    """Yield dotted key, last name and value of everything in nested dictionaries and lists."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for name, item in items:
-        key = f"{where}.{name}" if where else str(name)
-        yield key, str(name), item
-        yield from _entries(item, key)
 
 
 def _list_stored(repo: Mapping[str, Any]) -> Iterator[Any]:

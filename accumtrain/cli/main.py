@@ -34,10 +34,7 @@ def main() -> None:
 
 
 def _restart_in_utf8() -> None:
-    """Start the command anew in UTF-8, as TensorFlow takes names of files.
-
-    Python would take them in the encoding of the locale, such as ISO-8859-1.
-    """
+    """Start the command anew in UTF-8, as TensorFlow takes names of files, whatever the encoding of the locale."""
     os.environ["PYTHONUTF8"] = "1"  # of children, too
     if sys.stdout is not None:
         os.environ.setdefault("PYTHONIOENCODING", sys.stdout.encoding)  # a terminal stays what it is

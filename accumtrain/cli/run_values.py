@@ -20,7 +20,7 @@ from accumtrain.config.read import expand_home, explain_other_kind, from_mapping
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.data.config import SOURCES
 from accumtrain.errors import ConfigError
-from accumtrain.fields import format_value
+from accumtrain.fields import format_value, value_at
 from accumtrain.runs.contents import read_config
 from accumtrain.runs.names import learned_values, run_name
 
@@ -37,9 +37,6 @@ FIRST_WEIGHTS = "model.weights"  # a run notes their content as what was learned
 def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Mapping[str, Any]:
     """Return the values of the run that the job goes on with, changed by `overrides`. Without a run return `values`.
 
-    Args:
-        values: the composed configuration.
-
     Raises:
         ConfigError: an override changes what was learned, or the run has a kind that this program does not.
         CheckpointError: the run's config.yaml can't be read.
@@ -55,7 +52,12 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
     before, of_run = read_config(file), {f"data.{key}" for key in (*PREPROCESS_KEYS, *HOLDOUT_KEYS)}
     _check_known(before, file.parent)
     given = _given(values, overrides)
-    fixed, now = _fixed(before), _given_fixed(values)
+    fixed = _fixed(before)
+    try:
+        now = _fixed(values)
+    except (AttributeError, KeyError, TypeError) as error:
+        from_mapping(values)  # names a value of the wrong type
+        raise ConfigError("an override with ~ removes a key that decides what is learned; leave it out") from error
     if given.get("data") == "data":  # a choice, which says where the data is
         same = find_given_value(overrides, "data", "") == before["data"]["kind"]
         given = {key: by for key, by in given.items() if by != "data" or not (same or key in of_run)}
@@ -116,14 +118,6 @@ def _fixed(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**learned_values(values), FIRST_WEIGHTS: values["model"].get("weights")}
 
 
-def _given_fixed(values: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        return _fixed(values)
-    except (AttributeError, KeyError, TypeError) as error:
-        from_mapping(values)  # names a value of the wrong type
-        raise ConfigError("an override with ~ removes a key that decides what is learned; leave it out") from error
-
-
 def _given(values: Mapping[str, Any], overrides: Collection[str]) -> dict[str, str]:
     """Return the keys that `overrides` give, dotted and of the top, each with what gives it.
 
@@ -155,10 +149,7 @@ def _check_given(before: Mapping[str, Any], now: Mapping[str, Any], given: Mappi
 
 
 def check_files(values: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    """Refuse values of the files of a command that its overrides contradict.
-
-    Args:
-        values: the composed configuration.
+    """Refuse composed values, of the files of a command, that its overrides contradict.
 
     Raises:
         ConfigError: a file gives train.steps, which takes precedence over the command's train.epochs; or it gives a key
@@ -167,7 +158,12 @@ def check_files(values: Mapping[str, Any], overrides: Sequence[str]) -> None:
     written = {parse_key(override) for override in overrides}
     files = [override for override in overrides if sets_any_key(override)]
     source = " or ".join(files) or "a file of the command"
-    _check_length(values.get("train"), written, source)
+    epochs, steps = value_at(values, "train.epochs"), value_at(values, "train.steps")
+    if "train.epochs" in written and "train.steps" not in written and epochs is not None and steps is not None:
+        raise ConfigError(
+            f"train.epochs={format_value(epochs)}: {source} gives train.steps={format_value(steps)}, which takes "
+            "precedence; add train.steps=null"
+        )
     given = {key[: dot.start()] for key in written for dot in re.finditer(r"\.|$", key)}  # with what is above a key
     for group in REGISTRIES:
         strays = [key for key in _list_strays(group, values.get(group)) if key not in given]
@@ -179,20 +175,9 @@ def check_files(values: Mapping[str, Any], overrides: Sequence[str]) -> None:
             )
 
 
-def _check_length(train: Any, written: set[str], source: str) -> None:
-    if not isinstance(train, Mapping) or "train.epochs" not in written or "train.steps" in written:
-        return
-    epochs, steps = train.get("epochs"), train.get("steps")
-    if epochs is not None and steps is not None:
-        raise ConfigError(
-            f"train.epochs={format_value(epochs)}: {source} gives train.steps={format_value(steps)}, which takes "
-            "precedence; add train.steps=null"
-        )
-
-
 def _list_strays(group: str, given: Any) -> list[str]:
     """Return the dotted keys of a group that only other kinds than the chosen one have."""
-    kind = given.get("kind") if isinstance(given, Mapping) else None
+    kind = value_at(given, "kind")
     if kind not in REGISTRIES[group].names:
         return []
     known = {field.name for field in fields(REGISTRIES[group][kind].config)}

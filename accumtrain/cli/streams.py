@@ -43,18 +43,15 @@ class KeptStream:
                 os.set_blocking(self._stream.fileno(), True)
                 self._stream.flush()
         except OSError as error:
-            self._lose(error)
-
-    def _lose(self, error: OSError) -> None:
-        with suppress(OSError):  # it has no descriptor: its writes keep failing, here
-            _lead_nowhere(self._stream.fileno())
-        if self._told or self.other is None or (self.quiet and isinstance(error, BrokenPipeError)):
-            return
-        self._told = True
-        self.other.write(
-            f"warning: {self.name} can't be written any more: {error.strerror}; the run goes on without it\n"
-        )
-        self.other.flush()
+            with suppress(OSError):  # it has no descriptor: its writes keep failing, here
+                _lead_nowhere(self._stream.fileno())
+            if self._told or self.other is None or (self.quiet and isinstance(error, BrokenPipeError)):
+                return
+            self._told = True
+            self.other.write(
+                f"warning: {self.name} can't be written any more: {error.strerror}; the run goes on without it\n"
+            )
+            self.other.flush()
 
 
 def keep_streams(*, quiet: bool) -> None:
@@ -64,19 +61,14 @@ def keep_streams(*, quiet: bool) -> None:
         quiet: nothing runs yet that goes on, so a reader that has left is not told of.
     """
     for descriptor in range(3):
-        _fill(descriptor)
+        try:
+            os.fstat(descriptor)
+        except OSError:  # closed: it must not become that of a file of the run, into which libraries would then print
+            _lead_nowhere(descriptor)
     out, err = _kept(sys.stdout, "stdout"), _kept(sys.stderr, "stderr")
     sys.stdout, sys.stderr = cast(TextIO, out), cast(TextIO, err)
     out.other, err.other = sys.stderr, sys.stdout
     out.quiet = err.quiet = quiet
-
-
-def _fill(descriptor: int) -> None:
-    """Keep a closed descriptor from becoming that of a file of the run, into which libraries would then print."""
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        _lead_nowhere(descriptor)
 
 
 def _lead_nowhere(descriptor: int) -> None:

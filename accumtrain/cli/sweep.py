@@ -30,14 +30,7 @@ from omegaconf import DictConfig
 
 from accumtrain import dispatch
 from accumtrain.cli import sweep_folder, sweep_table
-from accumtrain.cli.compose import (
-    call_hydra,
-    get_config_name,
-    list_job_overrides,
-    open_hydra,
-    plain_values,
-    read_config,
-)
+from accumtrain.cli.compose import call_hydra, list_job_overrides, open_hydra, plain_values, read_config
 from accumtrain.cli.guard import INTERRUPTED, run_guarded
 from accumtrain.cli.hydra_guard import explain_composing
 from accumtrain.cli.overrides import find_given_value, for_hydra
@@ -81,7 +74,7 @@ def run_sweep(options: Namespace) -> int:
         outcomes = sweep_folder.read_outcomes(folder)
     if outcomes:
         sweep_table.report_sweep(outcomes, run_dir)
-    return sweep_table.exit_code(outcomes) or code
+    return next((outcome.exit_code for outcome in outcomes if outcome.exit_code), code)
 
 
 def _launch(options: Namespace, run_job: Callable[[DictConfig], float], stops: AbstractContextManager[None]) -> None:
@@ -142,7 +135,7 @@ def _check_jobs(options: Namespace) -> list[Config]:
             raise ConfigError("the sweep has no job: a range or glob among the values is empty; give another one")
         for number, job in enumerate(map(for_hydra, jobs), start=1):
             try:
-                composed = hydra.compose_config(get_config_name(options), job, RunMode.RUN, from_shell=False)
+                composed = hydra.compose_config(options.config_name, job, RunMode.RUN, from_shell=False)
                 configs.append(read_config(plain_values(composed), job))
             except ConfigError as error:
                 refused[number] = error
@@ -171,7 +164,6 @@ def run_in_child(folder: Path, number: int, values: Mapping[str, Any], overrides
     """Run a job in a child. If the sweep ends, the job stops with its state saved.
 
     Args:
-        folder: the folder of the sweep.
         values: the configuration that Hydra composed for job `number` of the sweep from `overrides`.
     """
     environment = {}

@@ -48,7 +48,12 @@ def open_sweep_folder(run_dir: Path) -> Iterator[Path]:
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         _remove_left(run_dir)
-        folder = _new_folder(run_dir)
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=run_dir))
+        try:
+            (folder / OWNER).write_text(f"{socket.gethostname()} {os.getpid()}", encoding="utf-8")
+        except OSError:  # the disk is full
+            shutil.rmtree(folder)
+            raise
     except OSError as error:
         raise ConfigError(f"run.dir={run_dir} can't be used: {error.strerror}; choose another one") from error
     os.environ[VARIABLE] = str(folder)
@@ -64,17 +69,6 @@ def _remove_left(run_dir: Path) -> None:
         with suppress(OSError, ValueError):
             if (left / OWNER).exists() and not is_running(left):
                 _close(left)
-
-
-def _new_folder(run_dir: Path) -> Path:
-    """Raise OSError and leave nothing if the disk is full."""
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=run_dir))
-    try:
-        (folder / OWNER).write_text(f"{socket.gethostname()} {os.getpid()}", encoding="utf-8")
-    except OSError:
-        shutil.rmtree(folder)
-        raise
-    return folder
 
 
 def is_running(folder: Path) -> bool:
@@ -194,11 +188,7 @@ def stop_on_signals(folder: Path) -> Iterator[None]:
 
 
 def _stop(folder: Path, held: set[signal.Signals], asked_again: threading.Event, over: threading.Event) -> None:
-    """Return when all jobs have ended, at a second signal, or when the launcher has given up.
-
-    Args:
-        held: the second signals that are blocked.
-    """
+    """Return when all jobs have ended, at a second signal, `held` back or not, or when the launcher has given up."""
     sys.stderr.write(NOTICE)
     sys.stderr.flush()
     end_sweep(folder)

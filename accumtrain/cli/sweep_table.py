@@ -16,6 +16,7 @@ from accumtrain.config.jobs import JOBS, Column, cell
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.errors import AccumtrainError, ConfigError, WorkerLostError
+from accumtrain.fields import value_at
 from accumtrain.report.compare import read_ranked
 from accumtrain.report.page import write_page
 from accumtrain.runs.files import write_json
@@ -47,7 +48,6 @@ class JobOutcome:
 
     @property
     def path(self) -> str | None:
-        """The folder of the job."""
         return None if self.file is None else str(Path(self.file).parent)
 
     @property
@@ -70,8 +70,7 @@ class JobOutcome:
     @cached_property
     def result(self) -> dict[str, Any]:
         """The content of `file`; empty if the job wrote nothing."""
-        written = None if self.file is None else _written(Path(self.file))
-        if self.file is None or written is None:
+        if self.file is None or (written := _written(Path(self.file))) is None:
             return {}
         if self.ended_with != 0 and written == self.written_before:
             return {}  # the file is that of an earlier job
@@ -79,31 +78,22 @@ class JobOutcome:
         return content
 
     def value(self, key: str) -> Any:
-        """Return the value at a dotted key of the result; None if there is none."""
-        value: Any = self.result
-        for name in key.split("."):
-            value = value.get(name) if isinstance(value, dict) else None
-        return value
+        return value_at(self.result, key)
 
     @property
     def rank(self) -> tuple[float, ...]:
         """The sort key of the job; smaller is better. Failed jobs come last, and jobs without a value after others."""
-        keys = JOBS[self.job].ranking_of(self.result) if self.job else ()
-        values = [(self.value(key), sign) for key, sign in keys]
-        ranks = [float("inf") if value is None else sign * value for value, sign in values]
+        ranks = JOBS[self.job].rank(self.result) if self.job else ()
         longest = max(len(job.ranking) for job in JOBS)
-        return (self.exit_code != 0, *ranks, *[float("inf")] * (longest - len(ranks)))
+        return (self.exit_code != 0, *ranks, *[math.inf] * (longest - len(ranks)))
 
     @property
     def objective(self) -> float:
         """Return what a sweeper maximizes: the first value that the job is ranked by; the lowest if it failed."""
-        lowest = -math.inf if self.lower_is_better else 0.0
-        ranking = JOBS[self.job].ranking_of(self.result) if self.job else ()
-        if self.ended_with != 0 or not ranking:
-            return lowest
-        key, sign = ranking[0]
-        value = self.value(key)
-        return lowest if value is None else -sign * value
+        first = self.rank[1]
+        if self.ended_with != 0 or first == math.inf:
+            return -math.inf if self.lower_is_better else 0.0
+        return -first
 
 
 def find_signal_name(number: int) -> str | None:
@@ -139,11 +129,7 @@ def check_distinct(configs: Sequence[Config]) -> None:
 
 
 def report_sweep(outcomes: Sequence[JobOutcome], run_dir: Path) -> None:
-    """Print a table of the jobs, best first, and write them to sweep.json and report.html in `run_dir`.
-
-    Raises:
-        CheckpointError: a file can't be written.
-    """
+    """Print a table of the jobs, best first, and write them to sweep.json and report.html in `run_dir`."""
     ranked = sorted(outcomes, key=lambda outcome: outcome.rank)
     settings = [dict(override.lstrip("+").partition("=")[::2] for override in outcome.overrides) for outcome in ranked]
     keys = dict.fromkeys(key for job in settings for key in job)
@@ -161,30 +147,21 @@ def report_sweep(outcomes: Sequence[JobOutcome], run_dir: Path) -> None:
     ]
     table(f"{len(ranked)} runs, best first", [*swept, "status", *columns], rows)
     if run_dir.is_dir():  # else no run began
-        write_json(run_dir / "sweep.json", [_record(outcome) for outcome in ranked])
-        _write_page(ranked, run_dir / "report.html")
-
-
-def _write_page(outcomes: Sequence[JobOutcome], page: Path) -> None:
-    """Compare the trainings among the jobs on a page, if there are any."""
-    folders = dict.fromkeys(Path(outcome.path) for outcome in outcomes if outcome.path is not None)
-    if ranked := read_ranked([folder for folder in folders if (folder / JOBS["train"].file).is_file()]):
-        write_page(ranked, page)
-        say(f"{page} compares the runs for a browser")
-
-
-def _record(outcome: JobOutcome) -> dict[str, Any]:
-    return {
-        "overrides": outcome.overrides,
-        "path": outcome.path,
-        "job": outcome.job,
-        "exit_code": outcome.exit_code,
-        "status": outcome.status,
-        "objective": outcome.objective,
-        "summary": outcome.result,
-    }
-
-
-def exit_code(outcomes: Sequence[JobOutcome]) -> int:
-    """Return the exit code of the first job that failed; 0 if none did."""
-    return next((outcome.exit_code for outcome in outcomes if outcome.exit_code), 0)
+        records = [
+            {
+                "overrides": outcome.overrides,
+                "path": outcome.path,
+                "job": outcome.job,
+                "exit_code": outcome.exit_code,
+                "status": outcome.status,
+                "objective": outcome.objective,
+                "summary": outcome.result,
+            }
+            for outcome in ranked
+        ]
+        write_json(run_dir / "sweep.json", records)
+        folders = dict.fromkeys(Path(outcome.path) for outcome in ranked if outcome.path is not None)
+        if runs := read_ranked([folder for folder in folders if (folder / JOBS["train"].file).is_file()]):
+            page = run_dir / "report.html"
+            write_page(runs, page)
+            say(f"{page} compares the runs for a browser")

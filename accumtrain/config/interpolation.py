@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
 from accumtrain.errors import ConfigError, first_line
+from accumtrain.fields import walk_values
 
 ENVIRONMENT_RESOLVER = "oc.env"  # OmegaConf's only resolver that does
 
@@ -37,7 +38,7 @@ def resolve_interpolations(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
     Raises:
         ConfigError: an interpolation has no value, or reads a list or a mapping from the environment.
     """
-    if not _has_interpolation(mapping):
+    if not any(_is_interpolated(value) for _, value in walk_values(mapping)):
         return mapping
     try:
         tree = OmegaConf.create(dict(mapping))
@@ -63,9 +64,7 @@ def restore_expressions(value: Any) -> Any:
             return value
 
 
-def _has_interpolation(value: Any) -> bool:
-    if isinstance(value, Mapping | list):
-        return any(map(_has_interpolation, value.values() if isinstance(value, Mapping) else value))
+def _is_interpolated(value: Any) -> bool:
     return isinstance(value, str) and "${" in value
 
 
@@ -75,7 +74,7 @@ def _value(raw: Any, parent: DictConfig | ListConfig, key: Any, where: str) -> A
         return {name: _value(item, parent[key], name, f"{where}.{name}") for name, item in raw.items()}
     if isinstance(raw, list):
         return [_value(item, parent[key], place, f"{where}[{place}]") for place, item in enumerate(raw)]
-    if not _has_interpolation(raw):
+    if not _is_interpolated(raw):
         return raw
     with _record_reads() as reads:
         value = parent[key]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
 from accumtrain.console import format_bytes, format_seconds
+from accumtrain.fields import value_at
 from accumtrain.registry import Registry
 
 Scope: TypeAlias = Literal["train", "try", "trained", "runs"]
 Column = tuple[str, "str | Callable[[Any], str]"]  # dotted key of the result; format spec, or function to a text
-
-
 ACCURACY = "accuracy"
 
 
@@ -80,6 +80,11 @@ class Job:
             for key, given in self.ranking
         )
 
+    def rank(self, result: Mapping[str, Any]) -> tuple[float, ...]:
+        """Return the sort key of a result: smaller is better. A value that is missing comes after others."""
+        values = [(value_at(result, key), sign) for key, sign in self.ranking_of(result)]
+        return tuple(math.inf if value is None else sign * value for value, sign in values)
+
     def columns_of(self, results: Iterable[Mapping[str, Any]]) -> dict[str, Column]:
         """Return the columns of a table of results. The metrics that rank them stand in the place of the accuracy."""
         ranked_by = [(result.get("best_by") or {}).get("metric", ACCURACY) for result in results]
@@ -95,48 +100,11 @@ class Job:
             raise ValueError(f"job {self.name}: scope={self.scope!r} is none of {', '.join(get_args(Scope))}")
 
 
-BY_ACCURACY = (("test.accuracy", -1), ("test.loss", 1))
-BY_BEST = (("best.accuracy", -1), ("best.loss", 1))
 TEST_RESULT: dict[str, Column] = {
     "test accuracy": ("test.accuracy", ".4f"),
     "test loss": ("test.loss", ".4f"),
     "examples/s": ("examples_per_second", ",.0f"),
     "seconds": ("seconds", format_seconds),
-}
-EVALUATE_COLUMNS: dict[str, Column] = {"updates": ("step", ",.0f"), "epoch": ("epoch", ".4g"), **TEST_RESULT}
-TRAIN_COLUMNS: dict[str, Column] = {
-    "step": ("step", "d"),
-    "epoch": ("epoch", ".4g"),
-    "best accuracy": ("best.accuracy", ".4f"),
-    "best loss": ("best.loss", ".4f"),
-    **TEST_RESULT,
-}
-BENCH_COLUMNS: dict[str, Column] = {
-    "images/s": ("images_per_second.median", ",.4g"),
-    "peak of tensors": ("memory.tensor_peak_bytes", format_bytes),
-    "workspace": ("memory.workspace_bytes", format_bytes),
-    "resident": ("memory.rss_peak_bytes", format_bytes),
-    "of a matrix product": ("share_of_matmul", ".0%"),
-    "first update": ("seconds_to_first_update.total", format_seconds),
-}
-RATE_COLUMNS: dict[str, Column] = {
-    "suggested rate": ("suggested", ".3g"),
-    "lowest loss at": ("lowest.rate", ".3g"),
-    "lowest loss": ("lowest.loss", ".4f"),
-    "updates": ("updates", "d"),
-}
-CHECK_COLUMNS: dict[str, Column] = {
-    "training images": ("train.examples", ",d"),
-    "test images": ("test.examples", ",d"),
-    "bad": ("bad.count", ",d"),
-    "in both": ("duplicates.count", ",d"),
-}
-PREDICT_COLUMNS: dict[str, Column] = {"step": ("step", "d"), "images": ("images", ",d"), "bad": ("bad.count", ",d")}
-EXPORT_COLUMNS: dict[str, Column] = {
-    "step": ("step", "d"),
-    "format": ("format", "s"),
-    "size": ("bytes", format_bytes),
-    "difference": ("largest_difference", ".1e"),
 }
 
 JOBS: Registry[Job] = Registry("job")
@@ -151,8 +119,14 @@ JOBS.add(
         chooses_kernels=True,
         shared_by_workers=True,
         preemptible=True,
-        ranking=BY_BEST,
-        columns=TRAIN_COLUMNS,
+        ranking=(("best.accuracy", -1), ("best.loss", 1)),
+        columns={
+            "step": ("step", "d"),
+            "epoch": ("epoch", ".4g"),
+            "best accuracy": ("best.accuracy", ".4f"),
+            "best loss": ("best.loss", ".4f"),
+            **TEST_RESULT,
+        },
     ),
     Job(
         "evaluate",
@@ -165,8 +139,8 @@ JOBS.add(
         shared_by_workers=True,
         preemptible=True,
         without_effect=("model.memory", "optim"),
-        ranking=BY_ACCURACY,
-        columns=EVALUATE_COLUMNS,
+        ranking=(("test.accuracy", -1), ("test.loss", 1)),
+        columns={"updates": ("step", ",.0f"), "epoch": ("epoch", ".4g"), **TEST_RESULT},
     ),
     Job(
         "verify",
@@ -205,7 +179,14 @@ JOBS.add(
         measures_graphs=True,
         chooses_kernels=True,
         ranking=(("images_per_second.median", -1),),
-        columns=BENCH_COLUMNS,
+        columns={
+            "images/s": ("images_per_second.median", ",.4g"),
+            "peak of tensors": ("memory.tensor_peak_bytes", format_bytes),
+            "workspace": ("memory.workspace_bytes", format_bytes),
+            "resident": ("memory.rss_peak_bytes", format_bytes),
+            "of a matrix product": ("share_of_matmul", ".0%"),
+            "first update": ("seconds_to_first_update.total", format_seconds),
+        },
     ),
     Job(
         "lr",
@@ -214,14 +195,24 @@ JOBS.add(
         "Suggest a learning rate, by a range test.",
         probed=True,
         chooses_kernels=True,
-        columns=RATE_COLUMNS,
+        columns={
+            "suggested rate": ("suggested", ".3g"),
+            "lowest loss at": ("lowest.rate", ".3g"),
+            "lowest loss": ("lowest.loss", ".4f"),
+            "updates": ("updates", "d"),
+        },
     ),
     Job(
         "check",
         "accumtrain.data.check:check_data",
         "check.json",
         "Read all of the data and count what is in it.",
-        columns=CHECK_COLUMNS,
+        columns={
+            "training images": ("train.examples", ",d"),
+            "test images": ("test.examples", ",d"),
+            "bad": ("bad.count", ",d"),
+            "in both": ("duplicates.count", ",d"),
+        },
     ),
     Job(
         "predict",
@@ -233,7 +224,7 @@ JOBS.add(
         continues_run_config=True,
         preemptible=True,
         without_effect=("model.memory", "optim"),
-        columns=PREDICT_COLUMNS,
+        columns={"step": ("step", "d"), "images": ("images", ",d"), "bad": ("bad.count", ",d")},
     ),
     Job(
         "export",
@@ -244,7 +235,12 @@ JOBS.add(
         scope="trained",
         continues_run_config=True,
         without_effect=("model.memory", "optim"),
-        columns=EXPORT_COLUMNS,
+        columns={
+            "step": ("step", "d"),
+            "format": ("format", "s"),
+            "size": ("bytes", format_bytes),
+            "difference": ("largest_difference", ".1e"),
+        },
     ),
     Job(
         "info",

@@ -15,7 +15,6 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
-from accumtrain.config.jobs import JOBS
 from accumtrain.config.read import has_no_default
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
@@ -26,14 +25,8 @@ KIND = "kind"  # key of a group whose value is chosen by group=choice
 MEANING = re.compile(r"((?:`\w+`(?:, )?)+): (.+)")
 
 
-def _find_conf_dir() -> Path:
-    """Return the folder of the YAML files: beside the package in a checkout, inside it in a wheel."""
-    package = Path(__file__).resolve().parents[1]
-    inside_wheel = package / "conf"
-    return inside_wheel if inside_wheel.is_dir() else package.parent / "conf"
-
-
-CONF_DIR = _find_conf_dir()
+_IN_WHEEL = Path(__file__).resolve().parents[1] / "conf"
+CONF_DIR = _IN_WHEEL if _IN_WHEEL.is_dir() else _IN_WHEEL.parents[1] / "conf"  # in a checkout beside the package
 
 # ---- values that are not the defaults ----
 
@@ -60,8 +53,7 @@ def find_changed_keys(values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
 
 def default_values(record: type[ComponentConfig]) -> dict[str, Any]:
     """Return the default of each key that has one, by name."""
-    fields = [field for field in dataclasses.fields(record) if not has_no_default(field)]
-    return {field.name: _default_of(field) for field in fields}
+    return {field.name: _default_of(field) for field in dataclasses.fields(record) if not has_no_default(field)}
 
 
 def _default_of(field: dataclasses.Field) -> Any:
@@ -109,7 +101,7 @@ def list_keys(record: type, group: str = "") -> list[Key]:
         group: the dotted key of the record; empty for Config.
     """
     hints, rules, meanings = typing.get_type_hints(record), constraints_of(record), read_meanings(record)
-    choices = {name: _choices(name, hints[name], rules[name]) for name in hints if name in rules}
+    choices = {name: _choices(hint, rules[name]) for name, hint in hints.items()}
     return [
         Key(
             name=f"{group}.{field.name}" if group else field.name,
@@ -174,10 +166,7 @@ def read_class_summary(record: type) -> str:
     return text
 
 
-def _choices(name: str, hint: Any, rules: tuple[Constraint, ...]) -> tuple[str, ...]:
-    """Return the texts that a value can be."""
-    if name == "job":
-        return tuple(JOBS.names)
+def _choices(hint: Any, rules: tuple[Constraint, ...]) -> tuple[str, ...]:
     listed = [choice for rule in rules if isinstance(rule, OneOf | NameIn) for choice in rule.choices]
     words = [rule.word for rule in rules if isinstance(rule, Word)]
     return (*(("true", "false") if bool in _options(hint) else ()), *listed, *words)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import yaml
 
 from accumtrain.config.interpolation import FromEnvironment, resolve_interpolations, restore_expressions
-from accumtrain.config.registries import REGISTRIES, find_kinds_with
+from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.rules import check_config
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
@@ -75,15 +75,15 @@ def list_known_keys() -> list[str]:
     """Return every dotted key of every kind, such as `model.snap_bits`, sorted."""
     keys: set[str] = set()
     for name, hint in typing.get_type_hints(Config).items():
-        records = [entry.config for entry in REGISTRIES.get(name, ())] or [hint]
-        for record in records:
+        for record in [entry.config for entry in REGISTRIES.get(name, ())] or [hint]:
             keys |= {f"{name}.{field.name}" for field in fields(record)} if is_dataclass(record) else {name}
     return sorted(keys)
 
 
 def explain_other_kind(group: str, key: str) -> str:
     """Return the words for a key that only other kinds of `group` have; empty if none has it."""
-    kinds = find_kinds_with(group, key)
+    entries = REGISTRIES.get(group, ())
+    kinds = [entry.name for entry in entries if key in {field.name for field in fields(entry.config)}]
     return f"the chosen {group} has no such key, it belongs to kind {' or '.join(kinds)}" if kinds else ""
 
 
@@ -111,7 +111,6 @@ def _record(cls: type, value: Any, where: str) -> Any:
 
 
 def has_no_default(field: Field) -> bool:
-    """Return whether the user must give the value of a field."""
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
@@ -175,10 +174,7 @@ def _join(where: str, key: str) -> str:
 
 
 def expand_homes(record: Keys) -> Keys:
-    """Return a configuration, or a part of it, with the home directory in the place of ~ in its paths.
-
-    A key is a path if its type says so (`fields.LocalPath`).
-    """
+    """Return a configuration, or a part of it, with the home directory in the place of ~ in each LocalPath."""
     constraints, changed = constraints_of(type(record)), dict[str, Any]()
     for field in fields(record):  # type: ignore[arg-type]
         value = new = getattr(record, field.name)

@@ -7,7 +7,6 @@ configuration never names code itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any, TypeVar
 
 from accumtrain.config.jobs import JOBS, Job
@@ -41,12 +40,6 @@ REGISTRIES: dict[str, Registry[Any]] = {
 }
 OWN_CODE = "accumtrain."  # beginning of the modules with the code of own entries
 SCOPE_FLAGS = {"trains": "train", "needs_a_run": "trained", "compares_runs": "runs"}  # each stands for a scope
-
-
-def find_kinds_with(group: str, key: str) -> list[str]:
-    """Return the names of the kinds of `group` that have the key `key`; empty if there is no such group."""
-    kinds = REGISTRIES.get(group, ())
-    return [kind.name for kind in kinds if key in {field.name for field in fields(kind.config)}]
 
 
 def has_own_entries(config: Any) -> bool:
@@ -186,7 +179,13 @@ def register_job(name: str, run: Code, file: str | None = None, **row: Any) -> N
         ValueError: the name is taken, or has another form: a letter or _, then letters, digits, - and _. Or the scope
             is unknown, or more than one is given.
     """
-    JOBS.add(Job(name, run, file or f"{name}.json", **_with_scope(row)))
+    given = [key for key in ("scope", *SCOPE_FLAGS) if row.get(key)]
+    if len(given) > 1:
+        raise ValueError(f"{' and '.join(given)}: a job has one scope; leave out all but one")
+    attributes = {key: value for key, value in row.items() if key not in SCOPE_FLAGS}
+    if given and given[0] in SCOPE_FLAGS:
+        attributes["scope"] = SCOPE_FLAGS[given[0]]
+    JOBS.add(Job(name, run, file or f"{name}.json", **attributes))
 
 
 def list_added_modules() -> set[str]:
@@ -198,17 +197,6 @@ def list_added_modules() -> set[str]:
         *(tracker.open for tracker in TRACKERS),
     ]
     return {name for name in map(module_of, codes) if not name.startswith(OWN_CODE)}
-
-
-def _with_scope(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a job with its scope in place of the flag that stands for it."""
-    given = [name for name in ("scope", *SCOPE_FLAGS) if row.get(name)]
-    if len(given) > 1:
-        raise ValueError(f"{' and '.join(given)}: a job has one scope; leave out all but one")
-    attributes = {name: value for name, value in row.items() if name not in SCOPE_FLAGS}
-    for flag in SCOPE_FLAGS.keys() & given:
-        attributes["scope"] = SCOPE_FLAGS[flag]
-    return attributes
 
 
 def _register(registry: Registry[Any], name: str, build: Code, config: type[Keys]) -> type[Keys]:

@@ -14,9 +14,9 @@ from accumtrain.config.jobs import JOBS, Job
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
-from accumtrain.fields import Constraint, check_size, constraints_of, format_value, suggest_names
+from accumtrain.fields import Constraint, check_size, constraints_of, format_value, walk_values
 from accumtrain.registry import ComponentConfig
-from accumtrain.train.config import BALANCED, LOSSES, NONE, TRACKERS, CrossEntropyConfig
+from accumtrain.train.config import BALANCED, LOSSES, NONE, TRACKERS, CrossEntropyConfig, TrackerEntry
 
 RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,199}")
 
@@ -81,8 +81,6 @@ def total_steps(config: Config, epochs: Epochs) -> int:
     """Return the updates of the whole run: train.steps, or those of train.epochs, rounded up."""
     if config.train.steps is not None:
         return config.train.steps
-    if config.train.epochs is None:
-        raise ConfigError("neither train.steps nor train.epochs is set; give one, for example train.epochs=20")
     # the decimal the user wrote, not its binary neighbour: 0.1 epochs of 30 examples are exactly 3 examples
     return max(1, epochs.update_of(Fraction(str(config.train.epochs))))
 
@@ -95,12 +93,9 @@ def check_config(config: Config) -> None:
 
     Constraints on one value are declared in its type, and the rules of a kind are in its `check`. All others are here.
     """
-    if config.job not in JOBS.names:
-        raise ConfigError(
-            f"job={format_value(config.job)}: no such choice; {suggest_names(str(config.job), JOBS.names)}"
-        )
-    for key, number in _numbers(dataclasses.asdict(config)):
-        check_size(key, number)
+    for key, value in walk_values(dataclasses.asdict(config)):
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            check_size(key, value)
     for key, value, constraint in _constraints(config):
         constraint.check(key, value)
     if config.train.epochs is None and config.train.steps is None:
@@ -130,11 +125,20 @@ def check_config(config: Config) -> None:
             f"eval.metrics={format_value(config.eval.metrics)}: loss={config.loss.kind} measures the metrics that the "
             "model is compiled with; give them to model.compile, and leave eval.metrics out"
         )
-    _check_balance(config)
-    _check_workers(config)
-    _check_run_name(config.run.name)
-    if config.job == "train":
-        _check_tracker(config.log.tracker)
+    if isinstance(config.loss, CrossEntropyConfig) and config.loss.class_weights == BALANCED == config.data.sampling:
+        raise ConfigError(
+            "loss.class_weights=balanced and data.sampling=balanced: each alone makes up for rare classes, both "
+            "together make them count twice; leave one of the two out"
+        )
+    if config.run.name is not None and not RUN_NAME.fullmatch(config.run.name):
+        raise ConfigError(
+            f"run.name={format_value(config.run.name)}: must be one folder's name of letters, digits and ._@- (at most "
+            "200); the folder above it is run.dir"
+        )
+    if config.device.has_workers:
+        _check_workers(config)
+    if config.job == "train" and config.log.tracker != NONE:
+        _check_tracker(TRACKERS[config.log.tracker])
     if config.accum.is_auto and config.accum.reduction == "sum":
         raise ConfigError(
             "accum.reduction=sum: accum.steps decides what is learned, so it can't be auto; give a number"
@@ -158,31 +162,7 @@ def _constraints(record: Any, where: str = "") -> Iterator[tuple[str, Any, Const
             yield key, value, constraint
 
 
-def _numbers(value: Any, where: str = "") -> Iterator[tuple[str, int | float]]:
-    """Yield dotted key and value of every number in nested dictionaries and lists."""
-    match value:
-        case dict():
-            for key, item in value.items():
-                yield from _numbers(item, f"{where}.{key}" if where else str(key))
-        case list():
-            for place, item in enumerate(value):
-                yield from _numbers(item, f"{where}[{place}]")
-        case int() | float() if not isinstance(value, bool):
-            yield where, value
-
-
-def _check_balance(config: Config) -> None:
-    loss = config.loss
-    if isinstance(loss, CrossEntropyConfig) and loss.class_weights == BALANCED == config.data.sampling:
-        raise ConfigError(
-            "loss.class_weights=balanced and data.sampling=balanced: each alone makes up for rare classes, both "
-            "together make them count twice; leave one of the two out"
-        )
-
-
 def _check_workers(config: Config) -> None:
-    if not config.device.has_workers:
-        return
     shared = [job.name for job in JOBS if job.shared_by_workers]
     kind = config.device.kind
     if config.job not in shared:
@@ -229,18 +209,9 @@ def _check_eager(config: Config, job: Job) -> None:
             )
 
 
-def _check_tracker(name: str) -> None:
-    tracker = None if name == NONE else TRACKERS[name]
-    if tracker is not None and tracker.package is not None and find_spec(tracker.package) is None:
+def _check_tracker(tracker: TrackerEntry) -> None:
+    if tracker.package is not None and find_spec(tracker.package) is None:
         raise ConfigError(
-            f"log.tracker={name}: the package {tracker.package} is not installed; "
+            f"log.tracker={tracker.name}: the package {tracker.package} is not installed; "
             f"pip install 'accumtrain[{tracker.extra}]'"
-        )
-
-
-def _check_run_name(name: str | None) -> None:
-    if name is not None and not RUN_NAME.fullmatch(name):
-        raise ConfigError(
-            f"run.name={format_value(name)}: must be one folder's name of letters, digits and ._@- (at most 200); "
-            "the folder above it is run.dir"
         )

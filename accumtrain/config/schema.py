@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
+from accumtrain.config.jobs import JOBS
 from accumtrain.data.config import DataConfig, DigitsConfig
 from accumtrain.devices.config import AutoConfig, DeviceConfig
 from accumtrain.export.config import FORMATS
@@ -48,12 +49,10 @@ class AccumConfig:
 
     @property
     def is_auto(self) -> bool:
-        """Return whether the number of steps is still to be found."""
         return self.steps == "auto"
 
     @property
     def count(self) -> int:
-        """Return `steps` as a number; auto must have been replaced."""
         assert isinstance(self.steps, int), "accum.steps=auto was not resolved"
         return self.steps
 
@@ -256,7 +255,7 @@ class Config:
     `device`: what computes.
     """
 
-    job: str = "train"
+    job: Annotated[str, NameIn(JOBS)] = "train"
     batch_size: Annotated[int, COUNT] = 64
     precision: Annotated[str, OneOf(PRECISIONS)] = "float32"
     model: ModelConfig = field(default_factory=RevNetConfig)
@@ -281,5 +280,4 @@ class Config:
     debug: DebugConfig = field(default_factory=DebugConfig)
 
     def with_accum_steps(self, steps: int) -> Config:
-        """Return this configuration with another accum.steps."""
         return replace(self, accum=replace(self.accum, steps=steps))

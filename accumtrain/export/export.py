@@ -86,9 +86,8 @@ def export_run(config: Config) -> dict[str, Any]:
 def _show(config: Config, result: dict[str, Any]) -> None:
     names, (*_, channels) = result["class_names"], result["input"]["shape"]
     height, width = result["input"]["resized_to"]
-    shown = ", ".join(names[:SHOWN_NAMES]) + (
-        f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
-    )
+    more = len(names) - SHOWN_NAMES
+    shown = ", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
     rows = [
         ("model", f"{config.model.label}, {result['checkpoint'].rpartition('/')[0]}"),
         ("input", f"uint8 [images, height, width, {channels}], pixels 0..255, any size; resized to {height} x {width}"),

@@ -1,4 +1,8 @@
-"""The content of an export, and a function for each format that writes it."""
+"""The content of an export, and a function for each format that writes it.
+
+The names of the classes go along: a savedmodel has them in assets/class_names.json, ONNX in its metadata `class_names`,
+as JSON. The others are, or end with, a zip archive, which has a class_names.json.
+"""
 
 from __future__ import annotations
 
@@ -87,10 +91,7 @@ def _weights(size: tf.Tensor, first: tf.Tensor, length: tf.Tensor, new: int, *, 
 
 
 def write_saved_model(exported: Exported, path: Path) -> None:
-    """Write a folder for TensorFlow, TensorFlow Serving and Keras's TFSMLayer.
-
-    The names of the classes are in its assets/class_names.json.
-    """
+    """Write a folder for TensorFlow, TensorFlow Serving and Keras's TFSMLayer."""
     module = tf.Module()
     module.model, module.serve = exported.model, exported.function()
     with temporary_folder("export") as folder:
@@ -103,10 +104,7 @@ def write_saved_model(exported: Exported, path: Path) -> None:
 
 
 def write_keras(exported: Exported, path: Path) -> None:
-    """Write a .keras file, whose layers are all Keras's own.
-
-    The names of the classes are in the archive that such a file is.
-    """
+    """Write a .keras file, whose layers are all Keras's own."""
     import keras  # it takes a second, and other formats do not need it
 
     from accumtrain.models.keras_model import KerasSegment
@@ -126,10 +124,7 @@ def write_keras(exported: Exported, path: Path) -> None:
 
 
 def write_tflite(exported: Exported, path: Path) -> None:
-    """Write a file for LiteRT, which was TensorFlow Lite.
-
-    The names of the classes are in the zip archive at its end, where LiteRT has its metadata.
-    """
+    """Write a file for LiteRT, which was TensorFlow Lite. LiteRT has its metadata in the archive, too."""
     infer = exported.function()
     converter = tf.lite.TFLiteConverter.from_concrete_functions([infer.get_concrete_function()], exported.model)
     path.write_bytes(converter.convert())
@@ -137,10 +132,7 @@ def write_tflite(exported: Exported, path: Path) -> None:
 
 
 def write_onnx(exported: Exported, path: Path) -> None:
-    """Write a file for onnxruntime and all that read ONNX.
-
-    The names of the classes are its metadata `class_names`, as JSON.
-    """
+    """Write a file for onnxruntime and all that read ONNX."""
     import onnx
     import tf2onnx
 
@@ -150,6 +142,6 @@ def write_onnx(exported: Exported, path: Path) -> None:
 
 
 def _append_names(path: Path, class_names: Sequence[str]) -> None:
-    """Add class_names.json to the archive. `ZipFile(path).read("class_names.json")` reads it."""
+    """Add class_names.json, which `ZipFile(path).read("class_names.json")` reads."""
     with ZipFile(path, "a") as archive:
         archive.writestr(CLASS_NAMES, json.dumps(list(class_names)))

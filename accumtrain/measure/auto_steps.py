@@ -127,13 +127,11 @@ def format_probe_row(trial: ProbeResult) -> tuple[str, ...]:
 
 
 def format_speed(trial: ProbeResult) -> str:
-    """Return the images per second as a table shows them."""
     speed = trial.examples_per_second
     return "-" if speed is None else f"{speed:.3g}" if speed < 100 else f"{speed:,.0f}"
 
 
 def describe_limit(config: Config) -> str:
-    """Return the memory that a probe may use, in words."""
     limit = config.device.memory_limit_mb
     return f"{format_bytes(free_bytes())} of free memory" if limit is None else f"device.memory_limit_mb={limit}"
 

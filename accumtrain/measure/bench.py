@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,7 +21,7 @@ from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve_devices
 from accumtrain.measure.dry_run import DryRun
-from accumtrain.measure.flops import count_flops, matmul_flops_per_second
+from accumtrain.measure.flops import count_flops, matmul_flops_per_second, median_seconds
 from accumtrain.models.kernels import tell_emulation
 from accumtrain.process import environment
 from accumtrain.process.temporary_folder import temporary_folder
@@ -35,44 +34,15 @@ EMPTY_CALLS = 31  # calls without work that measure the time of a call
 
 
 def bench_run(config: Config) -> dict[str, Any]:
-    """Measure the configured run and print a table. Nothing is trained.
-
-    Returns:
-        The content of bench.json, as docs/bench.md describes it.
-
-    Raises:
-        AccumtrainError: the run would fail too.
-    """
-    result = {
-        "status": "completed",
-        "model": config.model.label,
-        "memory_policy": config.model.memory,
-        "optimizer": config.optim.kind,
-        "precision": config.precision,
-        **measure_run(config, environment.prepared_seconds()),
-    }
-    _show(result)
-    say(f"the same in {result_file(config)}")
-    return result
-
-
-def measure_run(config: Config, imported: float) -> dict[str, Any]:
-    """Return the measurements that docs/bench.md describes.
-
-    Args:
-        imported: seconds from the start of the job to the end of its imports.
-    """
-    clock = Stopwatch()
+    """Print a table and return the content of bench.json, as docs/bench.md describes it. Nothing is trained."""
+    imported, clock = environment.prepared_seconds(), Stopwatch()
     devices = resolve_devices(config.device)
     data = open_data(config.data, config.run.seed)
     steps = config.accum.count
     micro_batch = micro_batch_size(config.batch_size, steps, devices.replicas)
     batch = micro_batch * devices.replicas
     say(f"measuring {config.model.label}, {config.optim.kind}, {config.precision} on {devices.description}")
-    with (
-        explain_errors(config, data, devices.replicas),
-        temporary_folder("bench") as scratch,
-    ):
+    with explain_errors(config, data, devices.replicas), temporary_folder("bench") as scratch:
         dry_run = DryRun(config, data, devices, micro_batch, scratch, steps)
         start = {"import": imported, "build": clock.lap()}
         tensorflow = environment.tensorflow_import_seconds()  # a part of "import"
@@ -84,29 +54,39 @@ def measure_run(config: Config, imported: float) -> dict[str, Any]:
         start["first_run"] = clock.lap()
 
         some_updates = partial(dry_run.updates, config.log.every)  # as training makes them between two log records
-        updates = time_updates(some_updates, config.bench)
+        seconds = time_updates(some_updates, config.bench)
         calls = dry_run.calls
         dry_run.measure_workspace()
         memory = dry_run.meter.read()
-        call = time_empty_call(dry_run)
+        call = median_seconds(partial(dry_run.step.accumulate, dry_run.batches, 0), EMPTY_CALLS)
         repeat_one_batch(dry_run, config, data, devices, batch)
-        updates_without_input = time_updates(some_updates, config.bench)
+        seconds_without_input = time_updates(some_updates, config.bench)
         flops = count_flops(micro_step.graph, micro_batch) / batch
 
         del dry_run, micro_step, some_updates  # frees their memory
         input_alone = measure_input(config, data, batch)
     peak = measure_matmul_peak(config)
-    speed = updates.examples_per_second(config.batch_size)
-    return {
+    update = spread(seconds)
+    speed = {
+        "median": config.batch_size / update["median"],
+        "p10": config.batch_size / update["p90"],
+        "p90": config.batch_size / update["p10"],
+    }
+    result = {
+        "status": "completed",
+        "model": config.model.label,
+        "memory_policy": config.model.memory,
+        "optimizer": config.optim.kind,
+        "precision": config.precision,
         "device": devices.description,
         "batch_size": config.batch_size,
         "micro_batch_size": micro_batch,
         "accum_steps": steps,
         "replicas": devices.replicas,
-        "updates": len(updates.seconds),
-        "update_seconds": updates.spread(),
+        "updates": len(seconds),
+        "update_seconds": update,
         "images_per_second": speed,
-        "host_share": calls * call / updates.median,
+        "host_share": calls * call / update["median"],
         "call_seconds": call,
         "seconds_to_first_update": {"total": sum(start.values()), **start, "import_of_tensorflow": tensorflow},
         "memory": memory,
@@ -114,48 +94,33 @@ def measure_run(config: Config, imported: float) -> dict[str, Any]:
         "flops_per_second": flops * speed["median"],
         "matmul_flops_per_second": peak,
         "share_of_matmul": flops * speed["median"] / peak if peak else None,
-        "input_share": max(0.0, 1.0 - updates_without_input.median / updates.median),
+        "input_share": max(0.0, 1.0 - statistics.median(seconds_without_input) / update["median"]),
         "input_images_per_second": input_alone,
     }
+    _show(result)
+    say(f"the same in {result_file(config)}")
+    return result
 
 
 class Stopwatch:
-    """Measures the time between laps."""
+    """Measures the seconds between laps."""
 
     def __init__(self) -> None:
         self._last = time.perf_counter()
 
     def lap(self) -> float:
-        """Return the seconds since the last lap."""
         last, self._last = self._last, time.perf_counter()
         return self._last - last
 
 
-@dataclass(frozen=True)
-class Updates:
-    """The durations of updates, in seconds."""
-
-    seconds: Sequence[float]
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.seconds)
-
-    def spread(self) -> dict[str, float]:
-        """Return median, p10 and p90 of the seconds. Four of five updates are between p10 and p90."""
-        p10, p90 = np.percentile(self.seconds, [10, 90])
-        return {"median": self.median, "p10": float(p10), "p90": float(p90)}
-
-    def examples_per_second(self, batch_size: int) -> dict[str, float]:
-        """Return median, p10 and p90 of the examples per second. p10 is the slow end."""
-        spread = self.spread()
-        return {
-            name: batch_size / spread[other] for name, other in (("median", "median"), ("p10", "p90"), ("p90", "p10"))
-        }
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Return median, p10 and p90. Four of five values are between p10 and p90."""
+    p10, p90 = np.percentile(values, [10, 90])
+    return {"median": statistics.median(values), "p10": float(p10), "p90": float(p90)}
 
 
-def time_updates(updates: Callable[[], int], bench: BenchConfig) -> Updates:
-    """Time whole updates after a warm-up. `updates` makes some in one call and returns their number."""
+def time_updates(updates: Callable[[], int], bench: BenchConfig) -> list[float]:
+    """Return the seconds of whole updates after a warm-up. `updates` makes some in one call, returns their number."""
     length = 0
     while (count := updates()) > length:
         length = count  # once calls stop growing, the buffers have their place in memory, too
@@ -164,17 +129,7 @@ def time_updates(updates: Callable[[], int], bench: BenchConfig) -> Updates:
     while len(seconds) < bench.updates or sum(seconds) < bench.seconds:
         count = updates()
         seconds += [clock.lap() / count] * count
-    return Updates(seconds)
-
-
-def time_empty_call(dry_run: DryRun) -> float:
-    """Return the seconds of a compiled call without its work: the median of EMPTY_CALLS calls."""
-    clock, seconds = Stopwatch(), []
-    for _ in range(EMPTY_CALLS):
-        dry_run.step.accumulate(dry_run.batches, 0)
-        tf.test.experimental.sync_devices()
-        seconds.append(clock.lap())
-    return statistics.median(seconds)
+    return seconds
 
 
 def repeat_one_batch(dry_run: DryRun, config: Config, data: Dataset, devices: Devices, batch: int) -> None:
@@ -209,9 +164,8 @@ def measure_matmul_peak(config: Config) -> float | None:
 
 
 def _show(result: dict[str, Any]) -> None:
-    speed, seconds, start, memory = (
-        result[name] for name in ("images_per_second", "update_seconds", "seconds_to_first_update", "memory")
-    )
+    speed, seconds = result["images_per_second"], result["update_seconds"]
+    start, memory = result["seconds_to_first_update"], result["memory"]
     arithmetic = (
         f"{result['flops_per_image'] / 1e6:,.4g} MFLOP per image: {result['flops_per_second'] / 1e9:.4g} GFLOP/s"
     )
@@ -229,10 +183,7 @@ def _show(result: dict[str, Any]) -> None:
             f"(TensorFlow's {start['import_of_tensorflow']:.1f}), build {start['build']:.1f}, "
             f"trace {start['trace']:.1f}, first run {start['first_run']:.1f}",
         ),
-        (
-            "memory",
-            f"{at_peak(memory)}; {format_bytes(memory['rss_peak_bytes'])} resident",
-        ),
+        ("memory", f"{at_peak(memory)}; {format_bytes(memory['rss_peak_bytes'])} resident"),
         ("arithmetic", arithmetic),
         ("input", f"{result['input_share']:.1%} of an update; alone {alone} images/s"),
     ]

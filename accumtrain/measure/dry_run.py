@@ -30,16 +30,13 @@ SECONDS = 2.0  # of timed updates, at least one, after the first, which also tra
 def measure(
     config: Config, data: Dataset, devices: Devices, micro_batches: Sequence[int | None], directory: Path
 ) -> list[dict[str, Any]]:
-    """Build the run of `config`, and measure some updates with each of `micro_batches`, one after the other.
+    """Build the run of `config`. Return the fields of a ProbeResult for each of `micro_batches`, by some updates.
 
     Args:
         config: accum.steps is ignored, unless a micro-batch is None and follows from it.
         micro_batches: examples per micro-step and replica. They increase, as the peak of resident memory is that of
             the process.
         directory: an empty folder for checkpoints.
-
-    Returns:
-        Fields of a ProbeResult for each of `micro_batches`.
 
     Raises:
         ConfigError: batch_size does not divide by a micro-batch, or accum.steps, and replicas.
@@ -170,13 +167,8 @@ class DryRun:
 
     def evaluate(self) -> None:
         """Evaluate the first batch."""
-        calls = []
-
-        def stop() -> bool:
-            calls.append(True)
-            return len(calls) > 1
-
-        self._evaluator(stop=stop, report=lambda done, batches: None)
+        once = iter([False])
+        self._evaluator(stop=lambda: next(once, True), report=lambda done, batches: None)
 
     def finish(self) -> dict[str, int | None]:
         """Write the last and the best checkpoint, and read the meter."""

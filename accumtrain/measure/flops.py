@@ -10,6 +10,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import tensorflow as tf
 
@@ -43,24 +44,25 @@ def count_flops(graph: tf.Graph, batch: int) -> int:
 def matmul_flops_per_second(dtype: tf.DType) -> float:
     """Return the operations per second of a product of two square matrices of PEAK_SIZE: the median of PEAK_REPEATS."""
     a, b = (tf.cast(tf.random.stateless_uniform([PEAK_SIZE] * 2, [0, seed]), dtype) for seed in (1, 2))
+    return 2 * PEAK_SIZE**3 / median_seconds(lambda: tf.matmul(a, b), PEAK_REPEATS)
+
+
+def median_seconds(call: Callable[[], Any], repeats: int) -> float:
+    """Return the median of the seconds of `repeats` calls, after one that also prepares the kernels."""
     seconds = []
-    for _ in range(1 + PEAK_REPEATS):
+    for _ in range(1 + repeats):
         started = time.perf_counter()
-        tf.matmul(a, b)
+        call()
         tf.test.experimental.sync_devices()
         seconds.append(time.perf_counter() - started)
-    return 2 * PEAK_SIZE**3 / statistics.median(seconds[1:])  # without the first, which also prepares the kernel
+    return statistics.median(seconds[1:])
 
 
 # ---- operations that run, and the functions that they call ----
 
 
 def live_operations(graph: tf.Graph) -> list[tf.Operation]:
-    """Return the operations on which results or side effects of a graph depend. The runtime prunes all others.
-
-    Args:
-        graph: the graph of a tf.function's concrete function.
-    """
+    """Return the operations on which results or side effects of a graph depend. The runtime prunes all others."""
     waiting = [tensor.op for tensor in graph.outputs] + list(graph.control_outputs)
     live = {}
     while waiting:
@@ -72,7 +74,6 @@ def live_operations(graph: tf.Graph) -> list[tf.Operation]:
 
 
 def called_graphs(graph: tf.Graph, operation: tf.Operation) -> Iterator[tf.Graph]:
-    """Yield the graphs of the functions that an operation calls."""
     for attribute in operation.op_def.attr:
         value = operation.get_attr(attribute.name) if attribute.type in ("func", "list(func)") else []
         for function in value if isinstance(value, list) else [value]:

@@ -44,9 +44,6 @@ def compare_policies(config: Config) -> dict[str, Any]:
 
     Returns:
         The content of memory.json: batch_size, memory_limit_mb, micro_batch, trials (fields of ProbeResult).
-
-    Raises:
-        AccumtrainError: the run would fail for another reason than memory.
     """
     variants = with_each_policy(config)
     trials = [
@@ -83,18 +80,8 @@ def _tell_shares(trials: Sequence[ProbeResult]) -> None:
             say(f"model.memory={memory} takes {size / stored:.0%} of the memory of stored activations")
 
 
-# ---- the picture ----
-
-
 def draw_memory(trials: Sequence[ProbeResult], title: str, path: Path) -> None:
-    """Draw a bar for each trial that fits: state, activations and workspace at the peak, one after the other.
-
-    Args:
-        path: the PNG file, which is replaced as a whole.
-
-    Raises:
-        CheckpointError: the file can't be written. It is unchanged then.
-    """
+    """Draw a bar for each trial that fits: state, activations and workspace at the peak, one after the other."""
     figure = new_figure(8, 1.6 + 0.55 * len(trials))
     axes = figure.subplots()
     places = range(len(trials))

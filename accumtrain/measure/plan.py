@@ -27,27 +27,13 @@ ROWS = 6  # largest number for each policy
 
 
 def plan_run(config: Config) -> dict[str, Any]:
-    """Print a table of what fits, and return the content of plan.json. Nothing is trained.
-
-    Raises:
-        AccumtrainError: the run would fail for another reason than memory.
-    """
+    """Print a table of what fits, and return the content of plan.json. Nothing is trained."""
     plan: dict[str, Any] = load(DEVICES[config.device.kind].plan)(config)
     return plan
 
 
-# ---- by probes ----
-
-
 def plan_by_probes(config: Config) -> dict[str, Any]:
-    """Probe, print a table, and draw plan.png into the run's folder.
-
-    Returns:
-        The content of plan.json: batch_size, memory_limit_mb, trials (fields of ProbeResult).
-
-    Raises:
-        AccumtrainError: the run would fail for another reason than memory.
-    """
+    """Probe, print a table, and draw plan.png. The trials of plan.json are fields of ProbeResult."""
     variants = with_each_policy(config)
     trials: list[ProbeResult] = []
     for place, variant in enumerate(variants, start=1):
@@ -58,7 +44,9 @@ def plan_by_probes(config: Config) -> dict[str, Any]:
     draw_plan(trials, limit, folder / "plan.png")
     lines = [(*format_probe_row(trial), "measured" if trial.measured else "line") for trial in trials]
     table(f"{describe_plan(config)} in {describe_limit(config)}", (*COLUMNS, "from"), lines)
-    _tell_unseen_sizes(trials)
+    largest = max(trial.micro_batch for trial in trials)
+    if any(trial.fits and trial.micro_batch == largest and trial.accum_steps != 1 for trial in trials):
+        say(f"micro-batches above {largest} may fit, too, and were not looked at: accum.steps=auto does")
     say(f"the same in {result_file(config)}, as a picture in {folder / 'plan.png'}")
     return plan_result(config, {"memory_limit_mb": limit}, trials)
 
@@ -75,7 +63,6 @@ def plan_policy(config: Config, smallest: SmallestFunction, attempt: ProbeFuncti
 
 
 def table_sizes(sizes: list[int]) -> list[int]:
-    """Return the sizes that the table shows."""
     return doubled(sizes)[:ROWS]
 
 
@@ -102,23 +89,11 @@ def _on_lines(config: Config, fitting: Sequence[ProbeResult], size: int) -> Prob
     )
 
 
-def _tell_unseen_sizes(trials: Sequence[ProbeResult]) -> None:
-    """Say which micro-batches are not in the table and may fit, too."""
-    largest = max(trial.micro_batch for trial in trials)
-    if any(trial.fits and trial.micro_batch == largest and trial.accum_steps != 1 for trial in trials):
-        say(f"micro-batches above {largest} may fit, too, and were not looked at: accum.steps=auto does")
-
-
 # ---- the content of plan.json, by probes or by a TPU's compiler ----
 
 
 def plan_result(config: Config, within: dict[str, Any], trials: Sequence[Any]) -> dict[str, Any]:
-    """Return the content of plan.json.
-
-    Args:
-        within: the limits that trials must fit into, by name.
-        trials: dataclasses of results.
-    """
+    """Return the content of plan.json: `within` has limits by name, and trials are dataclasses."""
     return {
         "status": "completed",
         "model": config.model.label,
@@ -131,21 +106,11 @@ def plan_result(config: Config, within: dict[str, Any], trials: Sequence[Any]) -
 
 
 def describe_plan(config: Config) -> str:
-    """Return model, optimizer, precision and batch size in one line."""
     return f"{config.model.label}, {config.optim.kind}, {config.precision}, batch_size={config.batch_size}"
 
 
-# ---- the picture ----
-
-
 def draw_plan(trials: Sequence[ProbeResult], limit_mb: int | None, path: Path) -> None:
-    """Draw tensors at the peak against the micro-batch, the limit dashed.
-
-    A measured peak is a filled point. One on a line is a ring.
-
-    Raises:
-        CheckpointError: the file can't be written.
-    """
+    """Draw tensors at the peak against the micro-batch, the limit dashed: a ring for a peak that is on a line."""
     figure = new_figure(7, 4.5)
     axis = figure.subplots()
     drawn = [(trial, trial.peak_bytes / 2**20) for trial in trials if trial.peak_bytes]

@@ -6,10 +6,10 @@ The child may run out of memory without harm, and its memory can be measured. It
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from accumtrain.config.read import from_mapping, to_mapping
 from accumtrain.config.rules import micro_batch_size
@@ -79,6 +79,9 @@ class ProbeResult:
         return self.peak_bytes - self.static_bytes - (self.workspace_bytes or 0)
 
 
+ProbeFunction = Callable[[Config, "int | None"], ProbeResult]  # `probe`, or a replacement for it in tests
+
+
 def find_micro_batch(config: Config) -> int | None:
     """Return the examples of a micro-step on one replica, by accum.steps. None on GPUs, which only a job can count."""
     device = config.device
@@ -139,13 +142,7 @@ def _ask(config: Config, micro_batches: Sequence[int | None] | None, what: str) 
 
 
 def measure_in_child(request: Mapping[str, Any], folder: Path) -> dict[str, Any] | None:
-    """Return the answer of a child, or None if it ran out of memory.
-
-    Raises:
-        AccumtrainError: it failed for another reason.
-        KeyboardInterrupt: a signal stopped the child.
-        RuntimeError: the child ended by a bug. The end of its stderr is in the message.
-    """
+    """Return the answer of a child, or None if it ran out of memory. Errors are `probe`'s."""
     ended = child.run_child(child_command(), folder, request, "importing TensorFlow")
     if ended.code == OutOfMemoryError.exit_code or ended.code in OUT_OF_MEMORY_EXITS:
         return None
@@ -153,12 +150,6 @@ def measure_in_child(request: Mapping[str, Any], folder: Path) -> dict[str, Any]
         raise KeyboardInterrupt
     child.raise_child_error(ended, "a probe")
     return ended.answer
-
-
-class ProbeFunction(Protocol):
-    """`probe`, or a replacement for it in tests."""
-
-    def __call__(self, config: Config, micro_batch: int | None, note: str = "") -> ProbeResult: ...
 
 
 # ---- in the child ----

@@ -27,6 +27,7 @@ from accumtrain.train.remedies import explain_errors
 from accumtrain.train.weights import window_with_weights
 
 PICTURE = "lr.png"
+ROWS = 12  # of the table, at most: evenly spaced points
 SMOOTHING = 0.9  # share of the losses before, in the smoothed loss
 DIVERGED = 4.0  # times the lowest smoothed loss
 LEAST_FALL = 0.02  # share of its beginning that the loss must have fallen by
@@ -38,7 +39,6 @@ def find_learning_rate(config: Config) -> dict[str, Any]:
 
     Raises:
         ConfigError: the optimizer computes its own rate.
-        AccumtrainError: the run would fail too.
     """
     if config.optim.lr is None:
         raise ConfigError(
@@ -53,7 +53,9 @@ def find_learning_rate(config: Config) -> dict[str, Any]:
     path = job_folder(config) / PICTURE
     title = f"{config.model.label} on {config.data.label}, {config.optim.label}, batch {config.batch_size}"
     draw_range_test(test, suggested, title, path)
-    _show(title, test)
+    stride = max(1, -(-len(test.points) // ROWS))
+    shown = [(f"{point.rate:.2e}", f"{point.loss:.4f}", f"{point.smoothed:.4f}") for point in test.points[::stride]]
+    table(title, ("rate", "loss", "smoothed"), shown)
     say(f"suggested: optim.lr={suggested.rate:.2g}" if suggested.rate else "no rate is suggested")
     say(f"{suggested.reason}; the picture is {path}")
     return {
@@ -93,14 +95,6 @@ def _raise_rate(config: Config, data: Dataset, devices: Devices) -> RangeTest:
                 test.diverged = True
                 break
     return test
-
-
-def _show(title: str, test: RangeTest) -> None:
-    """Print some of the points, evenly spaced."""
-    rows = 12
-    stride = max(1, -(-len(test.points) // rows))
-    shown = [(f"{point.rate:.2e}", f"{point.loss:.4f}", f"{point.smoothed:.4f}") for point in test.points[::stride]]
-    table(title, ("rate", "loss", "smoothed"), shown)
 
 
 # ---- the losses, and the rate that they suggest ----
@@ -170,11 +164,8 @@ def suggest_rate(test: RangeTest) -> Suggestion:
     return Suggestion(float(f"{min(steepest.rate, tenth):.2g}"), reason, steepest)
 
 
-# ---- the picture ----
-
-
 def draw_range_test(test: RangeTest, suggested: Suggestion, title: str, path: Path) -> None:
-    """Draw loss against rate. Raises CheckpointError if the file can't be written."""
+    """Draw loss against rate."""
     figure = new_figure(7, 4.5)
     axis = figure.subplots()
     rates = [point.rate for point in test.points]

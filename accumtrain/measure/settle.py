@@ -16,7 +16,7 @@ from accumtrain.config.read import from_mapping, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, warn
 from accumtrain.errors import CheckpointError, OutOfMemoryError
-from accumtrain.fields import format_value, is_finite_number
+from accumtrain.fields import format_value, is_finite_number, value_at
 from accumtrain.measure.probe import ProbeFunction, ProbeResult, find_micro_batch, probe
 from accumtrain.measure.search import largest_that_fits
 from accumtrain.process.environment import kernel_settings
@@ -31,7 +31,6 @@ LIMITING_KEYS = (  # keys that decide the peak of memory, and nothing that is le
     *("model.memory", "model.kept_convs", "model.kept_share", "accum.steps", "accum.dtype"),
     *("device.kind", "device.memory_limit_mb", "device.virtual", "device.xla"),
 )
-
 FILE = "memory_budget.json"  # in the run's folder, as a continued run keeps the same
 DECIDING = ("model", "optim", "loss", "data", "ema", "accum", "batch_size", "precision", "device")  # for the peak
 FOUND = {"model": {}, "peak_bytes": is_finite_number, "digest": is_text}  # the form of that file
@@ -70,8 +69,8 @@ def began_with_same_peak(config: Config) -> bool:
 def _peak_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that decide the peak, by dotted key. Workers may have other addresses."""
     learned = {key: value for key, value in learned_values(values).items() if not key.startswith(("schedule.", "run."))}
-    others = {key: _value(values, *key.split(".")) for key in LIMITING_KEYS}
-    return learned | others | {"workers": len(_value(values, "device", "workers") or [])}
+    others = {key: value_at(values, key) for key in LIMITING_KEYS}
+    return learned | others | {"workers": len(value_at(values, "device.workers") or [])}
 
 
 def read_started_steps(config: Config) -> int | None:
@@ -99,7 +98,7 @@ def _read_steps(config: Config) -> int | None:
     path = _config_file(config)
     if not path.exists():
         return None
-    steps = _value(read_config(path), "accum", "steps")
+    steps = value_at(read_config(path), "accum.steps")
     if not isinstance(steps, int) or steps < 1:
         raise CheckpointError(f"{path} is damaged: accum.steps={format_value(steps)} is no number of micro-batches")
     return steps
@@ -109,12 +108,6 @@ def _config_file(config: Config) -> Path:
     return folder_of(config) / "config.yaml"  # there is one when the run has begun
 
 
-def _value(values: Mapping[str, Any], group: str, name: str) -> Any:
-    """Return a value of a config.yaml, or None."""
-    found = values.get(group)
-    return found.get(name) if isinstance(found, Mapping) else None
-
-
 # ---- model.memory=<MB> ----
 #
 # A model's memory steps go from the one that keeps least to the one that keeps all. None changes a bit of what is
@@ -122,11 +115,7 @@ def _value(values: Mapping[str, Any], group: str, name: str) -> Any:
 
 
 def find_kept_activations(config: Config) -> Config:
-    """Return `config` with the policy that keeps most within model.memory=<MB>, as its run began or by probes.
-
-    Raises:
-        OutOfMemoryError: even the policy that keeps least takes more.
-    """
+    """Return `config` with the policy that keeps most within model.memory=<MB>, as its run began or by probes."""
     budget = config.model.memory
     file, digest = folder_of(config) / FILE, _digest(config)
     found = _read(file, digest)
@@ -168,7 +157,6 @@ def choose_kept_activations(config: Config, attempt: ProbeFunction) -> tuple[Con
 
 
 def _too_little(least: Config, trial: ProbeResult) -> str:
-    """Return the message if even the policy that keeps least takes too much."""
     known = find_micro_batch(least)
     needs = f"micro-batches of {f'accum.steps={least.accum.count}' if known is None else known} need"
     others = "; ".join(

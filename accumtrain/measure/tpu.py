@@ -89,7 +89,6 @@ def _descend(config: Config, python: str) -> Iterator[CompiledTrial]:
 
 
 def format_compiled_row(trial: CompiledTrial) -> tuple[str, ...]:
-    """Return the line of a trial in a table of COLUMNS."""
     return (
         trial.memory,
         str(trial.accum_steps),

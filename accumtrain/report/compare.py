@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from accumtrain.config.jobs import JOBS
+from accumtrain.config.jobs import JOBS, cell
 from accumtrain.config.read import flatten_keys
-from accumtrain.console import warn
+from accumtrain.console import format_bytes, warn
 from accumtrain.errors import CheckpointError, ConfigError
-from accumtrain.fields import format_value, is_finite_number
+from accumtrain.fields import format_value, is_finite_number, value_at
 from accumtrain.runs.contents import measured, read_config, read_records, read_summary
 from accumtrain.runs.names import EXCLUDED_KEYS
 
@@ -36,9 +35,7 @@ class ComparedRun:
 
     def number(self, key: str) -> float | None:
         """Return the finite number at a dotted key of the summary, or None."""
-        value: Any = self.summary
-        for name in key.split("."):
-            value = value.get(name) if isinstance(value, dict) else None
+        value = value_at(self.summary, key)
         return value if is_finite_number(value) else None
 
     @property
@@ -86,7 +83,7 @@ def read_ranked(paths: Sequence[Path]) -> list[ComparedRun]:
             runs.append(ComparedRun(path.name, _read_summary(path), records, _read_values(path)))
         except CheckpointError as error:
             warn(f"{path.name} is left out: {error}")
-    return sorted(runs, key=_rank)
+    return sorted(runs, key=lambda run: JOBS["train"].rank(run.summary))
 
 
 def find_differing_keys(runs: Sequence[ComparedRun]) -> list[DifferingKey]:
@@ -107,6 +104,17 @@ def find_differing_keys(runs: Sequence[ComparedRun]) -> list[DifferingKey]:
     ]
 
 
+def list_results(runs: Sequence[ComparedRun]) -> dict[str, list[tuple[str, Any]]]:
+    """Return the columns of results: by title the text of each run, and the value to sort by."""
+    columns: dict[str, list[tuple[str, Any]]] = {"status": [(run.summary["status"],) * 2 for run in runs]}
+    for title, (key, form) in JOBS["train"].columns_of(run.summary for run in runs).items():
+        columns[title] = [(cell(run.number(key), form), run.number(key)) for run in runs]
+    columns["batch"] = [(run.batch, run.number("batch_size")) for run in runs]
+    for title in MEMORY:
+        columns[title] = [(cell(run.memory[title], format_bytes), run.memory[title]) for run in runs]
+    return columns
+
+
 def _says_more(key: str) -> int:
     last = key.rpartition(".")[2]
     return NAMING.index(last) if last in NAMING else len(NAMING)
@@ -114,12 +122,6 @@ def _says_more(key: str) -> int:
 
 def _format_cell(config: Mapping[str, Any], key: str) -> str:
     return format_value(config[key]) if key in config else "-"
-
-
-def _rank(run: ComparedRun) -> tuple[float, ...]:
-    """Return values of which smaller is better, as in a sweep. A run without a value comes after the others."""
-    values = [(run.number(key), sign) for key, sign in JOBS["train"].ranking_of(run.summary)]
-    return tuple(math.inf if value is None else sign * value for value, sign in values)
 
 
 def _read_summary(path: Path) -> dict[str, Any]:

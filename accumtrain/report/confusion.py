@@ -1,4 +1,4 @@
-"""The mistakes of an evaluation: confusion matrix, classes and pairs, and their pictures."""
+"""The mistakes of an evaluation: confusion matrix, classes and pairs, and their pictures (see `save_figure`)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,6 @@ class Confusion:
 
     @cached_property
     def examples(self) -> list[int]:
-        """The number of examples of each class."""
         return [sum(row) for row in self.counts]
 
     @property
@@ -88,14 +87,7 @@ def _share(part: int, whole: int) -> float | None:
 
 
 def draw_confusion(confusion: Confusion, title: str, path: Path) -> None:
-    """Draw the share of each class that is taken for each class. A row is a true class, and sums to 1.
-
-    Args:
-        path: the PNG file, which is replaced as a whole.
-
-    Raises:
-        CheckpointError: the file can't be written. It is unchanged then.
-    """
+    """Draw the share of each class that is taken for each class. A row is a true class, and sums to 1."""
     draw = _draw_named if len(confusion.names) <= LABELLED else _draw_with_list
     save_figure(draw(confusion, without_math(title)), path)
 
@@ -194,10 +186,6 @@ def draw_mistakes(images: Any, mistakes: Sequence[Mistake], class_names: Sequenc
 
     Args:
         images: float [n, height, width, channels], 0..1. n is at least 1, and channels is 1 or 3.
-        path: the PNG file, which is replaced as a whole.
-
-    Raises:
-        CheckpointError: the file can't be written. It is unchanged then.
     """
     names = fit_class_names(class_names, SHEET_NAME_WIDTH)
     down = -(-len(mistakes) // ACROSS)

@@ -116,7 +116,9 @@ def _show_run(folder: Path, found: Mapping[str, Any]) -> None:
         status = "unknown" if found["unreadable"] else "no summary.json yet: it trains, or was killed"
     rows = [("status", status)]
     if found["best_on"]:
-        rows += [(title, _means(means)) for title, means in collect_results(found).items()]
+        for title, means in collect_results(found).items():
+            numbers = [f"{name} {value:.4g}" for name, value in means.items() if value is not None]
+            rows.append((title, ", ".join(numbers)))
     banner(str(folder), [*rows, *_provenance_rows(found["provenance"] or {})])
     changed = [(key, format_value(before), format_value(now)) for key, (before, now) in found["changed"].items()]
     if changed:
@@ -154,7 +156,3 @@ def _checkpoint_row(folder: Path, saved: Mapping[str, Any]) -> tuple[str, ...]:
     place = Path(saved["path"]).relative_to(folder / CHECKPOINTS)
     written = "-" if saved["written"] is None else saved["written"][:19].replace("T", " ")
     return str(place), cell(saved["bytes"], format_bytes), written, saved["state"].partition(":")[0]
-
-
-def _means(means: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value:.4g}" for name, value in means.items() if isinstance(value, float | int))

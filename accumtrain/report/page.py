@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from accumtrain.config.jobs import JOBS, cell
+from accumtrain.config.jobs import JOBS
 from accumtrain.console import format_bytes
 from accumtrain.fields import is_finite_number
-from accumtrain.report.compare import MEMORY, ComparedRun, find_differing_keys
+from accumtrain.report.compare import ComparedRun, find_differing_keys, list_results
 from accumtrain.report.pictures import list_metrics, shorten_run_names
 from accumtrain.runs.files import write_atomic
 
@@ -22,14 +22,7 @@ CONFIGURED, RESULT = "configured", "result"  # the kinds of columns
 
 
 def write_page(runs: Sequence[ComparedRun], path: Path) -> None:
-    """Write the page to `path`, beside the folders of the runs. All text of runs is shown as text.
-
-    Args:
-        runs: best first.
-
-    Raises:
-        CheckpointError: the file can't be written. It is unchanged then.
-    """
+    """Write the page of runs, best first, to `path`, beside their folders. All text of runs is shown as text."""
     texts = {file.name: file.read_text(encoding="utf-8") for file in PARTS.iterdir() if file.is_file()}
     data = json.dumps(_content(runs, path.parent), allow_nan=False, separators=(",", ":"))
     texts["data"] = data.replace("<", r"\u003c")  # which alone can end a script or begin a comment in it
@@ -39,7 +32,7 @@ def write_page(runs: Sequence[ComparedRun], path: Path) -> None:
 
 def _content(runs: Sequence[ComparedRun], directory: Path) -> dict[str, Any]:
     metrics = list_metrics(run.records for run in runs)
-    configured, results = find_differing_keys(runs), _results(runs)
+    configured, results = find_differing_keys(runs), list_results(runs)
     beginning, short = shorten_run_names([run.name for run in runs])
     curves = [_curves(run.records, metrics) for run in runs]
     shown = sum(len(curve["step"]) for of_run in curves for curve in of_run.values())
@@ -77,17 +70,6 @@ def _ranked_by(runs: Sequence[ComparedRun]) -> str:
     train, best = JOBS["train"], runs[0].summary
     keys = {key: title for title, (key, _) in train.columns_of([best]).items()}
     return next(keys[key] for key, _ in train.ranking_of(best) if key in keys)
-
-
-def _results(runs: Sequence[ComparedRun]) -> dict[str, list[tuple[str, Any]]]:
-    """Return the columns of results: by title the text of each run, and the value to sort by."""
-    columns: dict[str, list[tuple[str, Any]]] = {"status": [(run.summary["status"],) * 2 for run in runs]}
-    for title, (key, form) in JOBS["train"].columns_of(run.summary for run in runs).items():
-        columns[title] = [(cell(run.number(key), form), run.number(key)) for run in runs]
-    columns["batch"] = [(run.batch, run.number("batch_size")) for run in runs]
-    for title in MEMORY:
-        columns[title] = [(cell(run.memory[title], format_bytes), run.memory[title]) for run in runs]
-    return columns
 
 
 def _memory(run: ComparedRun) -> dict[str, float]:

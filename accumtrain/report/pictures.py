@@ -37,14 +37,12 @@ def draw_curves(runs: Mapping[str, Records], path: Path) -> None:
 
     Args:
         runs: name -> records of metrics.jsonl, best first. Values that are not numbers are left out.
-        path: the PNG file, which is replaced as a whole. A link of this name is replaced, not followed.
-
-    Raises:
-        CheckpointError: the file can't be written. It is unchanged then.
     """
     from matplotlib.lines import Line2D
 
-    runs = _few_curves(runs)
+    evaluated = {name: [record for record in records if record["split"] != TRAIN] for name, records in runs.items()}
+    if len(runs) > COLOURS and any(evaluated.values()):
+        runs = evaluated
     names = list_metrics(runs.values())[: 1 + MOST_METRICS]
     legend = _legend(runs)
     lines = sum(1 + text.count("\n") for _, text in legend)
@@ -70,18 +68,12 @@ def list_metrics(runs: Iterable[Records]) -> list[str]:
     return ["loss", *found]
 
 
-def _few_curves(runs: Mapping[str, Records]) -> Mapping[str, Records]:
-    """Return the records to draw: of many runs those of evaluations, if there are any."""
-    evaluated = {name: [record for record in records if record["split"] != TRAIN] for name, records in runs.items()}
-    return evaluated if len(runs) > COLOURS and any(evaluated.values()) else runs
-
-
 def _draw(axes: Any, name: str, place: int, records: Records) -> list[float]:
     """Draw the curves of a metric of the run at `place`. Return their values."""
     drawn = []
     for split in dict.fromkeys(str(record["split"]) for record in records):
-        points = [(r["step"], r[name]) for r in records if str(r["split"]) == split and _is_point(r, name)]
-        if points:
+        found: list[Any] = [(r.get("step"), r.get(name)) for r in records if str(r["split"]) == split]
+        if points := [point for point in found if all(map(is_finite_number, point))]:
             axes.plot(*zip(*points, strict=True), **_style(place), **_weight(split))
             drawn += [value for _, value in points]
     return drawn
@@ -113,11 +105,6 @@ def _text(name: str) -> str:
     return without_math(break_name(name, NAME_WIDTH))
 
 
-def _is_point(record: Mapping[str, Any], name: str) -> bool:
-    values = (record.get("step"), record.get(name))
-    return all(map(is_finite_number, values))
-
-
 # ---- figures, axes and names, for all pictures ----
 
 
@@ -129,7 +116,11 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """Write a PNG file, which is replaced as a whole. Raise CheckpointError if that fails. It is unchanged then."""
+    """Write a PNG file, which is replaced as a whole. A link of this name is replaced, not followed.
+
+    Raises:
+        CheckpointError: the file can't be written. It is unchanged then.
+    """
     with replacing(path) as unfinished, unfinished.open("xb") as file:
         figure.savefig(file, format="png", dpi=120)
 
@@ -176,14 +167,11 @@ def fit_class_names(names: Sequence[str], width: int) -> list[str]:
 
     font = get_font(findfont(FontProperties()))
 
-    def can_show(name: str) -> bool:
-        return bool(name.strip()) and all(font.get_char_index(ord(character)) for character in name)
+    half = (width - 3) // 2  # the middle is cut out, as long names often begin or end alike
 
-    return [_cut(name, width) if can_show(name) else f"class {number}" for number, name in enumerate(names)]
+    def fit(number: int, name: str) -> str:
+        if not name.strip() or not all(font.get_char_index(ord(character)) for character in name):
+            return f"class {number}"
+        return without_math(name if len(name) <= width else f"{name[:half]}...{name[-half:]}")
 
-
-def _cut(name: str, width: int) -> str:
-    """Cut the middle out of a name, as long names often begin or end alike."""
-    half = (width - 3) // 2
-    short = name if len(name) <= width else f"{name[:half]}...{name[-half:]}"
-    return without_math(short)
+    return [fit(number, name) for number, name in enumerate(names)]

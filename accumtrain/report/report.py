@@ -5,16 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from accumtrain.config.jobs import JOBS, cell
 from accumtrain.config.schema import Config
-from accumtrain.console import format_bytes, say, table
+from accumtrain.console import say, table
 from accumtrain.errors import CheckpointError, ConfigError
-from accumtrain.report.compare import MEMORY, ComparedRun, read_ranked
+from accumtrain.report.compare import list_results, read_ranked
 from accumtrain.report.page import write_page
 from accumtrain.report.pictures import draw_curves
-
-TRAINED = JOBS["train"].columns
-COLUMNS = ("run", "status", *TRAINED, "batch", *MEMORY)
 
 
 def report_runs(config: Config) -> dict[str, Any]:
@@ -36,19 +32,11 @@ def report_runs(config: Config) -> dict[str, Any]:
     ranked = read_ranked([directory / name for name in names])
     if not ranked:
         raise CheckpointError(f"none of the {len(names)} runs can be read; put back copies of their files")
-    table(f"runs in {directory}, best first", COLUMNS, [_row(run) for run in ranked])
+    columns = {"run": [run.name for run in ranked]}
+    columns |= {title: [text for text, _ in cells] for title, cells in list_results(ranked).items()}
+    table(f"runs in {directory}, best first", list(columns), list(zip(*columns.values(), strict=True)))
     page, picture = directory / "report.html", directory / "report.png"
     write_page(ranked, page)
     draw_curves({run.name: run.records for run in ranked}, picture)
     say(f"{page} compares them for a browser, {picture} has the learning curves")
     return {"status": "completed", "runs": {run.name: run.summary for run in ranked}}
-
-
-def _row(run: ComparedRun) -> tuple[str, ...]:
-    return (
-        run.name,
-        run.summary["status"],
-        *(cell(run.number(key), form) for key, form in TRAINED.values()),
-        run.batch,
-        *(cell(size, format_bytes) for size in run.memory.values()),
-    )

@@ -30,7 +30,7 @@ CODE = [
     ("+hydra.launcher.own={_target_:own_module.Own}", "hydra.launcher.own._target_=own_module.Own"),
     ("+hydra.launcher.own='${oc.create:${run.name}}'", "must not be made by oc.create or oc.decode"),
     ("hydra.launcher._target_=own_module.Own", "hydra.launcher._target_=own_module.Own"),
-    ("+hydra.sweeper.own=[{_target_:own_module.Own}]", "hydra.sweeper.own.0._target_=own_module.Own"),
+    ("+hydra.sweeper.own=[{_target_:own_module.Own}]", "hydra.sweeper.own[0]._target_=own_module.Own"),
     ("optim=keras optim.name=Adam optim.args={_target_:own_module.Own}", "optim.args._target_=own_module.Own"),
 ]
 FILES = {

@@ -12,7 +12,7 @@ from accumtrain.measure.verify import float64
 from accumtrain.measure.verify import window as window_checks
 from accumtrain.measure.verify.float64 import InFloat64, check_precision
 from accumtrain.measure.verify.result import max_or_nan, ratio
-from accumtrain.measure.verify.updates import check_commit, check_later_updates
+from accumtrain.measure.verify.updates import check_commit, check_rates
 from accumtrain.optim.config import SgdConfig
 from accumtrain.optim.schedules import StepConfig
 
@@ -35,7 +35,7 @@ def test_nan_in_a_later_statistic_does_not_pass():
     exact = [(np.array([1.0, 0.0]), np.array([1.0, 0.0])), *[(np.array([1.0, 2.0]), np.ones(2))] * 2]
     for count, passed in ((1, True), (2, False), (3, False)):  # a channel of zeros is as it should be
         window = SimpleNamespace(model=SimpleNamespace(norms=norms[:count]))
-        results = window_checks._moving_statistics(window, SimpleNamespace(moving=exact[:count]))
+        results = window_checks._moving_statistics(window, exact[:count])
         assert [result.passed for result in results] == [passed, passed]
 
 
@@ -71,7 +71,7 @@ def test_nan_in_a_later_rate_or_derivative_does_not_pass(place):
     step = SimpleNamespace(commit=lambda partial: {"learning_rate": next(rates)})
     stub = SimpleNamespace(step=tf.Variable(0, dtype=tf.int64), variables_=[])
     schedule = StepConfig(boundaries=[1, 2, 3], factor=1.0)
-    (result,) = check_later_updates(stub, step, None, None, SgdConfig(lr=0.1), schedule, 4, 0.0)
+    (result,) = check_rates(stub, step, SgdConfig(lr=0.1), schedule, 4)
     assert result.passed is False
     derivatives = iter([0.0] * place + [NAN] + [0.0] * 9)
     values = SimpleNamespace(derivative=lambda *_: next(derivatives))

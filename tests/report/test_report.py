@@ -54,6 +54,15 @@ def test_all_runs_best_first(compose, runs, capsys):
     assert "good" in (runs / "report.html").read_text()
 
 
+def test_the_metric_that_ranks_has_a_column(compose, runs, capsys):
+    by = {"best_by": {"metric": "error", "higher_is_better": False}, "best": {"loss": 0.5, "error": 0.125}}
+    (runs / "good" / "summary.json").write_text(json.dumps(SUMMARY | by))
+    run(compose("job=report", f"run.dir={runs}", "report.runs=[good]"))
+    out = capsys.readouterr().out
+    assert "best error" in out
+    assert "0.1250" in out
+
+
 def test_a_damaged_configuration_is_named_and_not_compared(compose, runs, capsys):
     (runs / "good" / "config.yaml").write_text("model: [")
     assert len(run(compose("job=report", f"run.dir={runs}"))["runs"]) == 2

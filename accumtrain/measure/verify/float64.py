@@ -19,7 +19,7 @@ from accumtrain.engine.losses import weighted_sums
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.measure.verify.result import CheckResult, max_or_nan, ratio, relative_difference
-from accumtrain.measure.verify.window import WindowOfExamples, moving_statistics
+from accumtrain.measure.verify.window import WindowOfExamples, assign_weights, moving_statistics
 from accumtrain.train.config import CrossEntropyConfig, LossConfig
 
 DIRECTIONS = 3
@@ -53,14 +53,9 @@ class InFloat64:
 def check_derivative(
     window: Window, examples: WindowOfExamples, loss: LossConfig
 ) -> tuple[list[CheckResult], InFloat64]:
-    """Check the loss and the gradient of a window in float64, and make its update.
-
-    Args:
-        window: at update 0, on one device.
-    """
-    strategy = tf.distribute.get_strategy()
-    step = Step(window, strategy)
-    step.accumulate(examples.micro_batches(strategy), examples.steps)
+    """Check the loss and the gradient of a window at update 0 in float64, on one device, and make its update."""
+    step = Step(window)
+    step.accumulate(examples.micro_batches(), examples.steps)
     gradient = [buffer.numpy() for buffer in window.gradients]
     window_loss = _WindowLoss(window, examples, loss)
     expected = window_loss.total()
@@ -80,11 +75,7 @@ def check_derivative(
 def check_precision(
     found: InFloat64, exact: InFloat64, paths: Sequence[str], precision: str, random: bool
 ) -> list[CheckResult]:
-    """Compare the results of a window in the user's precision with those in float64.
-
-    Args:
-        random: the model draws random numbers, which may be others in another precision.
-    """
+    """Compare the results of a window in the user's precision with those in float64."""
     least = NEGLIGIBLE * np.sqrt(sum(np.vdot(expected, expected) for expected in exact.gradient))
     along = {
         path: abs(float(np.vdot(actual, expected) / np.vdot(expected, expected)) - 1.0)
@@ -141,28 +132,23 @@ class _WindowLoss:
             for variable, value, towards in zip(self._window.variables_, start, direction, strict=True):
                 variable.assign(value + sign * step * towards)
             ends.append(self.total())
-        for variable, value in zip(self._window.variables_, start, strict=True):
-            variable.assign(value)
+        assign_weights(self._window, start)
         return (ends[0] - ends[1]) / (2 * step)
 
     def total(self) -> float:
         """Return the sum of the loss over the examples, each with its weight."""
-        batches = self._examples.micro_batches(tf.distribute.get_strategy())
         total = 0.0
-        for place in range(self._examples.steps):
-            batch = next(batches)
+        for place, batch in enumerate(self._examples.micro_batches()):
             logits = self._logits(batch, tf.constant(place))
-            total += self._loss_of(batch, logits)
+            if isinstance(self._loss, CrossEntropyConfig):
+                total += cross_entropy(self._loss, tf.nest.map_structure(np.asarray, dict(batch)), np.asarray(logits))
+            else:
+                total += float(weighted_sums([self._window.loss_function], logits, batch)[0].numpy())
         return total
 
     def _compute(self, batch: Mapping[str, Any], place: tf.Tensor) -> Any:
         mode = micro_mode(self._window.seed, tf.constant(0), place, self._window.micro_steps, batch)
         return self._window.model(batch["image"], mode)
-
-    def _loss_of(self, batch: Mapping[str, Any], logits: Any) -> float:
-        if isinstance(self._loss, CrossEntropyConfig):
-            return cross_entropy(self._loss, tf.nest.map_structure(np.asarray, dict(batch)), np.asarray(logits))
-        return float(weighted_sums([self._window.loss_function], logits, batch)[0].numpy())
 
 
 def cross_entropy(config: CrossEntropyConfig, batch: Mapping[str, np.ndarray], logits: np.ndarray) -> float:
@@ -188,8 +174,7 @@ def cross_entropy(config: CrossEntropyConfig, batch: Mapping[str, np.ndarray], l
 
 
 def is_random(window: Window, examples: WindowOfExamples) -> bool:
-    """Return whether the model draws random numbers in training."""
-    batch = _batch(examples)
+    batch = examples.as_batch()
     one, other = (_logits(window, batch, _training(window, batch, seed)) for seed in (0, 1))
     return not np.array_equal(one, other, equal_nan=True)
 
@@ -199,36 +184,27 @@ def check_evaluation(window: Window, examples: WindowOfExamples, random: bool) -
 
     Args:
         window: in float64, on one device. Its weights stay as they are, its moving statistics do not.
-        random: the model draws random numbers in training.
     """
     norms = [norm for norm in window.model.norms if norm.momentum < 1.0]
     if not norms:
         return []
-    strategy = tf.distribute.get_strategy()
     weights = [variable.numpy() for variable in window.variables_]
     before = [(norm.moving_mean.numpy(), norm.moving_variance.numpy()) for norm in norms]
-    step = Step(window, strategy)
-    step.accumulate(examples.micro_batches(strategy, steps=1), 1)
+    step = Step(window)
+    step.accumulate(examples.micro_batches(steps=1), 1)
     step.commit(partial=True)
-    for variable, weight in zip(window.variables_, weights, strict=True):
-        variable.assign(weight)
+    assign_weights(window, weights)
     for norm, old in zip(norms, before, strict=True):
         for variable, value in zip((norm.moving_mean, norm.moving_variance), old, strict=True):
             variable.assign(value + (variable.numpy() - value) / (1.0 - norm.momentum))  # all of the way to the batch's
 
-    batch = _batch(examples)
+    batch = examples.as_batch()
     training, evaluated = (_logits(window, batch, mode) for mode in (_training(window, batch, 0), EVALUATION))
     name = "evaluation by the statistics of a batch against its training pass, in float64"
     difference = ratio(float(np.linalg.norm(evaluated - training)), float(np.linalg.norm(training)))
     if random:
         return [CheckResult(name, difference, None, "no bound can hold: in training the model draws random numbers")]
     return [CheckResult(name, difference, EVALUATION_BOUND)]
-
-
-def _batch(examples: WindowOfExamples) -> Mapping[str, Any]:
-    """Return all examples as one batch."""
-    batch: Mapping[str, Any] = next(examples.micro_batches(tf.distribute.get_strategy(), steps=1))
-    return batch
 
 
 def _training(window: Window, batch: Mapping[str, Any], seed: int) -> Mode:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,8 +23,8 @@ from accumtrain.errors import ConfigError, VerificationError
 from accumtrain.measure.verify.float64 import InFloat64, check_derivative, check_evaluation, check_precision, is_random
 from accumtrain.measure.verify.policies import check_policies, check_streams
 from accumtrain.measure.verify.result import CheckResult
-from accumtrain.measure.verify.updates import check_commit, check_later_updates, check_optimizer
-from accumtrain.measure.verify.window import WindowOfExamples, WindowResult, check_window
+from accumtrain.measure.verify.updates import check_average, check_commit, check_optimizer, check_rates
+from accumtrain.measure.verify.window import WindowOfExamples, WindowResult, assign_weights, check_window
 from accumtrain.models.build import find_rate_factors
 from accumtrain.models.config import MODELS
 from accumtrain.optim.config import SgdConfig
@@ -40,10 +39,7 @@ VERDICTS = {True: "pass", False: "FAIL", None: "no bound"}
 
 
 def verify_run(config: Config) -> dict[str, Any]:
-    """Run all checks at the initial weights, or model.weights, and print their table. Nothing is trained.
-
-    Returns:
-        The content of verify.json.
+    """Run all checks at the initial weights, or model.weights, and return verify.json. Nothing is trained.
 
     Raises:
         VerificationError: a check missed its bound.
@@ -66,7 +62,16 @@ def verify_run(config: Config) -> dict[str, Any]:
         "accum_steps": examples.steps,
         "micro_batch_size": examples.batch // devices.replicas,
         "replicas": devices.replicas,
-        "checks": [_record(result) for result in results],
+        "checks": [
+            {
+                "check": result.name,
+                "bound": result.bound,
+                "measured": result.measured,
+                "passed": result.passed,
+                "note": result.note,
+            }
+            for result in results
+        ],
     }
     _show(config, results)
     path = result_file(config)
@@ -107,14 +112,14 @@ def _run_checks(config: Config, data: Dataset, devices: Devices, examples: Windo
     total = total_steps(config, Epochs(config, data.train.size))
     window, _ = window_with_weights(own, data, total, devices.strategy)
     names, decayed = [variable.name.split(":")[0] for variable in window.variables_], window.model.decayed
-    paths = window.model.trainable_paths
-    factors = find_rate_factors(config.optim.rates, paths)
+    factors = find_rate_factors(config.optim.rates, window.model.trainable_paths)
     with devices.strategy.scope():
         step = Step(window, devices.strategy)
     accumulated = check_window(window, step, devices.strategy, examples, config.precision, bitwise)
-    later = check_later_updates(
-        window, step, devices.strategy, examples, config.optim, config.schedule, total, config.ema.decay
-    )
+    later = [
+        *check_rates(window, step, config.optim, config.schedule, total),
+        *check_average(window, step, devices.strategy, examples, config.ema.decay),
+    ]
     del window, step  # frees its memory for the next one
     summed = examples.steps if config.accum.reduction == "sum" else 1  # mean gradients of micro-batches, in an update
     return [
@@ -129,11 +134,11 @@ def _run_checks(config: Config, data: Dataset, devices: Devices, examples: Windo
             factors,
         ),
         *later,
-        *_check_in_float64_if_possible(own, data, devices, examples, accumulated, paths),
+        *_check_in_float64_if_possible(own, data, devices, examples, accumulated),
         *check_policies(
             partial(_window_with, own, data),
             config.model.policies,
-            examples.first(examples.batch // devices.replicas),
+            examples.as_batch(examples.batch // devices.replicas),
             accumulated.first.gradients,
             repeatable=accumulated.repeatable,
             bitwise=bitwise,
@@ -152,34 +157,20 @@ def _run_checks(config: Config, data: Dataset, devices: Devices, examples: Windo
 
 
 def _check_in_float64_if_possible(
-    config: Config,
-    data: Dataset,
-    devices: Devices,
-    examples: WindowOfExamples,
-    accumulated: WindowResult,
-    paths: Sequence[str],
+    config: Config, data: Dataset, devices: Devices, examples: WindowOfExamples, accumulated: WindowResult
 ) -> list[CheckResult]:
     """Run the checks in float64. A model of the user's own that does not compute in it is left out."""
     try:
-        return _check_in_float64(config, data, devices, examples, accumulated, paths)
+        return _check_in_float64(config, data, devices, examples, accumulated)
     except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
-        if not _is_of_user(config):
+        if module_of(MODELS[config.model.kind].build).startswith("accumtrain.models."):
             raise
         reason = str(error).strip().splitlines()[-1]
         return [CheckResult("checks in float64", 0.0, None, f"left out, as the model does not compute in it: {reason}")]
 
 
-def _is_of_user(config: Config) -> bool:
-    return not module_of(MODELS[config.model.kind].build).startswith("accumtrain.models.")
-
-
 def _check_in_float64(
-    config: Config,
-    data: Dataset,
-    devices: Devices,
-    examples: WindowOfExamples,
-    accumulated: WindowResult,
-    paths: Sequence[str],
+    config: Config, data: Dataset, devices: Devices, examples: WindowOfExamples, accumulated: WindowResult
 ) -> list[CheckResult]:
     """Check the same window in float64, on one device, with the micro-batches of all replicas one by one."""
     model = config.model.of_float_streams
@@ -189,24 +180,19 @@ def _check_in_float64(
     others = {variable.dtype.name for variable in window.variables_} - {"float64"}
     if others:
         raise TypeError(f"its variables are {', '.join(sorted(others))}")
-    _assign(window, accumulated.weights)
+    assign_weights(window, accumulated.weights)
     results, exact = check_derivative(window, alone, training_loss(config, data))
-    _assign(window, accumulated.weights)
+    assign_weights(window, accumulated.weights)
     random = is_random(window, alone)
     found = InFloat64(accumulated.gradients, accumulated.statistics)
     results += check_evaluation(window, alone, random)
-    results += check_precision(found, exact, paths, config.precision, random)
+    results += check_precision(found, exact, window.model.trainable_paths, config.precision, random)
     if config.model.stream_bits:
         del window  # frees its memory for the next one
         of_floats = _window_with(replace(smooth, precision=config.precision), data, model.policy)
-        _assign(of_floats, accumulated.weights)
+        assign_weights(of_floats, accumulated.weights)
         results.append(check_streams(found.gradient, of_floats, alone, exact, config.model.stream_bits))
     return results
-
-
-def _assign(window: Window, weights: list[np.ndarray]) -> None:
-    for variable, value in zip(window.variables_, weights, strict=True):
-        variable.assign(tf.cast(value, variable.dtype))
 
 
 def _window_with(config: Config, data: Dataset, policy: str) -> Window:
@@ -229,25 +215,12 @@ def _examples(config: Config, data: Dataset, devices: Devices) -> WindowOfExampl
     return WindowOfExamples(arrays, steps, batch)
 
 
-def _record(result: CheckResult) -> dict[str, Any]:
-    return {
-        "check": result.name,
-        "bound": result.bound,
-        "measured": result.measured,
-        "passed": result.passed,
-        "note": result.note,
-    }
-
-
 def _show(config: Config, results: list[CheckResult]) -> None:
-    rows = [
-        (result.name, _number(result.bound), _number(result.measured), VERDICTS[result.passed]) for result in results
-    ]
+    rows = []
+    for result in results:
+        bound = "none" if result.bound is None else f"{result.bound:.3g}"
+        rows.append((result.name, bound, f"{result.measured:.3g}", VERDICTS[result.passed]))
     table(f"exactness of {config.model.label}", ("check", "bound", "measured", "result"), rows)
     for result in results:
         if result.note:
             say(f"{result.name}: {result.note}")
-
-
-def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.3g}"

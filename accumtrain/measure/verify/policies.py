@@ -21,7 +21,7 @@ from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.measure.verify.float64 import InFloat64
 from accumtrain.measure.verify.result import ROUNDING, CheckResult, relative_difference
-from accumtrain.measure.verify.window import WindowOfExamples
+from accumtrain.measure.verify.window import WindowOfExamples, mean_gradient
 from accumtrain.models.config import REVERSE, RevNetConfig
 
 Batch = Mapping[str, tf.Tensor]
@@ -52,7 +52,8 @@ def check_policies(
     results = []
     for policy in policies:
         window = window_for(policy)
-        gradient = _gradient(window, batch)
+        Step(window).accumulate(iter(tf.data.Dataset.from_tensors(dict(batch))), 1)
+        gradient = [buffer.numpy() for buffer in window.gradients]
         if bitwise:
             results.append(_compare_bits(policy, gradient, expected, repeatable, snap_bits))
         else:
@@ -62,12 +63,6 @@ def check_policies(
         if policy == REVERSE and snap_bits is not None:
             results += check_reversal(window.model, batch, snap_bits)
     return results
-
-
-def _gradient(window: Window, batch: Batch) -> list[np.ndarray]:
-    step = Step(window, tf.distribute.get_strategy())
-    step.accumulate(iter(tf.data.Dataset.from_tensors(dict(batch))), 1)
-    return [buffer.numpy() for buffer in window.gradients]
 
 
 def _compare_bits(
@@ -149,11 +144,8 @@ def check_streams(
     Args:
         found: the mean gradient with streams in fixed point, one array for each trainable variable.
         window: of the same model with streams of floats, in the same precision, at update 0, on one device.
-        bits: number of bits behind the point.
     """
-    strategy = tf.distribute.get_strategy()
-    Step(window, strategy).accumulate(examples.micro_batches(strategy), examples.steps)
-    plain = [buffer.numpy() / float(window.examples.numpy()) for buffer in window.gradients]
+    plain = mean_gradient(window, Step(window), examples.micro_batches(), examples.steps)
     floats = relative_difference(plain, exact.gradient)
     return CheckResult(
         f"gradient with streams of {bits} bits behind the point, against that in float64",

@@ -7,18 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from accumtrain.optim.config import (
-    AdafactorConfig,
-    AdamConfig,
-    AdamWConfig,
-    KerasOptimConfig,
-    OptimConfig,
-    SgdConfig,
-)
+from accumtrain.optim.config import AdafactorConfig, AdamConfig, AdamWConfig, KerasOptimConfig, OptimConfig, SgdConfig
 from accumtrain.optim.schedules import (
     ConstantConfig,
     CosineConfig,
@@ -108,16 +101,9 @@ def _half_cosine(start: float, end: float, passed: float, length: float) -> floa
 # ---- optimizers ----
 
 
-class Rule(Protocol):
-    """The rule for one weight, with its state."""
-
-    def __call__(self, weight: np.ndarray, gradient: np.ndarray, rate: float, decay: float) -> np.ndarray:
-        """Return the weight after its next update.
-
-        Args:
-            gradient: of the shape of the weight.
-            decay: weight_decay, or 0 for a weight that is not decayed.
-        """
+# The rule for one weight, with its state: from the weight, a gradient of its shape, the rate, and weight_decay (0 for a
+# weight that is not decayed) to the weight after its next update.
+Rule = Callable[[np.ndarray, np.ndarray, float, float], np.ndarray]
 
 
 class AdamReference:

@@ -40,11 +40,7 @@ class CheckResult:
 
 
 def max_or_nan(values: Iterable[T], measured: Callable[[Any], Any] = float) -> T:
-    """Return the value with the largest `measured`. NaN is larger than any number here, where `max` may drop it.
-
-    Raises:
-        ValueError: there is no value.
-    """
+    """Return the value with the largest `measured`. NaN is larger than any number here, where `max` may drop it."""
 
     def order(value: T) -> tuple[bool, Any]:
         number = measured(value)

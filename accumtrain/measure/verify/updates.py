@@ -149,13 +149,7 @@ def check_commit(
     decayed: Sequence[bool],
     rate_factors: Sequence[float],
 ) -> list[CheckResult]:
-    """Compare the weights after the first commit of a run with the rule of the optimizer, after clipping.
-
-    Args:
-        gradients: the gradient of the window, before clipping, one array for each weight.
-        scalars: the scalars of the commit.
-        rate_factors: factor on the rate of each weight.
-    """
+    """Compare the weights after the first commit of a run with the rule of the optimizer and of clipping."""
     gradients = [gradient.astype(np.float64) for gradient in gradients]
     norm = float(np.sqrt(sum(np.sum(np.square(gradient)) for gradient in gradients)))
     error = ratio(abs(scalars["grad_norm"] - norm), norm)
@@ -199,33 +193,12 @@ MOST_UPDATES = 20  # whose rate is looked at
 LATE = 10**6  # updates after which the average's own decay holds
 
 
-def check_later_updates(
-    window: Window,
-    step: Step,
-    strategy: tf.distribute.Strategy,
-    examples: WindowOfExamples,
-    optim: OptimConfig,
-    schedule: ScheduleConfig,
-    total: int,
-    decay: float,
+def check_rates(
+    window: Window, step: Step, optim: OptimConfig, schedule: ScheduleConfig, total: int
 ) -> list[CheckResult]:
-    """Make commits as at other updates of the run. Afterwards the window is of no more use.
-
-    Args:
-        window: its buffers are clear.
-        step: of the window and the strategy.
-        total: number of updates of the run.
-        decay: of the moving average, or 0 for none.
-    """
-    results = []
-    if rate_of(optim, schedule, 1, total) is not None:
-        results.append(_check_rates(window, step, optim, schedule, total))
-    if decay:
-        results.append(_check_average(window, step, strategy, examples, decay))
-    return results
-
-
-def _check_rates(window: Window, step: Step, optim: OptimConfig, schedule: ScheduleConfig, total: int) -> CheckResult:
+    """Make empty commits at several of the run's `total` updates. Afterwards the window's own update is lost."""
+    if rate_of(optim, schedule, 1, total) is None:
+        return []
     updates = telling_updates(schedule, total)
     errors = {}
     for t in updates[:: -(-len(updates) // MOST_UPDATES)]:
@@ -234,14 +207,15 @@ def _check_rates(window: Window, step: Step, optim: OptimConfig, schedule: Sched
         errors[t] = ratio(abs(rate - (rate_of(optim, schedule, t, total) or 0.0)), base_rate(optim, t))
     farthest = max_or_nan(errors, errors.__getitem__)
     name = f"rate of {len(errors)} of {total} updates against its definition, of the rate without schedule"
-    return CheckResult(name, errors[farthest], RATE_BOUND, f"farthest away: update {farthest}")
+    return [CheckResult(name, errors[farthest], RATE_BOUND, f"farthest away: update {farthest}")]
 
 
-def _check_average(
+def check_average(
     window: Window, step: Step, strategy: tf.distribute.Strategy, examples: WindowOfExamples, decay: float
-) -> CheckResult:
+) -> list[CheckResult]:
     """Check the averages, first moved away from the weights. The share that the decay keeps would not show else."""
-    assert window.ema is not None
+    if window.ema is None:
+        return []
     distances: list[float] = []
     for done in (0, LATE):
         window.step.assign(done)
@@ -254,7 +228,7 @@ def _check_average(
         pairs = zip(before, _values(window.ema.averages), _values(window.variables_), strict=True)
         distances += [_distance(old, new, kept * old + (1 - kept) * weight) for old, new, weight in pairs]
     name = "moving average of the weights against its definition, of its change"
-    return CheckResult(name, max_or_nan(distances), AVERAGE_BOUND)
+    return [CheckResult(name, max_or_nan(distances), AVERAGE_BOUND)]
 
 
 def _values(variables: list[tf.Variable]) -> list[np.ndarray]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,8 @@ from accumtrain.measure.verify.result import ROUNDING, CheckResult, max_or_nan, 
 SUM_BOUND = {"float32": 1e-6, "bfloat16": 1e-6, "float64": 1e-13}
 STATISTICS_BOUND = 1e-6
 
+Moments = list[tuple[np.ndarray, np.ndarray]]  # mean and variance, both [C], of each norm of `Model.norms`
+
 
 @dataclass(frozen=True)
 class WindowOfExamples:
@@ -36,18 +38,19 @@ class WindowOfExamples:
     steps: int
     batch: int
 
-    def micro_batches(self, strategy: tf.distribute.Strategy, steps: int | None = None) -> Any:
-        """Return an iterator over `steps` equal global micro-batches, in order."""
+    def micro_batches(self, strategy: tf.distribute.Strategy | None = None, steps: int | None = None) -> Any:
+        """Return an iterator over `steps` equal global micro-batches, in order. Without a strategy the current one."""
+        strategy = strategy or tf.distribute.get_strategy()
         rows = self.steps * self.batch // (steps or self.steps)
         dataset = tf.data.Dataset.from_tensor_slices(dict(self.arrays)).batch(rows, drop_remainder=True)
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
         return iter(strategy.experimental_distribute_dataset(dataset.with_options(options)))
 
-    def first(self, rows: int) -> dict[str, Any]:
-        """Return the first `rows` examples as one batch."""
-        first: dict[str, Any] = tf.nest.map_structure(lambda array: tf.constant(array[:rows]), dict(self.arrays))
-        return first
+    def as_batch(self, rows: int | None = None) -> dict[str, Any]:
+        """Return all examples, or the first `rows`, as one batch."""
+        batch: dict[str, Any] = tf.nest.map_structure(lambda array: tf.constant(array[:rows]), dict(self.arrays))
+        return batch
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,6 @@ def check_window(
     """Compare a window at update 0 with plain back-propagation, and commit it.
 
     Args:
-        step: of the window and the strategy.
         bitwise: the model's operations give the same bits in every graph.
     """
     with strategy.scope():
@@ -94,22 +96,22 @@ def check_window(
         )
     (first, *_), (again, *_) = (reference(examples, 1) for _ in range(2))
     (otherwise, *_) = other_draws(examples, 1)
-    plain = _Total(window, reference(examples, examples.steps))
+    gradient, moving = _add_passes(window, reference(examples, examples.steps))
 
-    whole = _gradient(window, step, examples.micro_batches(strategy, steps=1), 1)
+    whole = mean_gradient(window, step, examples.micro_batches(strategy, steps=1), 1)
     step.drop()
-    split = _gradient(window, step, examples.micro_batches(strategy), examples.steps)
+    split = mean_gradient(window, step, examples.micro_batches(strategy), examples.steps)
     weights = [variable.numpy() for variable in window.variables_]
     scalars = {name: float(value) for name, value in step.commit().items()}
     after = [variable.numpy() for variable in window.variables_]
     results = [
         CheckResult(
             f"gradient of {examples.steps} micro-batches against the mean of each alone",
-            relative_difference(split, plain.gradient),
+            relative_difference(split, gradient),
             (SUM_BOUND if bitwise else ROUNDING)[precision],
         ),
         _split_against_whole(split, whole, precision, window, otherwise.loss != first.loss),
-        *_moving_statistics(window, plain),
+        *_moving_statistics(window, moving),
     ]
     repeatable = all(
         np.array_equal(a, b, equal_nan=True) for a, b in zip(first.gradients, again.gradients, strict=True)
@@ -121,26 +123,24 @@ def _split_against_whole(
     split: list[np.ndarray], whole: list[np.ndarray], precision: str, window: Window, random: bool
 ) -> CheckResult:
     name = f"gradient of {window.micro_steps} micro-batches against one batch"
-    difference = relative_difference(split, whole)
+    difference, bound, note = relative_difference(split, whole), ROUNDING[precision], ""
     if window.model.norms:
-        return CheckResult(
-            name,
-            difference,
-            None,
-            "no bound can hold with batch norm: each micro-batch is normalised by its own statistics",
-        )
-    if random and difference > ROUNDING[precision]:  # what is drawn per example does not depend on the split
-        return CheckResult(
-            name, difference, None, "no bound can hold: the model draws other random numbers per micro-batch"
-        )
-    return CheckResult(name, difference, ROUNDING[precision])
+        note = "no bound can hold with batch norm: each micro-batch is normalised by its own statistics"
+    elif random and difference > bound:  # what is drawn per example does not depend on the split
+        note = "no bound can hold: the model draws other random numbers per micro-batch"
+    return CheckResult(name, difference, None if note else bound, note)
 
 
-def _gradient(window: Window, step: Step, batches: Any, count: int) -> list[np.ndarray]:
+def mean_gradient(window: Window, step: Step, batches: Any, count: int) -> list[np.ndarray]:
     """Return the mean gradient that the buffers hold after `count` micro-steps."""
     step.accumulate(batches, count)
     examples = float(window.examples.numpy())
     return [buffer.numpy() / examples for buffer in window.gradients]
+
+
+def assign_weights(window: Window, weights: Sequence[np.ndarray]) -> None:
+    for variable, value in zip(window.variables_, weights, strict=True):
+        variable.assign(tf.cast(value, variable.dtype))
 
 
 # ---- moving statistics ----
@@ -151,41 +151,34 @@ def moving_statistics(window: Window) -> list[np.ndarray]:
     return [moving.numpy() for norm in window.model.norms for moving in (norm.moving_mean, norm.moving_variance)]
 
 
-class _Total:
-    """The mean gradient of all passes of a window, and the moving statistics after its commit, in float64."""
-
-    def __init__(self, window: Window, passes: Iterator[Pass]):
-        self.gradient: list[np.ndarray] = [np.zeros(variable.shape) for variable in window.variables_]
-        parts = []  # examples and statistics of each pass
-        for part in passes:
-            for total, gradient in zip(self.gradient, part.gradients, strict=True):
-                total += gradient
-            parts.append((part.examples, part.statistics))
-        examples = sum(count for count, _ in parts)
-        for total in self.gradient:
-            total /= examples
-        self.moving: list[tuple[np.ndarray, np.ndarray]] = []
-        for place, norm in enumerate(window.model.norms):
-            shares = [count / examples for count, _ in parts]
-            means, variances = (
-                [np.asarray(statistics[place][kind], np.float64) for _, statistics in parts] for kind in (0, 1)
-            )
-            mean = sum(share * m for share, m in zip(shares, means, strict=True))
-            variance = sum(
-                share * (v + np.square(m - mean)) for share, m, v in zip(shares, means, variances, strict=True)
-            )
-            old = (norm.moving_mean.numpy().astype(np.float64), norm.moving_variance.numpy().astype(np.float64))
-            self.moving.append(
-                tuple(o + (1.0 - norm.momentum) * (new - o) for o, new in zip(old, (mean, variance), strict=True))
-            )
+def _add_passes(window: Window, passes: Iterator[Pass]) -> tuple[list[np.ndarray], Moments]:
+    """Return the mean gradient of all passes of a window, and the moving statistics after its commit, in float64."""
+    totals: list[np.ndarray] = [np.zeros(variable.shape) for variable in window.variables_]
+    parts = []  # examples and statistics of each pass
+    for part in passes:
+        for total, gradient in zip(totals, part.gradients, strict=True):
+            total += gradient
+        parts.append((part.examples, part.statistics))
+    examples = sum(count for count, _ in parts)
+    moving = []
+    for place, norm in enumerate(window.model.norms):
+        found = [(count / examples, *statistics[place]) for count, statistics in parts]
+        mean = sum(share * np.asarray(m, np.float64) for share, m, _ in found)
+        variance = sum(share * (np.asarray(v, np.float64) + np.square(m - mean)) for share, m, v in found)
+        old_mean, old_variance = (
+            value.numpy().astype(np.float64) for value in (norm.moving_mean, norm.moving_variance)
+        )
+        rate = 1.0 - norm.momentum
+        moving.append((old_mean + rate * (mean - old_mean), old_variance + rate * (variance - old_variance)))
+    return [total / examples for total in totals], moving
 
 
-def _moving_statistics(window: Window, plain: _Total) -> list[CheckResult]:
+def _moving_statistics(window: Window, expected: Moments) -> list[CheckResult]:
     """Check the moving statistics. The error of a mean is relative to the larger of |mean| and standard deviation."""
     if not window.model.norms:
         return []
     errors: dict[str, list[float]] = {"means": [], "variances": []}
-    for norm, (mean, variance) in zip(window.model.norms, plain.moving, strict=True):
+    for norm, (mean, variance) in zip(window.model.norms, expected, strict=True):
         errors["means"] += _relative(norm.moving_mean, mean, np.maximum(np.abs(mean), np.sqrt(variance)))
         errors["variances"] += _relative(norm.moving_variance, variance, variance)
     return [
@@ -195,7 +188,6 @@ def _moving_statistics(window: Window, plain: _Total) -> list[CheckResult]:
 
 
 def _relative(moving: tf.Variable, expected: np.ndarray, scale: np.ndarray) -> list[float]:
-    """Return the error of each channel."""
     return [ratio(float(error), float(size)) for error, size in zip(abs(moving.numpy() - expected), scale, strict=True)]
 
 
@@ -211,13 +203,13 @@ class Pass:
     Attributes:
         loss, examples: sums over the micro-batch.
         gradients: of the summed loss, one per trainable variable.
-        statistics: (mean [C], biased variance [C]) of each batch normalisation, in the order of `Model.norms`.
+        statistics: of each batch normalisation; the variance is biased.
     """
 
     loss: float
     examples: float
     gradients: list[np.ndarray]
-    statistics: list[tuple[np.ndarray, np.ndarray]]
+    statistics: Moments
 
 
 class PlainGradient:
