@@ -12,6 +12,7 @@ from accumtrain.config.registries import register_data
 from accumtrain.data.config import SOURCES, NpzConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.source import ArraySplit, Source, hash_texts
+from tests.data.conftest import write_records
 
 
 def changed(before: Any, after: Any) -> list[str]:
@@ -51,8 +52,7 @@ def test_other_shards(shards, tfrecord_config):
     shards[0].rename(shards[0].with_name("train-5"))  # the order changes
     again = open_data(tfrecord_config(), seed=0).fingerprint
     assert changed(before, again) == ["data.train.shards"]
-    with tf.io.TFRecordWriter(str(shards[1])) as writer:
-        writer.write((next(iter(tf.data.TFRecordDataset(str(shards[2]))))).numpy())
+    write_records(shards[1], next(iter(tf.data.TFRecordDataset(str(shards[2])))).numpy())
     more = open_data(tfrecord_config(), seed=0).fingerprint
     assert changed(again, more) == ["data.train.examples", "data.train.shards"]
 
