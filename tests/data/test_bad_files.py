@@ -56,31 +56,17 @@ def test_a_name_that_is_not_utf8_is_shown(make_folder, folder_config):
     assert str(refused.value).encode(), "it can be printed"
 
 
-@pytest.mark.parametrize("where", ["photos", "photos/ant"])
-def test_a_folder_without_permission_is_named(make_folder, folder_config, monkeypatch, where):
-    root = make_folder()
-    iterdir = Path.iterdir
+@pytest.mark.parametrize(("reads", "where"), [("iterdir", ""), ("iterdir", "/ant"), ("open", "/ant/03.png")])
+def test_what_is_without_permission_is_named(make_folder, folder_config, monkeypatch, reads, where):
+    root, read = make_folder(), getattr(Path, reads)
 
-    def refuse(folder):  # whoever runs the tests may be allowed everything
-        if folder == root.parent / where:
-            raise PermissionError(13, "Permission denied", str(folder))
-        return iterdir(folder)
+    def refuse(path, *arguments):  # whoever runs the tests may be allowed everything
+        if str(path) == f"{root}{where}":
+            raise PermissionError(13, "Permission denied", str(path))
+        return read(path, *arguments)
 
-    monkeypatch.setattr(Path, "iterdir", refuse)
-    assert_refused(folder_config(root), rf"{where} can't be read: Permission denied")
-
-
-def test_a_file_without_permission_is_named(make_folder, folder_config, monkeypatch):
-    root = make_folder()
-    opened = Path.open
-
-    def refuse(file, *arguments):
-        if file.name == "03.png":
-            raise PermissionError(13, "Permission denied", str(file))
-        return opened(file, *arguments)
-
-    monkeypatch.setattr(Path, "open", refuse)
-    assert_refused(folder_config(root), r"ant/03.png can't be read: Permission denied")
+    monkeypatch.setattr(Path, reads, refuse)
+    assert_refused(folder_config(root), rf"photos{where} can't be read: Permission denied")
 
 
 # ---- shards ----

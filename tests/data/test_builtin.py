@@ -25,8 +25,7 @@ def test_the_split_of_the_digits_is_fixed_and_stratified():
     images, labels = test.read(tf.range(360, dtype=tf.int64))
     everyone = np.bincount(train.read(tf.range(1437, dtype=tf.int64))[1]) + np.bincount(labels)
     assert np.abs(np.bincount(labels) - everyone * 360 / 1797).max() <= 1
-    assert everyone.sum() == 1797
-    assert images.numpy().max() == 16
+    assert (everyone.sum(), images.numpy().max()) == (1797, 16)
 
 
 def test_their_splits_share_no_example():
@@ -76,8 +75,7 @@ def test_test_examples_are_new():
 def test_any_shape_and_class_count(size, channels, classes):
     data = open_data(config(image_size=size, channels=channels, num_classes=classes), seed=0)
     assert data.train.read(INDEX)[0].shape == (60, size, size, channels)
-    assert data.num_classes == classes
-    assert data.image_shape == (size, size, channels)
+    assert (data.num_classes, data.image_shape) == (classes, (size, size, channels))
 
 
 def test_classes_can_be_learned():

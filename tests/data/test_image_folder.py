@@ -62,6 +62,7 @@ def test_a_class_may_be_named_as_a_split(make_folder, folder_config, classes):
 
 
 TWO_WAYS = ("first/ant", "first/bee", "second/ant", "second/bee")
+TRAIN, TRAIN_ALONE = ("train/ant", "train/bee"), ("ant", "bee", "train/steam", "train/diesel")
 
 
 @pytest.mark.parametrize(
@@ -71,10 +72,14 @@ TWO_WAYS = ("first/ant", "first/bee", "second/ant", "second/bee")
         ((*TWO_WAYS, "first/cat"), "the classes, move the images in folders"),
         (("test/ant", "test/bee", "rest/ant", "rest/bee"), "name the splits train, val and test"),
         (("test/ant", "val/ant"), "test, val, named after splits, and no train"),
+        (TRAIN_ALONE, "has train/ but neither test/ nor val/"),
+        (TRAIN_ALONE, "if train is a class as ant, bee may be, give its folder another name"),
+        ((*TRAIN, "val/ant", "val/bee", "valid/ant", "valid/bee"), "has val/ and valid/: keep one of them"),
+        ((*TRAIN, "test/ant", "test/cat"), r"photos/test has the class cat, which train/ lacks \(it has ant, bee\)"),
         (("ant/train", "ant/test", "bee/train", "bee/test"), "make it the other way round, as test/ant/"),
     ],
 )
-def test_what_can_be_read_in_two_ways_is_refused(make_folder, folder_config, folders, message):
+def test_folders_that_are_refused(make_folder, folder_config, folders, message):
     root = make_folder(classes=folders, count=2)
     assert_refused(folder_config(root), message)
 
@@ -139,13 +144,6 @@ def test_two_spellings_of_a_name_are_one_class(make_folder, folder_config):
     assert np.bincount(open_data(folder_config(root), seed=0).train.known_labels).tolist() == [5, 8]
 
 
-def test_two_folders_of_one_split_are_refused(make_folder, folder_config):
-    root = make_folder("photos/train").parent
-    make_folder("photos/val")
-    make_folder("photos/valid")
-    assert_refused(folder_config(root), "has val/ and valid/: keep one of them")
-
-
 def test_jpeg_capital_suffix_and_grey(make_folder, folder_config):
     root = make_folder()
     grey = tf.constant(77, tf.uint8, [6, 6, 1])
@@ -181,12 +179,6 @@ def break_text_inside(root: Path) -> None:
     (root / "bee" / "04.png").write_bytes(b"")
 
 
-def break_train_alone(root: Path) -> None:
-    for kind in ("steam", "diesel"):
-        (root / "train" / kind).mkdir(parents=True)
-        shutil.copy(root / "ant" / "00.png", root / "train" / kind)
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -198,20 +190,12 @@ def break_train_alone(root: Path) -> None:
             break_text_inside,
             r"2 files named as an image .*ant/03.png has no PNG, JPEG, WebP or BMP inside; .*bee/04.png is empty",
         ),
-        (break_train_alone, r"has train/ but neither test/ nor val/"),
-        (break_train_alone, r"if train is a class as ant, bee may be, give its folder another name"),
     ],
 )
 def test_refused(make_folder, folder_config, damage, message):
     root = make_folder()
     damage(root)
     assert_refused(folder_config(root), message)
-
-
-def test_a_class_that_train_lacks_is_named(make_folder, folder_config):
-    root = make_folder("photos/train").parent
-    make_folder("photos/test", classes=("ant", "cat"))
-    assert_refused(folder_config(root), r"photos/test has the class cat, which train/ lacks \(it has ant, bee\)")
 
 
 # ---- what turns up while reading ----

@@ -37,8 +37,7 @@ def place_of_label(path: Path, record: int) -> int:
 def test_a_record_of_tensorflow_is_taken_apart(tmp_path):
     write_records(tmp_path / "one", b"payload")
     record = (tmp_path / "one").read_bytes()
-    assert read_length(record[:12]) == 7
-    assert read_payload(record) == b"payload"
+    assert (read_length(record[:12]), read_payload(record)) == (7, b"payload")
 
 
 @pytest.mark.parametrize("place", range(12 + 7 + 4))

@@ -85,19 +85,12 @@ OVERRIDE = r"(data\.\w+=\w+)"
 
 
 class Row(NamedTuple):
-    """A command that is refused, and its remedy.
+    """A command that is refused, and its remedy."""
 
-    Attributes:
-        make: writes the data.
-        arguments: the command.
-        remedy: a pattern of the message. Its groups that are overrides are added to the command.
-        then: what else is done, with the match; or the override that replaces that of the message.
-    """
-
-    make: Callable[[], None]
+    make: Callable[[], None]  # writes the data
     arguments: tuple[str, ...]
-    remedy: str
-    then: Callable[[re.Match[str]], None] | str | None = None
+    remedy: str  # a pattern of the message, whose groups that are overrides are added to the command
+    then: Callable[[re.Match[str]], None] | str | None = None  # what else is done; or the override in their place
 
 
 UNIT, BINARY = (PIXELS / 255).astype(np.float32), PIXELS // 128

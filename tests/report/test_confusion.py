@@ -1,7 +1,5 @@
 """Accuracy and precision by class, the pairs that are confused, and pictures that can be read."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

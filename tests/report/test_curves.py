@@ -1,7 +1,5 @@
 """Pictures of learning curves stay readable, whatever the number of runs and the range of values."""
 
-from __future__ import annotations
-
 import pytest
 
 from accumtrain.report.pictures import COLOURS, NAMED, draw_curves, scale_axis

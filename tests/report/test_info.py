@@ -1,7 +1,5 @@
 """job=info: a machine and its lacks, and the origin of a run. TensorFlow is never imported for it."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -17,6 +15,7 @@ from accumtrain.errors import CheckpointError
 from accumtrain.process import cuda
 from accumtrain.process.cuda import Gpu
 from accumtrain.report import info
+from tests.train.conftest import assert_error
 
 ROOT = Path(__file__).parents[2]
 BUILD = {"is_cuda_build": True, "cudnn_version": "9", "cuda_compute_capabilities": ["sm_60", "sm_89", "compute_90"]}
@@ -43,8 +42,7 @@ def test_runs_of_somebody_else_which_can_only_be_read(command, monkeypatch):
 
     monkeypatch.setattr(dispatch, "write_json", refuse)
     answer = command("job=info")
-    assert answer.code == 0
-    assert "built with CUDA" in answer.out
+    assert (answer.code, "built with CUDA" in answer.out) == (0, True)
     assert answer.err == "warning: runs/info.json can't be written: Read-only file system\n"
 
 
@@ -53,8 +51,7 @@ def test_what_it_says_of_this_machine(command, monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     answer = command("job=info")
     assert (answer.code, answer.err) == (0, "")
-    assert "built with CUDA" in answer.out
-    assert "no variable of the environment is set" in answer.out
+    assert all(said in answer.out for said in ("built with CUDA", "no variable of the environment is set"))
     found = json.loads((tmp_path / "runs" / "info.json").read_text())
     assert found["memory"]["bytes"] > found["memory"]["free_bytes"] > 0
     assert all(found["versions"].values())
@@ -193,5 +190,4 @@ def test_it_names_the_split_that_chose_the_best_state(compose, command, tmp_path
 
 def test_a_run_that_is_not_there(trained, command):
     answer = command("job=info", "run.name=two", f"run.dir={trained}")
-    assert answer.code == CheckpointError.exit_code
-    assert f"no run in {trained}/two; {trained} holds one" in answer.err
+    assert_error(answer, CheckpointError, f"no run in {trained}/two; {trained} holds one")

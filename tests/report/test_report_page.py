@@ -1,7 +1,5 @@
 """report.html: its content, and that text of runs stays text."""
 
-from __future__ import annotations
-
 import json
 import re
 
