@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.data import pipeline
-from accumtrain.data.config import FolderConfig, TfdsConfig, TfrecordConfig
-from accumtrain.data.open_data import explain_input_error
+from accumtrain.data.config import DataConfig, FolderConfig, TfdsConfig, TfrecordConfig
+from accumtrain.data.open_data import explain_input_error, open_data
 from accumtrain.data.pipeline import make_eval_batches
 from accumtrain.data.source import Dataset
+from accumtrain.errors import DataError
 
 PLAIN: dict[str, Any] = {"augment": "none", "image_size": None, "mean": [0.0], "std": [1.0]}
+FEATURES = {"image_feature": "image", "label_feature": "label"}
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +40,28 @@ def picture(number: int, height: int = 6, width: int = 6) -> np.ndarray:
     image = np.random.default_rng(number).integers(0, 256, [height, width, 3], np.uint8)
     image[0, 0, 0] = number
     return image
+
+
+def png(number: int, height: int = 6, width: int = 6) -> bytes:
+    return tf.io.encode_png(picture(number, height, width)).numpy()
+
+
+def flip_bit(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+def write_records(path: Path, *payloads: bytes) -> None:
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for payload in payloads:
+            writer.write(payload)
+
+
+def assert_refused(config: DataConfig, message: str) -> None:
+    """Opening the data ends with a DataError of these words."""
+    with pytest.raises(DataError, match=message):
+        open_data(config, seed=0)
 
 
 def join(batches: tf.data.Dataset) -> dict[str, np.ndarray]:
@@ -69,8 +94,7 @@ def make_folder(tmp_path: Path) -> Callable[..., Path]:
         for label, kind in enumerate(classes):
             (tmp_path / name / kind).mkdir(parents=True)
             for number in range(count):
-                encoded = tf.io.encode_png(picture(label * count + number, **size)).numpy()
-                (tmp_path / name / kind / f"{number:02}.png").write_bytes(encoded)
+                (tmp_path / name / kind / f"{number:02}.png").write_bytes(png(label * count + number, **size))
         return tmp_path / name
 
     return make
@@ -106,14 +130,11 @@ def make_shards(tmp_path: Path) -> Callable[..., list[Path]]:
     """Write TFRecord shards with `counts` examples each; labels go round 0..2, pictures are numbered on."""
 
     def make(prefix: str, counts: tuple[int, ...] = (4, 0, 3), **changes: bytes | int) -> list[Path]:
-        paths, number = [], 0
-        for shard, count in enumerate(counts):
-            paths.append(tmp_path / f"{prefix}-{shard}")
-            with tf.io.TFRecordWriter(str(paths[-1])) as writer:
-                for _ in range(count):
-                    image = tf.io.encode_png(picture(number)).numpy()
-                    writer.write(example({"image": image, "label": number % 3, **changes}))
-                    number += 1
+        numbers = itertools.count()
+        paths = [tmp_path / f"{prefix}-{shard}" for shard in range(len(counts))]
+        for path, count in zip(paths, counts, strict=True):
+            own = itertools.islice(numbers, count)
+            write_records(path, *(example({"image": png(each), "label": each % 3, **changes}) for each in own))
         return paths
 
     return make
@@ -129,26 +150,15 @@ def shards(make_shards: Callable[..., list[Path]]) -> list[Path]:
 @pytest.fixture
 def tfrecord_config(tmp_path: Path) -> Callable[..., TfrecordConfig]:
     def make(**changes: object) -> TfrecordConfig:
-        own = {
-            "path": str(tmp_path / "train-*"),
-            "test_path": str(tmp_path / "test-*"),
-            "image_feature": "image",
-            "label_feature": "label",
-            "num_classes": 3,
-        }
-        return TfrecordConfig(**{**PLAIN, **own, **changes})
+        own = {"path": str(tmp_path / "train-*"), "test_path": str(tmp_path / "test-*"), "num_classes": 3}
+        return TfrecordConfig(**{**PLAIN, **FEATURES, **own, **changes})
 
     return make
 
 
-def other_labels(number: int) -> dict[str, Any]:
-    """The label of a picture as a data set without ClassLabel has it."""
-    return {"number": number % 3, "name": ("ant", "bee", "cat")[number % 3]}
-
-
 @pytest.fixture(scope="session")
 def tiny_pictures() -> Any:
-    """A data set of tensorflow-datasets: 23 training and 7 test pictures of three classes."""
+    """A data set of tensorflow-datasets: 23 training and 7 test pictures of three classes, and other labels."""
     import tensorflow_datasets as tfds
 
     class TinyPictures(tfds.core.GeneratorBasedBuilder):
@@ -171,10 +181,8 @@ def tiny_pictures() -> Any:
 
         def _generate_examples(self, numbers: range) -> Iterator[tuple[int, dict[str, Any]]]:
             for number in numbers:
-                yield (
-                    number,
-                    {"image": picture(number), "label": number % 3, "note": "a picture", **other_labels(number)},
-                )
+                labels = {"label": number % 3, "name": ("ant", "bee", "cat")[number % 3], "number": number % 3}
+                yield number, {"image": picture(number), "note": "a picture", **labels}
 
     return TinyPictures
 
@@ -188,14 +196,7 @@ def prepare_tfds(tiny_pictures: Any, tmp_path: Path) -> Callable[..., TfdsConfig
         directory = tmp_path / file_format
         settings = tfds.download.DownloadConfig(num_shards=3)
         tiny_pictures(data_dir=directory, file_format=file_format).download_and_prepare(download_config=settings)
-        own = {
-            "name": "tiny_pictures",
-            "dir": str(directory),
-            "train_split": "train",
-            "test_split": "test",
-            "image_feature": "image",
-            "label_feature": "label",
-        }
-        return TfdsConfig(**{**PLAIN, **own, **changes})
+        own = {"name": "tiny_pictures", "dir": str(directory), "train_split": "train", "test_split": "test"}
+        return TfdsConfig(**{**PLAIN, **FEATURES, **own, **changes})
 
     return prepare

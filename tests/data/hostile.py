@@ -1,7 +1,4 @@
-"""Files that are made to break what reads them: images of each format, .npz files and TFRecord files, by name.
-
-Each is to be refused in words, but for those in READ.
-"""
+"""Files that are made to break what reads them, by name. Each is to be refused in words, but for those in READ."""
 
 from __future__ import annotations
 
@@ -63,9 +60,8 @@ def webp(kind: bytes, content: bytes) -> bytes:
 
 
 def canvas(width: int, height: int, flags: int = 0) -> bytes:
-    return webp(
-        b"VP8X", bytes([flags, 0, 0, 0]) + (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
-    )
+    sizes = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
+    return webp(b"VP8X", bytes([flags, 0, 0, 0]) + sizes)
 
 
 def jpeg_of_size(height: int, width: int) -> bytes:

@@ -16,36 +16,11 @@ from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_train_batches
 from accumtrain.data.sources import npz
 from accumtrain.errors import DataError
+from tests.data.conftest import assert_refused, write_records
 from tests.data.hostile import png
 
 
-def dangle(file: Path) -> None:
-    file.unlink()
-    file.symlink_to("nowhere.png")
-
-
-def loop(file: Path) -> None:
-    file.unlink()
-    file.symlink_to(file.name)
-
-
-def directory(file: Path) -> None:
-    file.unlink()
-    file.mkdir()
-
-
-def fifo(file: Path) -> None:
-    file.unlink()
-    os.mkfifo(file)
-
-
-def device(file: Path) -> None:
-    file.unlink()
-    file.symlink_to("/dev/zero")  # endless, if it is read
-
-
-def listening(file: Path) -> None:
-    file.unlink()
+def listen(file: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         here = Path.cwd()
         os.chdir(file.parent)  # as the name of a socket is short
@@ -53,33 +28,24 @@ def listening(file: Path) -> None:
         os.chdir(here)
 
 
-def empty(file: Path) -> None:
-    file.write_bytes(b"")
+FAULTS = {
+    "dangling": (lambda file: file.symlink_to("nowhere.png"), "is a link to a file that is not there"),
+    "loop": (lambda file: file.symlink_to(file.name), "is a link to a file that is not there"),
+    "directory": (Path.mkdir, "is a directory"),
+    "FIFO": (os.mkfifo, "is no regular file"),
+    "endless device": (lambda file: file.symlink_to("/dev/zero"), "is no regular file"),
+    "socket": (listen, "is no regular file"),
+    "empty": (Path.touch, "is empty"),
+    "text longer than a header": (lambda file: file.write_text("no image" * 9), "has no PNG, JPEG, WebP or BMP inside"),
+}
 
 
-def no_image(file: Path) -> None:
-    file.write_bytes(b"a text, not an image at all, and longer than a header")
-
-
-FAULTS = [
-    (dangle, "is a link to a file that is not there"),
-    (loop, "is a link to a file that is not there"),
-    (directory, "is a directory"),
-    (fifo, "is no regular file"),
-    (device, "is no regular file"),
-    (listening, "is no regular file"),
-    (empty, "is empty"),
-    (no_image, "has no PNG, JPEG, WebP or BMP inside"),
-]
-of_every_fault = pytest.mark.parametrize(("damage", "message"), FAULTS, ids=[damage.__name__ for damage, _ in FAULTS])
-
-
-@of_every_fault
-def test_an_image_that_is_none_is_named(make_folder, folder_config, damage, message):
+@pytest.mark.parametrize(("make", "message"), FAULTS.values(), ids=FAULTS)
+def test_an_image_that_is_none_is_named(make_folder, folder_config, make, message):
     root = make_folder()
-    damage(root / "ant" / "03.png")
-    with pytest.raises(DataError, match=rf"1 file named as an image can't be used: .*ant/03.png {message}"):
-        open_data(folder_config(root), seed=0)
+    (root / "ant/03.png").unlink()
+    make(root / "ant/03.png")
+    assert_refused(folder_config(root), rf"1 file named as an image can't be used: .*ant/03.png {message}")
 
 
 def test_a_name_that_is_not_utf8_is_shown(make_folder, folder_config):
@@ -90,67 +56,45 @@ def test_a_name_that_is_not_utf8_is_shown(make_folder, folder_config):
     assert str(refused.value).encode(), "it can be printed"
 
 
-@pytest.mark.parametrize("where", ["photos", "photos/ant"])
-def test_a_folder_without_permission_is_named(make_folder, folder_config, monkeypatch, where):
-    root = make_folder()
-    iterdir = Path.iterdir
+@pytest.mark.parametrize(("reads", "where"), [("iterdir", ""), ("iterdir", "/ant"), ("open", "/ant/03.png")])
+def test_what_is_without_permission_is_named(make_folder, folder_config, monkeypatch, reads, where):
+    root, read = make_folder(), getattr(Path, reads)
 
-    def refuse(folder):  # whoever runs the tests may be allowed everything
-        if folder == root.parent / where:
-            raise PermissionError(13, "Permission denied", str(folder))
-        return iterdir(folder)
+    def refuse(path, *arguments):  # whoever runs the tests may be allowed everything
+        if str(path) == f"{root}{where}":
+            raise PermissionError(13, "Permission denied", str(path))
+        return read(path, *arguments)
 
-    monkeypatch.setattr(Path, "iterdir", refuse)
-    with pytest.raises(DataError, match=rf"{where} can't be read: Permission denied"):
-        open_data(folder_config(root), seed=0)
-
-
-def test_a_file_without_permission_is_named(make_folder, folder_config, monkeypatch):
-    root = make_folder()
-    opened = Path.open
-
-    def refuse(file, *arguments):
-        if file.name == "03.png":
-            raise PermissionError(13, "Permission denied", str(file))
-        return opened(file, *arguments)
-
-    monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(DataError, match=r"ant/03.png can't be read: Permission denied"):
-        open_data(folder_config(root), seed=0)
+    monkeypatch.setattr(Path, reads, refuse)
+    assert_refused(folder_config(root), rf"photos{where} can't be read: Permission denied")
 
 
 # ---- shards ----
 
 
-@pytest.mark.parametrize(("damage", "message"), [(fifo, "no regular file"), (dangle, "No such file")])
-def test_a_shard_that_is_no_file_is_named(shards, tfrecord_config, damage, message):
-    damage(shards[2])
-    with pytest.raises(DataError, match=f"train-2 can't be read: .*{message}"):
-        open_data(tfrecord_config(), seed=0)
+@pytest.mark.parametrize(("fault", "message"), [("FIFO", "no regular file"), ("dangling", "No such file")])
+def test_a_shard_that_is_no_file_is_named(shards, tfrecord_config, fault, message):
+    shards[2].unlink()
+    FAULTS[fault][0](shards[2])
+    assert_refused(tfrecord_config(), f"train-2 can't be read: .*{message}")
 
 
 def test_a_shard_without_permission_is_named(shards, tfrecord_config, monkeypatch):
-
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("accumtrain.data.sources.record_index.os.open", refuse)
-    with pytest.raises(DataError, match="train-0 can't be read: Permission denied"):
-        open_data(tfrecord_config(), seed=0)
+    assert_refused(tfrecord_config(), "train-0 can't be read: Permission denied")
 
 
 def test_a_shard_with_a_name_that_is_not_utf8_is_shown(shards, tfrecord_config):
-    shard = shards[0]
-    shard.rename(shard.with_name(os.fsdecode(b"train-\xff")))
-    with pytest.raises(DataError, match=r"train-\\xff: its name is not UTF-8"):
-        open_data(tfrecord_config(), seed=0)
+    shards[0].rename(shards[0].with_name(os.fsdecode(b"train-\xff")))
+    assert_refused(tfrecord_config(), r"train-\\xff: its name is not UTF-8")
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xff\xff no example", b"\x0a\x00"])
 def test_a_record_that_is_no_example_is_named(shards, tfrecord_config, payload):
-    shard = shards[2]
-    with tf.io.TFRecordWriter(str(shard)) as writer:
-        writer.write(payload)
+    write_records(shards[2], payload)
     with pytest.raises(DataError, match=r"record 0 of .*train-2 is no tf.train.Example"):
         make_train_batches(open_data(tfrecord_config(), seed=0), batch=4, first=0, seed=0)
 
@@ -164,14 +108,10 @@ def test_an_image_of_too_many_pixels_is_not_decoded(make_folder, folder_config, 
     rows = (b"\x00" + b"\xff" * (side // 8 + 1)) * side  # white, in some 1/8,000 of their bytes
     for file in root.glob("*/*.png"):
         file.write_bytes(png(side, side, 1, 0, data=zlib.compress(rows, 1)))
-
-    def refuse(*_, **__):
-        raise AssertionError("its pixels would take gigabytes")
-
     data = open_data(folder_config(root, image_size=8, augment=augment), seed=0)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"too many pixels. .529000000"):
         next(iter(make_train_batches(data, batch=2, first=0, seed=0)))
-    monkeypatch.setattr("accumtrain.data.encoded.decode", refuse)
+    monkeypatch.setattr("accumtrain.data.encoded.decode", lambda *_, **__: pytest.fail("its pixels take gigabytes"))
     message = r"is 23000 x 23000 pixels, more than data.max_pixels=89478485: .* data.max_pixels=529000000"
     with pytest.raises(DataError, match=message):
         data.train.inspect_recent()
@@ -183,8 +123,7 @@ def test_max_pixels_is_the_largest_allowed(make_folder, folder_config, encode):
     for file in root.glob("*/*.png"):
         file.write_bytes(encode(tf.zeros([5, 7, 3], tf.uint8)).numpy())
     next(iter(make_train_batches(open_data(folder_config(root, max_pixels=35), seed=0), batch=8, first=0, seed=0)))
-    with pytest.raises(DataError, match=r"is 7 x 5 pixels, more than data.max_pixels=34"):
-        open_data(folder_config(root, max_pixels=34), seed=0)
+    assert_refused(folder_config(root, max_pixels=34), r"is 7 x 5 pixels, more than data.max_pixels=34")
 
 
 # ---- arrays ----
@@ -195,5 +134,4 @@ def test_arrays_larger_than_the_memory_are_refused(tmp_path, monkeypatch):
     np.savez_compressed(file, images=np.zeros([4000, 32, 32], np.uint8), labels=np.arange(4000) % 2)
     assert file.stat().st_size < 50_000
     monkeypatch.setattr(npz, "free_bytes", lambda: 2 * 2**20)
-    with pytest.raises(DataError, match=r"images takes 3.9 MB, 2.0 MB of memory are free: save fewer images"):
-        open_data(NpzConfig(path=str(file)), seed=0)
+    assert_refused(NpzConfig(path=str(file)), r"images takes 3.9 MB, 2.0 MB of memory are free: save fewer images")

@@ -18,13 +18,9 @@ from accumtrain.data import check
 from accumtrain.data.check import scan_split
 from accumtrain.data.source import ArraySplit
 from accumtrain.errors import DataError
+from tests.data.conftest import png
 
 ARGUMENTS = ("job=check", "run.name=one", "data=folder", "data.path=photos", "data.val_fraction=0")
-
-
-def png(number: int, side: int = 6) -> bytes:
-    pixels = np.random.default_rng(number).integers(0, 256, [side, side, 3], np.uint8)
-    return tf.io.encode_png(pixels).numpy()
 
 
 @pytest.fixture
@@ -61,7 +57,7 @@ def test_a_clean_folder(photos, command, tmp_path):
 def test_everything_bad_is_named(photos, command, tmp_path):
     (photos / "train/ant/0.png").write_bytes(b"")
     (photos / "train/ant/1.png").write_bytes(png(1)[:60])
-    (photos / "train/bee/4.png").write_bytes(png(14, side=9))
+    (photos / "train/bee/4.png").write_bytes(png(14, 9, 9))
     (photos / "test/bee/1.png").write_bytes(b"a text, and no image at all")
     answer = command(*ARGUMENTS)
     assert answer.code == DataError.exit_code
@@ -70,14 +66,11 @@ def test_everything_bad_is_named(photos, command, tmp_path):
     assert found["status"] == "bad"
     assert found["train"]["classes"] == {"ant": 3, "bee": 4}
     assert found["bad"]["count"] == 4
+    others = "other images are 6 x 6 pixels"
     assert found["bad"]["examples"] == [
         {"split": "train", "name": "photos/train/ant/0.png", "reason": "is empty"},
         {"split": "train", "name": "photos/train/ant/1.png", "reason": "can't be decoded as an image (60 bytes)"},
-        {
-            "split": "train",
-            "name": "photos/train/bee/4.png",
-            "reason": "is 9 x 9 pixels, other images are 6 x 6 pixels",
-        },
+        {"split": "train", "name": "photos/train/bee/4.png", "reason": f"is 9 x 9 pixels, {others}"},
         {"split": "test", "name": "photos/test/bee/1.png", "reason": "has no PNG, JPEG, WebP or BMP inside"},
     ]
     for example in found["bad"]["examples"]:
@@ -86,7 +79,7 @@ def test_everything_bad_is_named(photos, command, tmp_path):
 
 def test_images_of_many_sizes(photos, command, tmp_path):
     for number, side in enumerate((3, 7, 8, 9)):
-        (photos / f"train/bee/{number}.png").write_bytes(png(number + 10, side))
+        (photos / f"train/bee/{number}.png").write_bytes(png(number + 10, side, side))
     assert command(*ARGUMENTS, "data.image_size=6").code == 0
     assert result(tmp_path)["train"]["height"] == {"min": 3, "median": 6, "max": 9}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,7 @@ import pytest
 from accumtrain.data.config import CifarBinaryConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches
-from accumtrain.errors import DataError
-from tests.data.conftest import picture
+from tests.data.conftest import assert_refused, flip_bit, picture
 
 
 def record(number: int, *labels: int) -> bytes:
@@ -61,10 +61,12 @@ def test_cifar_100_has_its_fine_labels(cifar100):
 
 def test_another_byte_is_another_fingerprint(cifar10):
     before = open_data(config(cifar10), seed=0).fingerprint
-    content = bytearray((cifar10 / "test_batch.bin").read_bytes())
-    content[-1] ^= 1
-    (cifar10 / "test_batch.bin").write_bytes(content)
+    flip_bit(cifar10 / "test_batch.bin", -1)
     assert open_data(config(cifar10), seed=0).fingerprint != before
+
+
+def write(name: str, content: bytes) -> Callable[[Path], int]:
+    return lambda folder: (folder / name).write_bytes(content)
 
 
 def cut(folder: Path) -> None:
@@ -81,16 +83,6 @@ def no_train(folder: Path) -> None:
         file.unlink()
 
 
-def nothing(folder: Path) -> None:
-    no_test(folder)
-    no_train(folder)
-
-
-def directory(folder: Path) -> None:
-    no_test(folder)
-    (folder / "test_batch.bin").mkdir()
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -98,25 +90,23 @@ def directory(folder: Path) -> None:
             cut,
             r"data_batch_3.bin has 12291 bytes, no multiple of the 3,073 of a record \(1 of labels and 3,072 of pixels",
         ),
-        (
-            lambda folder: (folder / "data_batch_2.bin").write_bytes(record(1, 10)),
-            r"data_batch_2.bin holds label 10, classes of CIFAR-10 are 0\.\.9",
-        ),
-        (lambda folder: (folder / "test_batch.bin").write_bytes(b""), r"test_batch.bin is empty: unpack"),
+        (write("data_batch_2.bin", record(1, 10)), r"data_batch_2.bin holds label 10, classes of CIFAR-10 are 0\.\.9"),
+        (write("test_batch.bin", b""), r"test_batch.bin is empty: unpack"),
         (no_test, r"lacks test_batch.bin: unpack"),
         (no_train, r"lacks data_batch_\*.bin: unpack"),
-        (nothing, r"has the files of neither data set: give a folder with data_batch_\*.bin"),
-        (lambda folder: (folder / "train.bin").write_bytes(record(1, 1, 1)), r"has the files of both data sets"),
-        (directory, r"test_batch.bin is a directory"),
+        (
+            lambda folder: (no_test(folder), no_train(folder)),
+            r"has the files of neither data set: give a folder with data_batch_\*.bin",
+        ),
+        (write("train.bin", record(1, 1, 1)), r"has the files of both data sets"),
+        (lambda folder: (no_test(folder), (folder / "test_batch.bin").mkdir()), r"test_batch.bin is a directory"),
     ],
 )
 def test_refused(cifar10, damage, message):
     damage(cifar10)
-    with pytest.raises(DataError, match=message):
-        open_data(config(cifar10), seed=0)
+    assert_refused(config(cifar10), message)
 
 
 def test_records_of_one_data_set_in_files_of_the_other(cifar100):
     (cifar100 / "train.bin").write_bytes(record(1, 1))
-    with pytest.raises(DataError, match=r"3,074 of a record.* must be the binary version of CIFAR-100"):
-        open_data(config(cifar100), seed=0)
+    assert_refused(config(cifar100), r"3,074 of a record.* must be the binary version of CIFAR-100")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shutil import copy
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from accumtrain.config.registries import register_data
 from accumtrain.data.config import SOURCES, NpzConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.source import ArraySplit, Source, hash_texts
+from tests.data.conftest import write_records
 
 
 def changed(before: Any, after: Any) -> list[str]:
@@ -29,10 +31,7 @@ def test_the_parts_of_a_digest_are_apart():
     [
         (lambda root: (root / "ant").rename(root / "cat"), {"data.classes", "data.train.files", "data.test.files"}),
         (lambda root: (root / "bee" / "00.png").unlink(), {"data.train.examples", "data.train.files"}),
-        (
-            lambda root: (root / "bee" / "new.png").write_bytes((root / "bee" / "00.png").read_bytes()),
-            {"data.train.examples", "data.train.files"},
-        ),
+        (lambda root: copy(root / "bee/00.png", root / "bee/new.png"), {"data.train.examples", "data.train.files"}),
         (lambda root: (root / "bee" / "00.png").rename(root / "ant" / "moved.png"), {"data.train.files"}),
         (lambda root: (root / "bee" / "00.png").rename(root / "bee" / "zz.png"), {"data.train.files"}),
     ],
@@ -51,8 +50,7 @@ def test_other_shards(shards, tfrecord_config):
     shards[0].rename(shards[0].with_name("train-5"))  # the order changes
     again = open_data(tfrecord_config(), seed=0).fingerprint
     assert changed(before, again) == ["data.train.shards"]
-    with tf.io.TFRecordWriter(str(shards[1])) as writer:
-        writer.write((next(iter(tf.data.TFRecordDataset(str(shards[2]))))).numpy())
+    write_records(shards[1], next(iter(tf.data.TFRecordDataset(str(shards[2])))).numpy())
     more = open_data(tfrecord_config(), seed=0).fingerprint
     assert changed(again, more) == ["data.train.examples", "data.train.shards"]
 

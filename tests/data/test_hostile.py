@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from accumtrain.config.schema import Config, RunConfig
 from accumtrain.data.config import DataConfig, FolderConfig, NpzConfig, TfrecordConfig
@@ -15,7 +14,7 @@ from accumtrain.data.open_data import open_data
 from accumtrain.dispatch import run
 from accumtrain.errors import AccumtrainError, DataError
 from tests.data import hostile
-from tests.data.conftest import example, picture
+from tests.data.conftest import FEATURES, assert_refused, example, png
 
 SECONDS = 60  # of a job; a hang
 NPZ_WORDS = {  # of the error; that of all others names the file
@@ -87,23 +86,18 @@ def test_a_bomb_is_not_unpacked_before_its_labels_are_refused(tmp_path, monkeypa
         packed.writestr("images.npy", images)
         packed.writestr("labels.npy", hostile.array(np.zeros([2**20, 2, 2], np.uint8)))
     del images
-
-    def refuse(*_, **__):
-        raise AssertionError("nothing may be read")
-
-    monkeypatch.setattr(np.lib.format, "read_array", refuse)
-    with pytest.raises(DataError, match=r"labels has the shape \[1048576, 2, 2\]"):
-        open_data(NpzConfig(path=str(file)), seed=0)
+    monkeypatch.setattr(np.lib.format, "read_array", lambda *_, **__: pytest.fail("nothing may be read"))
+    assert_refused(NpzConfig(path=str(file)), r"labels has the shape \[1048576, 2, 2\]")
 
 
 @pytest.mark.parametrize("name", marked(hostile.RECORDS, FAST_RECORDS))
 def test_records(tmp_path, name):
     """The second record of the file to train on."""
-    good = example({"image": tf.io.encode_png(picture(1)).numpy(), "label": 0})
-    for split, content in {"train": hostile.record(good) + hostile.RECORDS[name], "test": hostile.record(good)}.items():
-        (tmp_path / split).write_bytes(content)
-    keys = {"image_feature": "image", "label_feature": "label", "num_classes": 3, "image_size": 8}
-    error = check(TfrecordConfig(path=str(tmp_path / "train"), test_path=str(tmp_path / "test"), **keys), tmp_path)
+    good = example({"image": png(1), "label": 0})
+    (tmp_path / "train").write_bytes(hostile.record(good) + hostile.RECORDS[name])
+    (tmp_path / "test").write_bytes(hostile.record(good))
+    paths = {"path": str(tmp_path / "train"), "test_path": str(tmp_path / "test")}
+    error = check(TfrecordConfig(**paths, **FEATURES, num_classes=3, image_size=8), tmp_path)
     assert isinstance(error, DataError), error
     told = str(error) if error.result is None else error.result["bad"]["examples"][0]["name"]
     assert f"record 1 of {tmp_path}/train" in told or "train is truncated or no TFRecord file: record 1" in told

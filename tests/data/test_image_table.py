@@ -7,13 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from accumtrain.data.config import FolderConfig, TableConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.source import Dataset
 from accumtrain.errors import DataError
-from tests.data.conftest import PLAIN, picture, read_pictures
+from tests.data.conftest import PLAIN, png, read_pictures
 
 COUNT = 12
 LABELS = ("ant", "bee", "caf\u00e9")
@@ -24,7 +23,7 @@ def folder(tmp_path):
     """Numbered pictures 000.png to 011.png in images/."""
     (tmp_path / "images").mkdir()
     for number in range(COUNT):
-        (tmp_path / f"images/{number:03}.png").write_bytes(tf.io.encode_png(picture(number)).numpy())
+        (tmp_path / f"images/{number:03}.png").write_bytes(png(number))
     return tmp_path
 
 
@@ -62,10 +61,7 @@ def table(row: Callable[[int], str], header: str = "") -> str:
         (table(lambda n: f"{label(n)},{n:03}"), {"image_column": 2}),
         (table(lambda n: f"{label(n)},{n:03}", "x,y"), {"label_column": "x"}),
         (table(lambda n: f"{n:03},{label(n)}".replace("\u00e9", "e\u0301"), "id,label"), {}),
-        (
-            table(lambda n: f"{n:03},two\u2028lines,{label(n)}", "id,note,what"),
-            {"image_column": "id", "label_column": "what"},
-        ),
+        (table(lambda n: f"{n:03},two\u2028lines,{label(n)}", "id,note,what"), {"image_column": 1, "label_column": 3}),
         ("\ufeff" + table(lambda n: f"{n:03},{label(n)}\n", "id,label"), {}),
     ],
 )
@@ -73,7 +69,6 @@ def test_tables_that_people_have(folder, text, keys):
     data = opened(folder, text, **keys)
     assert numbers(data) == {number: label(number) for number in range(COUNT)}
     assert data.class_names == list(LABELS)
-    assert data.test is not None
     assert np.bincount(data.test.known_labels).tolist() == [1, 1, 1]
 
 
@@ -85,8 +80,6 @@ def test_the_split_and_the_fingerprint_do_not_depend_on_the_place(folder):
     (folder / "images").rename(elsewhere / "images")
     after = opened(elsewhere, text)
     assert after.fingerprint == before.fingerprint
-    assert after.test is not None
-    assert before.test is not None
     np.testing.assert_array_equal(after.test.known_labels, before.test.known_labels)
 
 
@@ -119,11 +112,7 @@ def test_what_is_left_out_is_told(folder):
         ("id,label\n000,ant\n001,ant", {}, "has the single class ant"),
         ("id,label\nx,ant\ny,bee", {}, r"none of the images that its column 1 \(id\) names is there, such as x, y: "),
         ("id,label\n000,ant\n001,bee\n002,bee", {}, r"class ant has a single image, .*000.png"),
-        (
-            "id,label\n000,ant\n001,ant\n002,bee\nx,bee",
-            {},
-            r"1 file named as an image can't be used: .*/x can't be read",
-        ),
+        ("id,label\n000,a\n001,a\n002,b\nx,b", {}, r"1 file named as an image can't be used: .*/x can't be read"),
         ("id,label\n000,ant\n001,ant\n002,bee\nx\0.png,bee", {}, "has no name that a file can have|can't be read as"),
     ],
 )
@@ -134,10 +123,9 @@ def test_refused(folder, text, keys, message):
 
 def test_two_files_of_a_name_are_told_apart_by_paths(folder):
     (folder / "more").mkdir()
-    (folder / "more/000.png").write_bytes(tf.io.encode_png(picture(99)).numpy())
-    with pytest.raises(
-        DataError, match=r"000 can be .*images/000.png or .*more/000.png: write its path into the table"
-    ):
+    (folder / "more/000.png").write_bytes(png(99))
+    message = r"000 can be .*images/000.png or .*more/000.png: write its path into the table"
+    with pytest.raises(DataError, match=message):
         opened(folder, table(lambda n: f"{n:03},{label(n)}", "id,label"))
     data = opened(folder, table(lambda n: f"images/{n:03},{label(n)}", "id,label"))
     assert numbers(data) == {number: label(number) for number in range(COUNT)}

@@ -27,9 +27,8 @@ def test_shares_are_of_a_beta_distribution(alpha):
 
 def test_mixup_is_a_weighted_mean():
     result = mixed(Mix(mixup=1.0))
-    np.testing.assert_array_equal(
-        result["image"], np.broadcast_to(result["share"][:, None, None, None], [4000, 6, 5, 2])
-    )
+    share = result["share"][:, None, None, None]
+    np.testing.assert_array_equal(result["image"], np.broadcast_to(share, [4000, 6, 5, 2]))
     assert (result["label"] == 1).all()
     assert (result["other_label"] == 0).all()
     assert result["share"].mean() == pytest.approx(0.5, abs=0.02)

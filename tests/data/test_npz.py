@@ -18,7 +18,7 @@ from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.data.source import Dataset
 from accumtrain.data.stream import example_at
 from accumtrain.errors import DataError
-from tests.data.conftest import read_pictures
+from tests.data.conftest import assert_refused, flip_bit, read_pictures
 
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.integers(0, 256, [20, 6, 8, 3], np.uint8)
@@ -28,6 +28,7 @@ LABELS = np.arange(20) % 3
 MINE = {"images": IMAGES, "labels": LABELS}
 TEST = {"test_images": IMAGES[:4], "test_labels": LABELS[:4]}
 VAL = {"val_images": IMAGES[4:7], "val_labels": LABELS[4:7]}
+NUMBERS = {"train": list(range(20)), "val": [4, 5, 6], "test": [0, 1, 2, 3]}
 
 
 @pytest.fixture
@@ -74,9 +75,8 @@ def test_grey_images_need_no_axis_of_channels(write):
 @pytest.mark.parametrize("arrays", [TEST, VAL, {**VAL, **TEST}], ids=["test", "val", "val and test"])
 def test_arrays_of_other_splits(write, arrays):
     data = open_data(write({**MINE, **arrays}), seed=0)
-    expected = {"train": list(range(20)), "val": [4, 5, 6], "test": [0, 1, 2, 3]}
     assert {"train"} | {name.partition("_")[0] for name in arrays} == data.splits.keys()
-    assert {split: numbers(data, split) for split in data.splits} == {name: expected[name] for name in data.splits}
+    assert {split: numbers(data, split) for split in data.splits} == {name: NUMBERS[name] for name in data.splits}
 
 
 @pytest.mark.parametrize(
@@ -133,11 +133,7 @@ def test_the_names_of_medmnist(write):
     arrays = {**VAL, **TEST, "train_images": IMAGES, "train_labels": LABELS}
     arrays = {name: array[:, None] if name.endswith("labels") else array for name, array in arrays.items()}
     data = open_data(write(arrays), seed=0)
-    assert {split: numbers(data, split) for split in data.splits} == {
-        "train": list(range(20)),
-        "val": [4, 5, 6],
-        "test": [0, 1, 2, 3],
-    }
+    assert {split: numbers(data, split) for split in data.splits} == NUMBERS
 
 
 def test_the_home_folder_is_found(write, tmp_path, monkeypatch):
@@ -235,8 +231,7 @@ def test_what_does_not_tell_its_scale_is_refused_with_the_keys_that_do(write, ar
     for scale in (1, 255):
         config = write({**MINE, **arrays}, scale=scale)
         if scale not in advised:
-            with pytest.raises(DataError, match=f"white is taken as {scale}: "):
-                open_data(config, seed=0)
+            assert_refused(config, f"white is taken as {scale}: ")
             continue
         found = np.concatenate([whole(open_data(config, seed=0), split)[0] for split in ("train", "test")])
         assert found.max() == pytest.approx(remedies[scale])
@@ -259,9 +254,7 @@ def test_images_of_two_sizes_are_resized(write):
 
 
 def with_pixel(value: float) -> dict[str, np.ndarray]:
-    images = IMAGES.astype(np.float32)
-    images[3, 2, 1, 0] = value
-    return {"images": images}
+    return {"images": beyond(IMAGES.astype(np.float32), value)}
 
 
 @pytest.mark.parametrize(
@@ -309,19 +302,15 @@ def with_pixel(value: float) -> dict[str, np.ndarray]:
 )  # fmt: skip
 def test_arrays_that_are_refused(write, arrays, message):
     config = write({name: array for name, array in {**MINE, **arrays}.items() if array is not None})
-    with pytest.raises(DataError, match=f"mine.npz:? {message}"):
-        open_data(config, seed=0)
+    assert_refused(config, f"mine.npz:? {message}")
 
 
 def test_resizing_makes_no_channels(write):
-    with pytest.raises(DataError, match="the same channels"):
-        open_data(write({**MINE, **TEST, "test_images": IMAGES[:4, :5, :, 0]}, image_size=7), seed=0)
+    assert_refused(write({**MINE, **TEST, "test_images": IMAGES[:4, :5, :, 0]}, image_size=7), "the same channels")
 
 
-def flip_a_bit(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
+def flip_the_middle(file: Path) -> None:
+    flip_bit(file, file.stat().st_size // 2)
 
 
 def write_npy(file: Path) -> None:
@@ -339,15 +328,14 @@ def write_npy(file: Path) -> None:
         (lambda file: file.write_text("images"), r"mine.npz is no .npz file"),
         (lambda file: file.write_bytes(b""), r"mine.npz is empty: give the .npz file"),
         (lambda file: file.write_bytes(file.read_bytes()[:1000]), r"mine.npz is no .npz file"),
-        (flip_a_bit, r"mine.npz: images can't be read \(Bad CRC-32 .*\): save it again"),
+        (flip_the_middle, r"mine.npz: images can't be read \(Bad CRC-32 .*\): save it again"),
     ],
     ids=["missing", "folder", "FIFO", "npy", "text", "empty", "truncated", "changed"],
 )
 def test_files_that_are_refused(write, tmp_path, damage, message):
     config = write(MINE)
     damage(tmp_path / "mine.npz")
-    with pytest.raises(DataError, match=message):
-        open_data(config, seed=0)
+    assert_refused(config, message)
 
 
 # ---- from the command line to a result ----
@@ -355,16 +343,8 @@ def test_files_that_are_refused(write, tmp_path, damage, message):
 
 def test_trained_from_the_command_line(write, command, tmp_path):
     write({**MINE, "images": IMAGES / 255})
-    arguments = (
-        "data=npz",
-        "data.path=mine.npz",
-        "model=lenet5",
-        "batch_size=8",
-        "accum.steps=2",
-        "train.steps=2",
-        "data.val_fraction=0",
-    )
-    answer = command(*arguments, "run.name=mine")
+    data = ("data=npz", "data.path=mine.npz", "data.val_fraction=0")
+    answer = command(*data, "model=lenet5", "batch_size=8", "accum.steps=2", "train.steps=2", "run.name=mine")
     assert answer.code == 0, answer.err
     assert "mine: 17 training and 3 test images, 6 x 8 x 3, 3 classes" in answer.out
     assert "images is float64 with a maximum of 1.0: taken as 0..1" in answer.out

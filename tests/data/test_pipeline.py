@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -16,37 +18,27 @@ from tests.data.conftest import join
 GREY = {"mean": [0.3], "std": [0.4]}
 COLOUR = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.4]}
 SIZES = {"train_examples": 21, "test_examples": 10}
-
-
+FOUR = {"num_classes": 4, **SIZES}
 STRONG = {"jitter": 0.4, "randaugment": 1, "erasing": 0.5, "mixup": 0.4, "cutmix": 1.0}
 
 
-@pytest.fixture(
-    params=[
-        *("array resized and shifted", "generated crop_flip"),
-        pytest.param("generated inception", marks=pytest.mark.slow),
-        pytest.param("files inception", marks=pytest.mark.slow),
-        pytest.param("generated strong", marks=pytest.mark.slow),
-        pytest.param("files strong and balanced", marks=pytest.mark.slow),
-    ]
-)
+CONFIGS = {
+    "array resized and shifted": DigitsConfig(augment="shift", image_size=12, **GREY),
+    "generated crop_flip": SyntheticConfig(augment="crop_flip", image_size=10, **COLOUR, channels=3, **FOUR),
+    "generated inception": SyntheticConfig(augment="inception", image_size=10, **GREY, channels=1, **FOUR),
+    "files inception": FolderConfig(augment="inception", image_size=8, **COLOUR, path="", test_fraction=0.3),
+    "generated strong": SyntheticConfig(augment="crop_flip", image_size=9, **GREY, channels=1, **SIZES, **STRONG),
+    "files strong and balanced": FolderConfig(image_size=8, sampling="balanced", **COLOUR, path="", **STRONG),
+}
+SLOW = [*CONFIGS][2:]
+
+
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in CONFIGS])
 def data(request, make_folder, monkeypatch):
     monkeypatch.setattr(pipeline, "_CHUNK", 7)
-    match request.param:
-        case "array resized and shifted":
-            config = DigitsConfig(augment="shift", image_size=12, **GREY)
-        case "generated crop_flip":
-            config = SyntheticConfig(augment="crop_flip", image_size=10, **COLOUR, channels=3, num_classes=4, **SIZES)
-        case "generated inception":
-            config = SyntheticConfig(augment="inception", image_size=10, **GREY, channels=1, num_classes=4, **SIZES)
-        case "generated strong":
-            config = SyntheticConfig(augment="crop_flip", image_size=9, **GREY, channels=1, **SIZES, **STRONG)
-        case "files strong and balanced":
-            path = make_folder(count=10, height=9, width=14)
-            config = FolderConfig(image_size=8, sampling="balanced", **COLOUR, path=str(path), **STRONG)
-        case _:
-            path = make_folder(count=10, height=9, width=14)
-            config = FolderConfig(augment="inception", image_size=8, **COLOUR, path=str(path), test_fraction=0.3)
+    config = CONFIGS[request.param]
+    if request.param.startswith("files"):
+        config = replace(config, path=str(make_folder(count=10, height=9, width=14)))
     return open_data(config, seed=0)
 
 
@@ -68,18 +60,16 @@ def test_elements_have_static_shapes(data):
     }
     mixed = {"other_label": tf.TensorSpec([4], tf.int32), "share": tf.TensorSpec([4], tf.float32)}
     assert make_eval_batches(data, batch=4).element_spec == specs
-    assert make_train_batches(data, batch=4, first=0, seed=0).element_spec == (
-        specs | mixed if data.mix.is_on else specs
-    )
+    expected = specs | mixed if data.mix.is_on else specs
+    assert make_train_batches(data, batch=4, first=0, seed=0).element_spec == expected
 
 
 @pytest.mark.slow
 def test_stream_can_be_entered_anywhere(data):
     whole = take(data, 8, batch=8)
     for first in (1, 8, 37):
-        assert_same(
-            take(data, 3, batch=8, first=first), {key: value[first : first + 24] for key, value in whole.items()}
-        )
+        part = {key: value[first : first + 24] for key, value in whole.items()}
+        assert_same(take(data, 3, batch=8, first=first), part)
 
 
 def test_stream_does_not_depend_on_batch_size(data):
@@ -99,27 +89,23 @@ def test_epoch_holds_every_example_once_across_batches():
     data = open_data(DigitsConfig(augment="none", image_size=None, **GREY), seed=0)
     size = data.train.size
     stream = take(data, 3 * size // 100 + 1, batch=100)["image"].reshape(-1, 64)
-    stored = np.unique(
-        next(iter(make_eval_batches(data, batch=size, split="train")))["image"].numpy().reshape(-1, 64), axis=0
-    )
+    (whole,) = make_eval_batches(data, batch=size, split="train")
+    stored = np.unique(whole["image"].numpy().reshape(-1, 64), axis=0)
     for epoch in range(3):
         np.testing.assert_array_equal(np.unique(stream[epoch * size : (epoch + 1) * size], axis=0), stored)
 
 
 @pytest.mark.parametrize("batch", [1, 7, 10, 64])
 def test_evaluation_counts_every_example_once(batch):
-    config = SyntheticConfig(augment="none", image_size=4, **GREY, channels=1, num_classes=4, **SIZES)
+    config = SyntheticConfig(augment="none", image_size=4, **GREY, channels=1, **FOUR)
     for split, size in (("train", 21), ("test", 10)):
-        elements = list(make_eval_batches(open_data(config, 0), batch=batch, split=split).as_numpy_iterator())
-        weight = np.concatenate([element["weight"] for element in elements])
-        image = np.concatenate([element["image"] for element in elements])
-        assert len(elements) == -(-size // batch)
-        assert weight.tolist() == [1.0] * size + [0.0] * (len(weight) - size)
-        assert len(np.unique(image[:size].reshape(size, -1), axis=0)) == size
+        whole = join(make_eval_batches(open_data(config, 0), batch=batch, split=split))
+        assert whole["weight"].tolist() == [1.0] * size + [0.0] * (-size % batch)
+        assert len(np.unique(whole["image"][:size].reshape(size, -1), axis=0)) == size
 
 
 def test_evaluation_does_not_augment():
-    config = SyntheticConfig(augment="crop_flip", image_size=4, **GREY, channels=1, num_classes=4, **SIZES)
+    config = SyntheticConfig(augment="crop_flip", image_size=4, **GREY, channels=1, **FOUR)
     element = next(iter(make_eval_batches(open_data(config, 0), batch=10)))
     stored, labels = open_data(config, 0).test.read(tf.range(10, dtype=tf.int64))
     np.testing.assert_allclose(element["image"], (stored.numpy() / 255 - 0.3) / 0.4, rtol=1e-5, atol=1e-6)

@@ -15,19 +15,13 @@ from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.data.source import Dataset, class_counts
 from accumtrain.errors import DataError
-from tests.data.conftest import join
+from tests.data.conftest import flip_bit, join
 
 BAD_TRAIN, BAD_TEST = 3, 1  # numbers of the examples that are spoiled
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("tfrecord", "tfds tfrecord", "tfds array_record")]
 
 
-@pytest.fixture(
-    params=[
-        "folder",
-        pytest.param("tfrecord", marks=pytest.mark.slow),
-        pytest.param("tfds tfrecord", marks=pytest.mark.slow),
-        pytest.param("tfds array_record", marks=pytest.mark.slow),
-    ]
-)
+@pytest.fixture(params=["folder", *SLOW])
 def spoiled(request, make_folder, folder_config, make_shards, tfrecord_config, prepare_tfds):
     """Return a configuration, and a function that spoils two examples and returns parts of their names."""
     source, _, file_format = request.param.partition(" ")
@@ -35,23 +29,22 @@ def spoiled(request, make_folder, folder_config, make_shards, tfrecord_config, p
         root = make_folder("photos/train").parent
         make_folder("photos/test", count=2)
         spoil = [root / "train" / "ant" / "03.png", root / "test" / "ant" / "01.png"]
-        config, places = folder_config(root), [-30, -30]
-        names = [f"{file}" for file in spoil]
+        config = folder_config(root)
     elif source == "tfrecord":
         spoil = [make_shards("train", (10,))[0], make_shards("test", (4,))[0]]
-        config, places = tfrecord_config(), [nth(spoil[0], b"IDAT", 3), nth(spoil[1], b"IDAT", 1)]
-        names = [f"record 3 of {spoil[0]}", f"record 1 of {spoil[1]}"]
+        config = tfrecord_config()
     else:
         config = prepare_tfds(file_format)
         spoil = [sorted(Path(config.dir).rglob(f"*{name}*-00000-of-*"))[0] for name in ("train", "test")]
-        places = [nth(spoil[0], b"IDAT", 3), nth(spoil[1], b"IDAT", 1)]
+    if source == "folder":
+        places, names = [-30, -30], [str(file) for file in spoil]
+    else:
+        places = [nth(spoil[0], b"IDAT", BAD_TRAIN), nth(spoil[1], b"IDAT", BAD_TEST)]
         names = [f"record 3 of {spoil[0]}", f"record 1 of {spoil[1]}"]
 
     def damage():
         for file, place in zip(spoil, places, strict=True):
-            content = bytearray(file.read_bytes())
-            content[place] ^= 1
-            file.write_bytes(content)
+            flip_bit(file, place)
         return names
 
     return config, damage
@@ -88,7 +81,6 @@ def test_bad_examples_have_no_weight_and_others_stay(spoiled, changes, resident_
     names = damage()
     data = open_data(config, seed=0)
     found = {"train": first_batches(data), "test": join(make_eval_batches(data, batch=4))}
-    bad_at = {"train": BAD_TRAIN, "test": BAD_TEST}
     for split in found:
         zero = found[split]["weight"] != expected[split]["weight"]
         assert zero.any()
@@ -97,11 +89,8 @@ def test_bad_examples_have_no_weight_and_others_stay(spoiled, changes, resident_
             np.testing.assert_array_equal(found[split][key][~zero], expected[split][key][~zero])
         assert np.isfinite(found[split]["image"]).all()
     order = np.flatnonzero(join(make_eval_batches(data, batch=1, split="train"))["weight"] == 0).tolist()
-    assert order == [bad_at["train"]]
-    assert [(example["split"], example["name"]) for example in data.skipped] == [
-        ("train", names[0]),
-        ("test", names[1]),
-    ]
+    assert order == [BAD_TRAIN]
+    assert [(each["split"], each["name"]) for each in data.skipped] == [("train", names[0]), ("test", names[1])]
     assert all(example["reason"].startswith(("is damaged", "can't be decoded")) for example in data.skipped)
 
     later = first_batches(open_data(config, seed=0), first=8)  # as in a continued run
@@ -194,9 +183,7 @@ def test_what_contradicts_the_configuration_still_ends_the_run(make_folder, fold
 
 def test_labels_of_damaged_records_do_not_count(make_shards, tfrecord_config):
     train, _ = make_shards("train", (10,))[0], make_shards("test", (4,))
-    content = bytearray(train.read_bytes())
     for number in (1, 4):  # labels go round 0, 1, 2
-        content[nth(train, b"IDAT", number)] ^= 1
-    train.write_bytes(content)
+        flip_bit(train, nth(train, b"IDAT", number))
     data = open_data(tfrecord_config(on_error="skip"), seed=0)
     assert class_counts(data.train, 3) == [4, 1, 3]

@@ -86,10 +86,5 @@ def test_draws_are_uniform_and_keyed_by_all_of_seed_epoch_index():
     assert -2 <= uniform.min() < -1.99
     assert 2.99 < uniform.max() < 3
     zero, one = tf.constant([0], tf.int64), tf.constant([1], tf.int64)
-    keys = [
-        example_key(zero, zero, 0),
-        example_key(one, zero, 0),
-        example_key(zero, one, 0),
-        example_key(zero, zero, 1),
-    ]
+    keys = [example_key(*of) for of in ((zero, zero, 0), (one, zero, 0), (zero, one, 0), (zero, zero, 1))]
     assert len({int(key[0]) for key in keys}) == 4

@@ -12,7 +12,7 @@ import tensorflow_datasets as tfds
 from accumtrain.data.config import TfdsConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches
-from accumtrain.errors import DataError
+from tests.data.conftest import assert_refused
 
 
 def config(folder: Path, name: str = "mnist") -> TfdsConfig:
@@ -45,8 +45,7 @@ def test_it_is_prepared_once(tiny_pictures, tmp_path, monkeypatch):
 def test_a_data_set_that_there_is_not_is_not_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(tfds, "builder", failing(AssertionError("asked")))
     for name in ("mnost", "huggingface:mnist", "somebody/mnist"):
-        with pytest.raises(DataError, match=r"no data set of that name"):
-            open_data(config(tmp_path, name), seed=0)
+        assert_refused(config(tmp_path, name), r"no data set of that name")
 
 
 REFUSED = requests.Request("GET", "https://example.com/a.gz").prepare()
@@ -64,13 +63,11 @@ REASONS = [
 @pytest.mark.parametrize(("error", "words"), REASONS)
 def test_what_fails_is_told(tmp_path, monkeypatch, error, words):
     monkeypatch.setattr(tfds, "builder", failing(error))
-    with pytest.raises(DataError, match=rf"data\.download=true: mnist can't be downloaded and prepared in .*{words}"):
-        open_data(config(tmp_path), seed=0)
+    assert_refused(config(tmp_path), rf"data\.download=true: mnist can't be downloaded and prepared in .*{words}")
 
 
 @pytest.mark.slow  # tensorflow-datasets tries for some minutes
 def test_there_is_no_network(tmp_path, monkeypatch):
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "http://localhost:9")  # where nobody listens
-    with pytest.raises(DataError, match=r"there is no connection to storage\.googleapis\.com"):
-        open_data(config(tmp_path), seed=0)
+    assert_refused(config(tmp_path), r"there is no connection to storage\.googleapis\.com")

@@ -16,7 +16,7 @@ from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.data.sources import record_index
 from accumtrain.data.sources.record_index import index_shards
 from accumtrain.errors import ConfigError, DataError
-from tests.data.conftest import example, picture, read_explained
+from tests.data.conftest import assert_refused, example, picture, png, read_explained, write_records
 
 
 @pytest.mark.parametrize("resident_bytes", [0, 2**20])
@@ -38,6 +38,18 @@ def names(paths: list[Path]) -> list[str]:
     return [str(path) for path in paths]
 
 
+def index(paths: list[Path]) -> list[list[int]]:
+    return [starts.tolist() for starts in index_shards(names(paths))]
+
+
+@pytest.fixture
+def walked(monkeypatch):
+    """The shards that are read to index them."""
+    walk, found = record_index._find_starts, []
+    monkeypatch.setattr(record_index, "_find_starts", lambda path, size: found.append(path) or walk(path, size))
+    return found
+
+
 def test_index_finds_what_tensorflow_reads(make_shards):
     for path in make_shards("train"):
         (starts,) = index_shards([str(path)])
@@ -48,21 +60,18 @@ def test_index_finds_what_tensorflow_reads(make_shards):
 
 def test_index_is_made_once(make_shards, monkeypatch):
     paths = make_shards("train")
-    before = index_shards(names(paths))
+    before = index(paths)
     monkeypatch.setattr(record_index, "_find_starts", None)
-    after = index_shards(names(paths))
-    assert [starts.tolist() for starts in after] == [starts.tolist() for starts in before]
+    assert index(paths) == before
 
 
-def test_index_is_renewed_for_changed_shards_only(make_shards, monkeypatch):
+def test_index_is_renewed_for_changed_shards_only(make_shards, walked):
     paths = make_shards("train")
-    index_shards(names(paths))
-    with tf.io.TFRecordWriter(str(paths[1])) as writer:
-        writer.write(b"new")
+    index(paths)
+    walked.clear()
+    write_records(paths[1], b"new")
     os.utime(paths[2], ns=(0, 0))
-    walk, walked = record_index._find_starts, []
-    monkeypatch.setattr(record_index, "_find_starts", lambda path, size: walked.append(path) or walk(path, size))
-    assert index_shards(names(paths))[1].tolist() == [0, 12 + 3 + 4]
+    assert index(paths)[1] == [0, 12 + 3 + 4]
     assert walked == names(paths[1:])
 
 
@@ -74,34 +83,33 @@ def index_file(paths: list[Path]) -> Path:
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04", b"garbage"])
 def test_damaged_index_is_replaced(make_shards, damage):
     paths = make_shards("train")
-    before = index_shards(names(paths))
+    before = index(paths)
     index_file(paths).write_bytes(damage)
-    assert [starts.tolist() for starts in index_shards(names(paths))] == [starts.tolist() for starts in before]
+    assert index(paths) == before
     assert index_file(paths).stat().st_size > 100
 
 
 @pytest.mark.parametrize("flips", [50, pytest.param(650, marks=pytest.mark.slow)])
-def test_a_flipped_bit_of_the_index_changes_nothing(make_shards, monkeypatch, flips):
+def test_a_flipped_bit_of_the_index_changes_nothing(make_shards, walked, flips):
     paths = make_shards("train")
-    before = [starts.tolist() for starts in index_shards(names(paths))]
+    before = index(paths)
     content, draw = index_file(paths).read_bytes(), np.random.default_rng(0)
-    walked, walk = [], record_index._find_starts
-    monkeypatch.setattr(record_index, "_find_starts", lambda path, size: walked.append(path) or walk(path, size))
+    walked.clear()
     for bit in draw.choice(len(content) * 8, flips, replace=False).tolist():
         damaged = bytearray(content)
         damaged[bit // 8] ^= 1 << bit % 8
         index_file(paths).write_bytes(damaged)
-        assert [starts.tolist() for starts in index_shards(names(paths))] == before
+        assert index(paths) == before
         assert index_file(paths).read_bytes() == content, "it is written again"
     assert walked == names(paths) * flips
 
 
 def test_an_index_that_is_no_file_is_not_read(make_shards):
     paths = make_shards("train")
-    before = index_shards(names(paths))
+    before = index(paths)
     index_file(paths).unlink()
     os.mkfifo(paths[0].parent / record_index._list_index_files(names(paths))[0].name)  # reading it would hang
-    assert [starts.tolist() for starts in index_shards(names(paths))] == [starts.tolist() for starts in before]
+    assert index(paths) == before
 
 
 @pytest.mark.parametrize("place", [0, 1, -1])
@@ -126,11 +134,11 @@ def test_index_goes_to_the_cache_where_data_is_read_only(make_shards, cache_home
         return make(**options)
 
     monkeypatch.setattr(record_index.tempfile, "TemporaryDirectory", refuse)
-    index_shards(names(paths))
+    index(paths)
     assert len(list((cache_home / "accumtrain").glob("index_*"))) == 1
     assert not list(paths[0].parent.glob(".accumtrain_index_*"))
     monkeypatch.setattr(record_index, "_find_starts", None)
-    assert len(index_shards(names(paths))) == 3
+    assert len(index(paths)) == 3
 
 
 def test_index_of_another_user_in_a_shared_folder_stays(make_shards, cache_home, monkeypatch):
@@ -143,7 +151,7 @@ def test_index_of_another_user_in_a_shared_folder_stays(make_shards, cache_home,
         return replace(self, target)
 
     monkeypatch.setattr(Path, "replace", refuse)
-    assert len(index_shards(names(paths))) == 3
+    assert len(index(paths)) == 3
     assert len(list((cache_home / "accumtrain").glob("index_*"))) == 1
     assert not list(paths[0].parent.glob(".accumtrain_index_*"))
 
@@ -157,17 +165,16 @@ def test_index_that_does_not_fit_on_the_disk_leaves_nothing(make_shards, cache_h
 
     paths = make_shards("train")
     monkeypatch.setattr(Path, "write_bytes", full)
-    assert len(index_shards(names(paths))) == 3
+    assert len(index(paths)) == 3
     assert not list(paths[0].parent.glob(".accumtrain_index_*"))
     assert not list((cache_home / "accumtrain").iterdir())
 
 
 def test_index_may_be_read_by_others(make_shards):
     paths = make_shards("train")
-    index_shards(names(paths))
-    (place,) = paths[0].parent.glob(".accumtrain_index_*")
+    index(paths)
     (paths[0].parent / "plain").touch()
-    assert place.stat().st_mode == (paths[0].parent / "plain").stat().st_mode
+    assert index_file(paths).stat().st_mode == (paths[0].parent / "plain").stat().st_mode
 
 
 # ---- labels and images as people store them ----
@@ -176,11 +183,10 @@ CLASSES = ["tea", "cafe\u0301", "10"]  # é in two characters
 TEXTS = [b"tea", "caf\u00e9".encode(), b"10"]  # and in one
 
 
-def write_records(tmp_path: Path, stored: Callable[[int], dict[str, Any]]) -> None:
+def write_splits(tmp_path: Path, stored: Callable[[int], dict[str, Any]]) -> None:
     for split, numbers in {"train": range(9), "test": range(9, 12)}.items():
-        with tf.io.TFRecordWriter(str(tmp_path / f"{split}-0")) as writer:
-            for number in numbers:
-                writer.write(example({"image": tf.io.encode_png(picture(number)).numpy(), **stored(number)}))
+        examples = (example({"image": png(number), **stored(number)}) for number in numbers)
+        write_records(tmp_path / f"{split}-0", *examples)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +201,7 @@ def write_records(tmp_path: Path, stored: Callable[[int], dict[str, Any]]) -> No
     ids=["float", "one-hot", "one-hot floats", "text", "numbers with names"],
 )
 def test_labels_of_other_kinds(tmp_path, tfrecord_config, label, keys):
-    write_records(tmp_path, lambda number: {"label": label(number)})
+    write_splits(tmp_path, lambda number: {"label": label(number)})
     data = open_data(tfrecord_config(**keys), seed=0)
     assert (data.num_classes, data.class_names) == (3, keys.get("class_names", []))
     (element,) = make_eval_batches(data, batch=9, split="train")
@@ -205,9 +211,8 @@ def test_labels_of_other_kinds(tmp_path, tfrecord_config, label, keys):
 @pytest.mark.parametrize("channels", [1, 3])
 def test_raw_pixels(tmp_path, tfrecord_config, channels):
     pixels = [picture(number, 5, 7)[..., :channels] for number in range(12)]
-    write_records(tmp_path, lambda number: {"image": pixels[number].tobytes(), "label": number % 3})
-    with pytest.raises(DataError, match=r"has no PNG.* inside: .* or set data.raw_shape=\[height,width,channels\]"):
-        open_data(tfrecord_config(), seed=0)
+    write_splits(tmp_path, lambda number: {"image": pixels[number].tobytes(), "label": number % 3})
+    assert_refused(tfrecord_config(), r"has no PNG.* inside: .* or set data.raw_shape=\[height,width,channels\]")
     data = open_data(tfrecord_config(raw_shape=[5, 7, channels]), seed=0)
     (element,) = make_eval_batches(data, batch=9, split="train")
     expected = np.broadcast_to(np.stack(pixels[:9]), [9, 5, 7, 3])
@@ -228,9 +233,8 @@ def test_raw_pixels(tmp_path, tfrecord_config, channels):
     ],
 )  # fmt: skip
 def test_labels_that_are_refused(tmp_path, tfrecord_config, label, keys, message):
-    write_records(tmp_path, lambda number: {"label": label})
-    with pytest.raises(DataError, match=r"record 0 of .*train-0 has a label 'label' " + message):
-        open_data(tfrecord_config(**keys), seed=0)
+    write_splits(tmp_path, lambda number: {"label": label})
+    assert_refused(tfrecord_config(**keys), r"record 0 of .*train-0 has a label 'label' " + message)
 
 
 @pytest.mark.parametrize(
@@ -249,18 +253,6 @@ def test_each_class_has_one_name(tfrecord_config, names, message):
 # ---- what is refused ----
 
 
-def cut_payload(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-7])
-
-
-def cut_header(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b"\x05\x00")
-
-
-def write_text(path: Path) -> None:
-    path.write_text("this is a text file, not a chain of records")
-
-
 def compress(path: Path) -> None:
     with tf.io.TFRecordWriter(str(path), "GZIP") as writer:
         writer.write(b"record")
@@ -269,25 +261,23 @@ def compress(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (cut_payload, r"train-2 is truncated or no TFRecord file: record 2 at byte"),
-        (cut_header, r"train-2 is truncated or no TFRecord file: record 3 at byte"),
-        (write_text, r"train-2 is truncated or no TFRecord file: record 0 at byte 0"),
-        (compress, r"train-2 is compressed"),
+        (lambda file: file.write_bytes(file.read_bytes()[:-7]), "truncated or no TFRecord file: record 2 at byte"),
+        (lambda file: file.write_bytes(file.read_bytes() + b"\5\0"), "truncated or no TFRecord file: record 3 at byte"),
+        (lambda file: file.write_text("a text, no records"), "truncated or no TFRecord file: record 0 at byte 0"),
+        (compress, "compressed"),
     ],
+    ids=["cut payload", "cut header", "text", "compressed"],
 )
 def test_damaged_shard_is_named(shards, tfrecord_config, damage, message):
     damage(shards[2])
-    with pytest.raises(DataError, match=message):
-        open_data(tfrecord_config(), seed=0)
+    assert_refused(tfrecord_config(), f"train-2 is {message}")
 
 
 def test_globs_without_records(make_shards, tfrecord_config):
     make_shards("train")
-    with pytest.raises(DataError, match=r"data.test_path=.*test-\* matches no file"):
-        open_data(tfrecord_config(), seed=0)
+    assert_refused(tfrecord_config(), r"data.test_path=.*test-\* matches no file")
     make_shards("test", (0,))
-    with pytest.raises(DataError, match=r"data.test_path=.* matches 1 file\(s\) without a single record"):
-        open_data(tfrecord_config(), seed=0)
+    assert_refused(tfrecord_config(), r"data.test_path=.* matches 1 file\(s\) without a single record")
 
 
 @pytest.mark.parametrize(

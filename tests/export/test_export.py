@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
@@ -16,8 +17,10 @@ from accumtrain.export import config as exports
 from accumtrain.export import export, formats, reload
 from accumtrain.registry import with_kind
 from accumtrain.train.config import LOSSES, LossConfig, LossEntry
+from tests.train.conftest import assert_error
 
 TRAINED = ("model=lenet5", "optim=sgd", "train.steps=2", "batch_size=16", "eval.every=2", "ema.decay=0.9")
+EXPORT = ("job=export", "run.name=one")
 
 old_interpreter = pytest.mark.filterwarnings(r"ignore:\s+Warning")  # it goes on in the package ai_edge_litert
 
@@ -44,7 +47,7 @@ def without_a_process(monkeypatch):
 
 def test_savedmodel(here, command):
     """Go the whole way, with the process that loads the file."""
-    answer = command("job=export", "run.name=one")
+    answer = command(*EXPORT)
     assert answer.code == 0, answer.err
     assert "uint8 [images, height, width, 1], pixels 0..255, any size; resized to 8 x 8" in answer.out
     result = json.loads((here / "runs/one/export.json").read_text())
@@ -57,7 +60,7 @@ def test_savedmodel(here, command):
 @old_interpreter
 def test_the_averages_are_exported(here, command, without_a_process):
     """The averages of ema.decay, as job=evaluate measures them."""
-    assert command("job=export", "run.name=one", "export.format=tflite").code == 0
+    assert command(*EXPORT, "export.format=tflite").code == 0
     assert command("job=predict", "run.name=one", f"predict.input={picture(here)}", "predict.top=10").code == 0
     (line,) = (here / "runs/one/predictions.jsonl").read_text().splitlines()
     predicted = {place["class"]: place["probability"] for place in json.loads(line)["top"]}
@@ -75,27 +78,22 @@ def picture(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "code", "words"),
+    ("overrides", "error", "words"),
     [
-        (("export.format=pickle",), ConfigError.exit_code, "choose from savedmodel, keras, tflite, onnx"),
-        (
-            ("export.format=keras",),
-            ConfigError.exit_code,
-            "lenet5 is made of TensorFlow operations, not of Keras layers",
-        ),
-        (("export.format=tflite", "export.output=mine.bin"), ConfigError.exit_code, "ends in .tflite"),
-        (("export.format=tflite", "export.output=folder.tflite"), ConfigError.exit_code, "is there and no tflite"),
-        (("export.output=mine",), ConfigError.exit_code, "export.output=mine: is there and no savedmodel"),
-        (("export.output=''",), ConfigError.exit_code, "export.output is empty"),
-        (("run.name=nobody",), CheckpointError.exit_code, "train first"),
+        (("export.format=pickle",), ConfigError, "choose from savedmodel, keras, tflite, onnx"),
+        (("export.format=keras",), ConfigError, "lenet5 is made of TensorFlow operations, not of Keras layers"),
+        (("export.format=tflite", "export.output=mine.bin"), ConfigError, "ends in .tflite"),
+        (("export.format=tflite", "export.output=folder.tflite"), ConfigError, "is there and no tflite"),
+        (("export.output=mine",), ConfigError, "export.output=mine: is there and no savedmodel"),
+        (("export.output=''",), ConfigError, "export.output is empty"),
+        (("run.name=nobody",), CheckpointError, "train first"),
     ],
 )
-def test_mistakes(overrides, code, words, here, command):
+def test_mistakes(overrides, error, words, here, command):
     (here / "mine").mkdir()
     (here / "mine" / "thesis.txt").write_text("years of work")
     (here / "folder.tflite").mkdir()
-    answer = command("job=export", "run.name=one", *overrides)
-    assert (answer.code, words in answer.err) == (code, True), answer.err
+    assert_error(command(*EXPORT, *overrides), error, words)
     assert (here / "mine" / "thesis.txt").exists()
 
 
@@ -106,15 +104,13 @@ def test_memory_that_runs_out_while_the_model_is_restored(here, command, monkeyp
 
     monkeypatch.setattr(tf.train.Checkpoint, "read", refuse)
     answer = command(f"job={job}", "run.name=one", f"predict.input={picture(here)}")
-    assert answer.code == OutOfMemoryError.exit_code, answer
-    assert "the device's memory is not enough for this run" in answer.err
+    assert_error(answer, OutOfMemoryError, "the device's memory is not enough for this run")
 
 
 def test_a_package_that_is_missing_is_named_with_the_command(here, command, monkeypatch):
     monkeypatch.setattr(exports, "find_spec", lambda name: None)
-    answer = command("job=export", "run.name=one", "export.format=onnx")
-    assert answer.code == ConfigError.exit_code
-    assert "needs tf2onnx and onnxruntime; pip install 'accumtrain[onnx]'" in answer.err
+    answer = command(*EXPORT, "export.format=onnx")
+    assert_error(answer, ConfigError, "needs tf2onnx and onnxruntime; pip install 'accumtrain[onnx]'")
 
 
 def test_the_middle_of_an_image_is_no_keras_layer(compose):
@@ -135,7 +131,7 @@ def test_a_loss_without_classes(compose, monkeypatch):
 
 def test_an_export_replaces_the_one_before(here, command, without_a_process):
     for _ in range(2):
-        assert command("job=export", "run.name=one", "export.output=new/deep").code == 0
+        assert command(*EXPORT, "export.output=new/deep").code == 0
     assert (here / "new/deep/saved_model.pb").is_file()
     assert [path.name for path in (here / "new").iterdir()] == ["deep"]
 
@@ -153,24 +149,20 @@ def test_an_export_that_computes_something_else_is_not_kept(here, command, monke
 
     def in_this_process(command, **_):
         reload.main(*command[2:])
-        return type("Done", (), {"returncode": 0})
+        return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(export.subprocess, "run", in_this_process)
     monkeypatch.setattr(export, "BOUND", 1e-5)
-    arguments = ("job=export", "run.name=one", "export.format=tflite")
-    assert command(*arguments).code == 0
+    assert command(*EXPORT, "export.format=tflite").code == 0
     before = (here / "runs/one/one.tflite").read_bytes()
     monkeypatch.setattr(formats.Exported, "function", another)
-    answer = command(*arguments)
-    assert answer.code == VerificationError.exit_code, answer
-    assert "from those of the run, more than 1e-05; nothing is kept" in answer.err
+    answer = command(*EXPORT, "export.format=tflite")
+    assert_error(answer, VerificationError, "from those of the run, more than 1e-05; nothing is kept")
     assert (here / "runs/one/one.tflite").read_bytes() == before
     assert not list((here / "runs/one").glob(".*tflite"))
 
 
 def test_a_process_that_fails_shows_why(here, command, monkeypatch):
     monkeypatch.setattr(export, "PROGRAM", here / "nowhere.py")
-    answer = command("job=export", "run.name=one", "export.format=tflite")
-    assert answer.code == VerificationError.exit_code
-    assert "nowhere.py" in answer.err
+    assert_error(command(*EXPORT, "export.format=tflite"), VerificationError, "nowhere.py")
     assert not list((here / "runs/one").glob("*.tflite"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,21 +63,20 @@ def exported(name: str, augment: str = "none") -> Exported:
     return what
 
 
+def difference_of(kind: str, what: Exported, folder: Path) -> float:
+    path = folder / f"file{FORMATS[kind].suffix}"
+    load(FORMATS[kind].write)(what, path)
+    return largest_difference(what, path)
+
+
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_round_trip(kind, name, tmp_path):
-    row, what = FORMATS[kind], exported(name)
-    path = tmp_path / f"file{row.suffix}"
-    load(row.write)(what, path)
-    difference = largest_difference(what, path)
-    print(f"{kind} {name}: {difference:.1e}")
-    assert difference < 1e-4
+    assert difference_of(kind, exported(name), tmp_path) < 1e-4
 
 
 @pytest.mark.slow
 def test_the_middle_of_images(tmp_path):
-    what = exported("resnet", "inception")
-    load(FORMATS["tflite"].write)(what, tmp_path / "file.tflite")
-    assert largest_difference(what, tmp_path / "file.tflite") < 1e-4
+    assert difference_of("tflite", exported("resnet", "inception"), tmp_path) < 1e-4
 
 
 @pytest.mark.parametrize("name", MODELS)

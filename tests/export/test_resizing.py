@@ -1,7 +1,5 @@
 """Resizing by matrices equals that of an evaluation."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

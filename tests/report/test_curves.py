@@ -1,22 +1,8 @@
 """Pictures of learning curves stay readable, whatever the number of runs and the range of values."""
 
-from __future__ import annotations
-
 import pytest
 
 from accumtrain.report.pictures import COLOURS, NAMED, draw_curves, scale_axis
-
-
-@pytest.fixture
-def drawn(saved_figures, tmp_path):
-    """Draw runs and return the figure."""
-
-    def draw(runs):
-        draw_curves(runs, tmp_path / "curves.png")
-        assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-        return saved_figures.pop()
-
-    return draw
 
 
 def records(*splits):
@@ -30,7 +16,7 @@ def runs(count):
 
 @pytest.mark.parametrize("count", [1, 2, 16, 50])
 def test_the_legend_covers_no_curve(count, drawn):
-    figure = drawn(runs(count))
+    figure = drawn(draw_curves, runs(count))
     legend = figure.legends[0].get_window_extent()
     assert all(not legend.overlaps(axes.get_window_extent()) for axes in figure.axes)
     assert legend.y0 >= 0
@@ -39,11 +25,11 @@ def test_the_legend_covers_no_curve(count, drawn):
 
 @pytest.mark.parametrize(("count", "curves"), [(COLOURS, 2 * COLOURS), (COLOURS + 1, COLOURS + 1)])
 def test_of_many_runs_the_evaluations_are_drawn(count, curves, drawn):
-    assert len(drawn(runs(count)).axes[0].lines) == curves
+    assert len(drawn(draw_curves, runs(count)).axes[0].lines) == curves
 
 
 def test_many_runs_without_an_evaluation_are_drawn(drawn):
-    figure = drawn({str(number): records("train") for number in range(NAMED + 3)})
+    figure = drawn(draw_curves, {str(number): records("train") for number in range(NAMED + 3)})
     assert len(figure.axes[0].lines) == NAMED + 3
     assert figure.legends[0].get_texts()[-1].get_text() == "3 others"
 

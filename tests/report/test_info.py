@@ -1,7 +1,5 @@
 """job=info: a machine and its lacks, and the origin of a run. TensorFlow is never imported for it."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -17,22 +15,15 @@ from accumtrain.errors import CheckpointError
 from accumtrain.process import cuda
 from accumtrain.process.cuda import Gpu
 from accumtrain.report import info
+from tests.train.conftest import assert_error
 
 ROOT = Path(__file__).parents[2]
-BUILD = {
-    "is_cuda_build": True,
-    "cuda_version": "12.5.1",
-    "cudnn_version": "9",
-    "cuda_compute_capabilities": ["sm_60", "sm_89", "compute_90"],
-}
+BUILD = {"is_cuda_build": True, "cudnn_version": "9", "cuda_compute_capabilities": ["sm_60", "sm_89", "compute_90"]}
 H100 = Gpu("NVIDIA H100", 80 * 2**30, 90, "550.54.15")
 SMALL = (
     *("model=lenet5", "data=synthetic", "data.image_size=8", "data.train_examples=16", "data.test_examples=8"),
     *("optim=sgd", "batch_size=8", "accum.steps=2", "train.steps=2"),
 )
-
-
-# ---- a machine ----
 
 
 def test_the_answer_needs_no_tensorflow(tmp_path):
@@ -51,8 +42,7 @@ def test_runs_of_somebody_else_which_can_only_be_read(command, monkeypatch):
 
     monkeypatch.setattr(dispatch, "write_json", refuse)
     answer = command("job=info")
-    assert answer.code == 0
-    assert "built with CUDA" in answer.out
+    assert (answer.code, "built with CUDA" in answer.out) == (0, True)
     assert answer.err == "warning: runs/info.json can't be written: Read-only file system\n"
 
 
@@ -61,8 +51,7 @@ def test_what_it_says_of_this_machine(command, monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     answer = command("job=info")
     assert (answer.code, answer.err) == (0, "")
-    assert "built with CUDA" in answer.out
-    assert "no variable of the environment is set" in answer.out
+    assert all(said in answer.out for said in ("built with CUDA", "no variable of the environment is set"))
     found = json.loads((tmp_path / "runs" / "info.json").read_text())
     assert found["memory"]["bytes"] > found["memory"]["free_bytes"] > 0
     assert all(found["versions"].values())
@@ -95,14 +84,12 @@ def test_what_is_missing_for_a_gpu(machine):
         (machine([H100], absent=["nvidia-cudnn-cu12"]), rf"not installed \(nvidia-cudnn-cu12, \.\.\.\): {remedy}"),
         (machine([H100], cusolver=["/x/libcusolver.so.11"]), rf"^/x/libcusolver.so.11 can't be loaded: {remedy}"),
     ):
-        assert missing is not None
         assert re.search(reason, missing), missing
 
 
 @pytest.mark.parametrize(("name", "capability", "said"), [("NVIDIA B200", 100, "10.0"), ("Tesla M40", 52, "5.2")])
 def test_a_gpu_that_tensorflow_has_no_kernels_for(machine, name, capability, said):
     missing = machine([Gpu(name, 2**30, capability, "570.1")])
-    assert missing is not None
     assert f"{name} has compute capability {said}, and this TensorFlow is built for 6.0 to 9.0" in missing
     assert "without Blackwell" in missing
 
@@ -110,8 +97,7 @@ def test_a_gpu_that_tensorflow_has_no_kernels_for(machine, name, capability, sai
 def test_the_installed_tensorflow_says_how_it_was_built():
     import tensorflow as tf
 
-    theirs = tf.sysconfig.get_build_info()
-    ours = cuda.cuda_build()
+    theirs, ours = tf.sysconfig.get_build_info(), cuda.cuda_build()
     assert ours["is_cuda_build"] == theirs["is_cuda_build"]
     assert ours.get("cuda_version") == theirs.get("cuda_version")
 
@@ -148,8 +134,7 @@ def test_where_a_run_came_from(trained, command):
     found = json.loads((trained / "info.json").read_text())
     assert found["status"] == "completed"
     assert found["provenance"] == json.loads((trained / "one" / "summary.json").read_text())["provenance"]
-    assert {each["step"] for each in found["checkpoints"]} == {0, 2}
-    assert {each["state"] for each in found["checkpoints"]} == {"whole"}
+    assert {(each["step"], each["state"]) for each in found["checkpoints"]} == {(0, "whole"), (2, "whole")}
     size = sum(file.stat().st_size for file in (trained / "one/checkpoints/step-2").iterdir())
     assert found["checkpoints"][0]["bytes"] == size
     assert found["changed"] == {
@@ -205,5 +190,4 @@ def test_it_names_the_split_that_chose_the_best_state(compose, command, tmp_path
 
 def test_a_run_that_is_not_there(trained, command):
     answer = command("job=info", "run.name=two", f"run.dir={trained}")
-    assert answer.code == CheckpointError.exit_code
-    assert f"no run in {trained}/two; {trained} holds one" in answer.err
+    assert_error(answer, CheckpointError, f"no run in {trained}/two; {trained} holds one")

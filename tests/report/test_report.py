@@ -1,5 +1,6 @@
 """job=report over runs on disk."""
 
+import itertools
 import json
 import math
 
@@ -10,17 +11,11 @@ from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.process import environment
 
 SUMMARY = {
-    "status": "completed",
-    "step": 4,
-    "test": {"loss": 0.5, "accuracy": 0.75},
-    "examples_per_second": 100.0,
-    "seconds": 3.0,
-    "batch_size": 8,
-    "micro_batch_size": 4,
-    "accum_steps": 2,
-    "replicas": 1,
+    "status": "completed", "step": 4, "test": {"loss": 0.5, "accuracy": 0.75},
+    "examples_per_second": 100.0, "seconds": 3.0,
+    "batch_size": 8, "micro_batch_size": 4, "accum_steps": 2, "replicas": 1,
     "memory": {"tensor_peak_bytes": 3 * 2**20, "tensor_static_bytes": 2**20, "rss_peak_bytes": 2**30},
-}
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -29,13 +24,16 @@ def runs(tmp_path):
         (tmp_path / name).mkdir()
         summary = SUMMARY | {split: {"loss": 0.5, "accuracy": accuracy} for split in ("test", "best")}
         (tmp_path / name / "summary.json").write_text(json.dumps(summary))
-        records = [
-            {"step": s, "split": split, "loss": 1 / s, "accuracy": accuracy, "seconds": 1.0}
-            for s in (1, 2)
-            for split in ("train", "test")
-        ]
-        (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        with (tmp_path / name / "metrics.jsonl").open("w") as file:
+            for step, split in itertools.product((1, 2), ("train", "test")):
+                record = {"step": step, "split": split, "loss": 1 / step, "accuracy": accuracy, "seconds": 1.0}
+                file.write(json.dumps(record) + "\n")
     return tmp_path
+
+
+@pytest.fixture
+def report(compose, runs):
+    return lambda *more: run(compose("job=report", f"run.dir={runs}", *more))
 
 
 def test_tensorflow_is_not_imported(command, runs, monkeypatch):
@@ -43,8 +41,8 @@ def test_tensorflow_is_not_imported(command, runs, monkeypatch):
     assert command("job=report", f"run.dir={runs}").code == 0
 
 
-def test_all_runs_best_first(compose, runs, capsys):
-    result = run(compose("job=report", f"run.dir={runs}"))
+def test_all_runs_best_first(report, runs, capsys):
+    result = report()
     assert list(result["runs"]) == ["good", "poor"]
     out = capsys.readouterr().out
     assert out.index("good") < out.index("poor")
@@ -54,30 +52,30 @@ def test_all_runs_best_first(compose, runs, capsys):
     assert "good" in (runs / "report.html").read_text()
 
 
-def test_the_metric_that_ranks_has_a_column(compose, runs, capsys):
+def test_the_metric_that_ranks_has_a_column(report, runs, capsys):
     by = {"best_by": {"metric": "error", "higher_is_better": False}, "best": {"loss": 0.5, "error": 0.125}}
     (runs / "good" / "summary.json").write_text(json.dumps(SUMMARY | by))
-    run(compose("job=report", f"run.dir={runs}", "report.runs=[good]"))
+    report("report.runs=[good]")
     out = capsys.readouterr().out
     assert "best error" in out
     assert "0.1250" in out
 
 
-def test_a_damaged_configuration_is_named_and_not_compared(compose, runs, capsys):
+def test_a_damaged_configuration_is_named_and_not_compared(report, runs, capsys):
     (runs / "good" / "config.yaml").write_text("model: [")
-    assert len(run(compose("job=report", f"run.dir={runs}"))["runs"]) == 2
+    assert len(report()["runs"]) == 2
     assert "good is compared without its configuration" in capsys.readouterr().err
 
 
-def test_chosen_runs_only(compose, runs):
-    assert list(run(compose("job=report", f"run.dir={runs}", "report.runs=[poor]"))["runs"]) == ["poor"]
+def test_chosen_runs_only(report):
+    assert list(report("report.runs=[poor]")["runs"]) == ["poor"]
 
 
-def test_a_run_that_is_not_there(compose, runs, tmp_path_factory):
+def test_a_run_that_is_not_there(report, tmp_path_factory):
     with pytest.raises(ConfigError, match=r"report.runs: .*missing holds no run"):
-        run(compose("job=report", f"run.dir={runs}", "report.runs=[missing]"))
+        report("report.runs=[missing]")
     with pytest.raises(ConfigError, match="no finished run"):
-        run(compose("job=report", f"run.dir={tmp_path_factory.mktemp('empty')}"))
+        report(f"run.dir={tmp_path_factory.mktemp('empty')}")
 
 
 @pytest.mark.parametrize(
@@ -88,9 +86,9 @@ def test_a_run_that_is_not_there(compose, runs, tmp_path_factory):
         {"status": "completed", "step": 1},
     ],
 )
-def test_a_value_that_is_not_there_is_a_dash(summary, compose, runs, capsys):
+def test_a_value_that_is_not_there_is_a_dash(summary, report, runs, capsys):
     (runs / "good" / "summary.json").write_text(json.dumps(summary))
-    result = run(compose("job=report", f"run.dir={runs}"))
+    result = report()
     assert list(result["runs"]) == ["poor", "good"]
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("good"))
     assert "-" in row.split()
@@ -123,32 +121,32 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize(("file", "content", "message"), DAMAGED)
-def test_a_damaged_run_is_named_and_left_out(file, content, message, compose, runs, capsys):
+def test_a_damaged_run_is_named_and_left_out(file, content, message, report, runs, capsys):
     (runs / "good" / file).write_text(content)
-    assert list(run(compose("job=report", f"run.dir={runs}"))["runs"]) == ["poor"]
+    assert list(report()["runs"]) == ["poor"]
     warned = capsys.readouterr().err
     assert warned.startswith("warning: good is left out: ")
     assert message in warned
 
 
-def test_nothing_that_can_be_read(compose, runs):
+def test_nothing_that_can_be_read(report, runs):
     for name in ("good", "poor"):
         (runs / name / "summary.json").write_bytes(b"\xff\x00")
     with pytest.raises(CheckpointError, match="none of the 2 runs can be read"):
-        run(compose("job=report", f"run.dir={runs}"))
+        report()
 
 
-def test_values_that_are_no_numbers_are_not_drawn(compose, runs):
+def test_values_that_are_no_numbers_are_not_drawn(report, runs):
     (runs / "good" / "metrics.jsonl").write_text(json.dumps(RECORD) + "\n")
     (runs / "good").rename(runs / "$\\good$")
-    assert len(run(compose("job=report", f"run.dir={runs}"))["runs"]) == 2
+    assert len(report()["runs"]) == 2
 
 
-def test_a_link_is_replaced_not_followed(compose, runs, tmp_path_factory):
+def test_a_link_is_replaced_not_followed(report, runs, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "precious"
     elsewhere.write_text("precious")
     (runs / "report.png").symlink_to(elsewhere)
-    run(compose("job=report", f"run.dir={runs}"))
+    report()
     assert elsewhere.read_text() == "precious"
     assert (runs / "report.png").read_bytes().startswith(b"\x89PNG")
     assert not (runs / "report.png").is_symlink()

@@ -1,7 +1,5 @@
 """report.html: its content, and that text of runs stays text."""
 
-from __future__ import annotations
-
 import json
 import re
 
@@ -80,13 +78,12 @@ def test_a_page_that_cannot_be_written(tmp_path):
 
 
 def test_only_keys_that_differ_are_shown_and_of_those_alike_one():
+    alike = {"optim.kind": "adam", "batch_size": 8}
     runs = [
-        compared(
-            "a", **{"optim.lr": 0.1, "optim.kind": "sgd", "run.name": "a", "batch_size": 8, "optim.nesterov": True}
-        ),
-        compared("b", **{"optim.lr": 0.2, "optim.kind": "adam", "run.name": "b", "batch_size": 8}),
+        compared("a", **{**alike, "optim.lr": 0.1, "optim.kind": "sgd", "run.name": "a", "optim.nesterov": True}),
+        compared("b", **{**alike, "optim.lr": 0.2, "run.name": "b"}),
         compared("without a configuration"),
-        compared("c", **{"optim.lr": 0.3, "optim.kind": "adam", "run.name": "c", "batch_size": 8}),
+        compared("c", **{**alike, "optim.lr": 0.3, "run.name": "c"}),
     ]
     found = {each.key: (each.values, each.along) for each in find_differing_keys(runs)}
     assert found == {

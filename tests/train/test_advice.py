@@ -1,7 +1,5 @@
 """Remedies when memory ends: only what this model and this job can do."""
 
-from __future__ import annotations
-
 import pytest
 import tensorflow as tf
 from hydra.core.hydra_config import HydraConfig
@@ -17,6 +15,9 @@ def _without_command_line(monkeypatch):
 
 
 REVERSIBLE = ("model=revnet38", "optim=adam", "batch_size=48", "accum.steps=4")
+STORED = (*REVERSIBLE, "model.memory=store")
+LARGE = ("precision=float64", "accum.steps=64")
+RECOMPUTED = ["model.memory=recompute"]
 
 
 @pytest.mark.parametrize(
@@ -27,34 +28,12 @@ REVERSIBLE = ("model=revnet38", "optim=adam", "batch_size=48", "accum.steps=4")
         ((*REVERSIBLE, "accum.steps=auto"), 1, ["optim=adafactor", "precision=bfloat16"]),
         ((*REVERSIBLE, "accum.steps=16"), 3, ["optim=adafactor", "precision=bfloat16"]),
         ((*REVERSIBLE, "batch_size=60"), 1, ["accum.steps=10", "optim=adafactor", "precision=bfloat16"]),
-        (
-            (*REVERSIBLE, "model.memory=store"),
-            1,
-            [
-                "accum.steps=8",
-                "model.memory=recompute",
-                "model.memory=reverse",
-                "optim=adafactor",
-                "precision=bfloat16",
-            ],
-        ),
-        (
-            ("model=resnet20", "optim=sgd", "optim.momentum=0", "precision=bfloat16"),
-            1,
-            ["accum.steps=", "model.memory=recompute"],
-        ),
-        (
-            ("model=resnet20", "model.norm=group", "precision=float64", "accum.steps=64"),
-            1,
-            ["model.memory=recompute", "precision=bfloat16"],
-        ),
+        (STORED, 1, ["accum.steps=8", *RECOMPUTED, "model.memory=reverse", "optim=adafactor", "precision=bfloat16"]),
+        (("model=resnet20", "optim=sgd", "optim.momentum=0", "precision=bfloat16"), 1, ["accum.steps=", *RECOMPUTED]),
+        (("model=resnet20", "model.norm=group", *LARGE), 1, [*RECOMPUTED, "precision=bfloat16"]),
         (("model=lenet5", "model.memory=recompute", "accum.steps=64"), 1, ["precision=bfloat16"]),
-        ((*REVERSIBLE, "model.memory=store", "job=evaluate"), 1, ["accum.steps=8", "precision=bfloat16"]),
-        (
-            (*REVERSIBLE, "model.memory=store", "job=verify"),
-            1,
-            ["accum.steps=8", "optim=adafactor", "precision=bfloat16"],
-        ),
+        ((*STORED, "job=evaluate"), 1, ["accum.steps=8", "precision=bfloat16"]),
+        ((*STORED, "job=verify"), 1, ["accum.steps=8", "optim=adafactor", "precision=bfloat16"]),
     ],
 )
 def test_remedies(compose, overrides, replicas, expected):
@@ -64,7 +43,7 @@ def test_remedies(compose, overrides, replicas, expected):
 
 
 def test_all_remedies_together(compose):
-    config = compose(*REVERSIBLE, "model.memory=store")
+    config = compose(*STORED)
     expected = compose(*REVERSIBLE, "accum.steps=8", "optim=adafactor", "precision=bfloat16")
     assert apply_remedies(config, remedies(config, replicas=1)) == expected
 

@@ -1,7 +1,5 @@
 """A window has what the configuration of a run says."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Checkpoints of a run: whole or not there, the best of them, and their files."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import random
@@ -84,8 +82,7 @@ for variable, value in zip(variables, values):
 @pytest.mark.parametrize("kind", ["tensorflow", "keras"])
 def test_a_restore_takes_no_more_than_the_variables(tmp_path, kind):
     """A run that fills its memory must fit when it is continued, too, and TensorFlow reads all values at once."""
-    folder = tmp_path / "step-3"
-    printed = subprocess.check_output([sys.executable, "-c", RESTORE, kind, str(folder)], text=True)
+    printed = subprocess.check_output([sys.executable, "-c", RESTORE, kind, str(tmp_path / "step-3")], text=True)
     assert int(printed) < 8 * MB, "two of twenty variables"
 
 
@@ -122,8 +119,12 @@ def priorities(checkpoints, monkeypatch):
 def save(checkpoints, times):
     for _ in range(times):
         checkpoints.step.assign_add(1)
-        checkpoints.save()
-        checkpoints.wait()
+        save_now(checkpoints)
+
+
+def save_now(checkpoints):
+    checkpoints.save()
+    checkpoints.wait()
 
 
 def test_a_state_found_as_the_best_only_is_saved_among_the_last(checkpoints):
@@ -133,28 +134,20 @@ def test_a_state_found_as_the_best_only_is_saved_among_the_last(checkpoints):
     checkpoints.wait()
     assert not (checkpoints.directory / "step-7").exists()
     assert checkpoints.restore()["step"] == 7
-    checkpoints.save()
-    checkpoints.wait()
+    save_now(checkpoints)
     assert (checkpoints.directory / "step-7/manifest.json").exists()
     shutil.rmtree(checkpoints.directory / "best")
     assert checkpoints.restore()["step"] == 7
 
 
-EVALUATIONS = [  # of loss and accuracy, and whether the state is the best so far
-    ((0.5, 0.7), True),
-    ((0.9, 0.8), True),
-    ((0.1, 0.7), False),
-    ((0.9, 0.8), False),
-    ((0.8, 0.8), True),
-    ((float("nan"), 0.9), False),
-    ((0.8, 0.8), False),
-]
+EVALUATIONS = [(0.5, 0.7), (0.9, 0.8), (0.1, 0.7), (0.9, 0.8), (0.8, 0.8), (float("nan"), 0.9), (0.8, 0.8)]
+BEST = [1, 2, 5]  # those that were the best so far
 
 
 def test_the_best_state_is_that_of_the_best_accuracy_then_of_the_lowest_loss(checkpoints):
-    for step, (evaluated, best) in enumerate(EVALUATIONS, 1):
+    for step, (loss, accuracy) in enumerate(EVALUATIONS, 1):
         checkpoints.step.assign(step)
-        assert checkpoints.save_if_best(dict(zip(("loss", "accuracy"), evaluated, strict=True))) is best, evaluated
+        assert checkpoints.save_if_best({"loss": loss, "accuracy": accuracy}) is (step in BEST), step
     checkpoints.wait()
     assert [folder.name for folder in (checkpoints.directory / "best").glob("step-*")] == ["step-5"]
     assert checkpoints.best == {"loss": 0.8, "accuracy": 0.8}
@@ -164,23 +157,21 @@ def test_a_model_is_restored_as_it_was_best(checkpoints):
     """Or as it was last, where there was no evaluation yet."""
     window = small_window()
     bias = next(variable for variable in window.variables_ if len(variable.shape) == 1)
-    saved = next(
-        variable for variable in checkpoints._checkpoint.model.trainable_variables if variable.shape == bias.shape
-    )
+    learned = checkpoints._checkpoint.model.trainable_variables
+    saved = next(variable for variable in learned if variable.shape == bias.shape)
     for step, value in enumerate((1.0, 2.0, 3.0), 1):
         checkpoints.step.assign(step)
         saved.assign(tf.fill(saved.shape, value))
         if step == 2:
             checkpoints.save_if_best({"loss": 0.5, "accuracy": 0.9})
-        checkpoints.save()
-        checkpoints.wait()
+        save_now(checkpoints)
         expected = min(value, 2.0)
         assert restore_model(checkpoints.directory, window.model, None)[0].step == expected
         np.testing.assert_array_equal(bias, np.full(bias.shape, expected))
 
 
-@pytest.mark.parametrize("reader", ["Saved.check", "Checkpoint.read"])
-def test_a_best_state_that_a_training_replaces_while_it_is_read(checkpoints, monkeypatch, capsys, reader):
+@pytest.mark.parametrize(("place", "name"), [(Saved, "check"), (tf.train.Checkpoint, "read")])
+def test_a_best_state_that_a_training_replaces_while_it_is_read(checkpoints, monkeypatch, capsys, place, name):
     def better(accuracy):
         checkpoints.step.assign_add(1)
         assert checkpoints.save_if_best({"loss": 0.5, "accuracy": accuracy})
@@ -193,7 +184,6 @@ def test_a_best_state_that_a_training_replaces_while_it_is_read(checkpoints, mon
 
     checkpoints.save()
     better(0.5)
-    place, name = (Saved, "check") if reader == "Saved.check" else (tf.train.Checkpoint, "read")
     read = getattr(place, name)
     monkeypatch.setattr(place, name, read_late)
     saved, _ = restore_model(checkpoints.directory, small_window().model, None)
@@ -231,8 +221,7 @@ def test_variables_that_belong_to_the_user_keep_their_values_if_they_can_not_be_
 
     window = small_window()
     with Checkpoints(tmp_path, window, keep=9, frees_first=False) as checkpoints:
-        checkpoints.save()
-        checkpoints.wait()
+        save_now(checkpoints)
         before = [variable.numpy() for variable in all_variables(window)]
         monkeypatch.setattr(tf.train.Checkpoint, "read", fail)
         for restore in (checkpoints.restore, checkpoints.restore_best):
@@ -261,20 +250,19 @@ def test_what_goes_wrong_while_a_model_is_restored_is_told_as_what_it_is(checkpo
         restore_model(checkpoints.directory, small_window().model, None)
 
 
+ERRORS = [
+    ({"loss": 0.5, "error": -2.0}, True),
+    ({"loss": 0.4, "error": -1.0}, False),
+    ({"loss": 0.4, "error": float("nan")}, False),
+    ({"loss": 0.6, "error": -3.0}, True),
+]
+
+
 @pytest.mark.parametrize(
     ("chosen", "evaluations", "best"),
     [
         ([], [({"loss": 0.9}, True), ({"loss": 1.1}, False), ({"loss": 0.5}, True)], {"loss": 0.5}),
-        (
-            ["error"],
-            [
-                ({"loss": 0.5, "error": -2.0}, True),
-                ({"loss": 0.4, "error": -1.0}, False),
-                ({"loss": 0.4, "error": float("nan")}, False),
-                ({"loss": 0.6, "error": -3.0}, True),
-            ],
-            {"loss": 0.6, "error": -3.0},
-        ),
+        (["error"], ERRORS, {"loss": 0.6, "error": -3.0}),
     ],
 )
 def test_the_first_metric_decides_in_its_direction_or_else_the_loss(tmp_path, monkeypatch, chosen, evaluations, best):
@@ -306,8 +294,7 @@ def test_what_could_not_be_written_is_told_by_the_next_save_and_at_the_end(tmp_p
 
 def test_the_best_is_known_again_after_a_restore(checkpoints, tmp_path):
     checkpoints.save_if_best({"loss": 0.5, "accuracy": 0.7})
-    checkpoints.save()
-    checkpoints.wait()
+    save_now(checkpoints)
     with Checkpoints(tmp_path, small_window(), keep=9) as others:
         manifests = []
         assert others.best is None
@@ -351,8 +338,7 @@ def test_a_flipped_bit_of_a_manifest_costs_one_checkpoint_and_nothing_else(windo
     place = checkpoints.directory / "step-2"
     for variable in state:
         variable.assign(tf.ones_like(variable) + variable)
-    checkpoints.save()
-    checkpoints.wait()
+    save_now(checkpoints)
     whole = (place / "manifest.json").read_bytes()
     for bit in random.Random(1).sample(range(8 * len(whole)), flips):
         flipped = bytearray(whole)

@@ -1,9 +1,8 @@
 """eval.metrics: what is measured beside the loss, and what decides which state is the best."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
@@ -20,6 +19,7 @@ from accumtrain.report.compare import read_ranked
 from accumtrain.report.page import write_page
 from accumtrain.train.config import METRICS, BestBy
 from accumtrain.train.metrics import evaluations_since_best
+from tests.train.conftest import records_of
 
 
 def error(labels, logits):
@@ -53,8 +53,7 @@ def test_what_is_chosen_is_measured_and_the_first_decides(summary, config):
     assert summary["train"].keys() == summary["test"].keys() == measured
     assert summary["best_by"] == {"metric": "error", "higher_is_better": False}
     assert summary["best"].keys() == {"loss", "error"}
-    folder = tf.io.gfile.join(config.run.dir, "one", "metrics.jsonl")
-    records = [json.loads(line) for line in tf.io.gfile.GFile(folder)]
+    records = records_of(Path(config.run.dir, "one"))
     assert all(measured <= record.keys() for record in records)
     assert summary["best"]["error"] == min(record["error"] for record in records if record["split"] == "test")
 
@@ -82,10 +81,8 @@ def test_another_choice_is_another_run_unless_forced(summary, config):
 
 
 def by_error(error, loss=1.0):
-    return {"status": "completed", "step": 3, "epoch": 1.0, "best": {"loss": loss, "error": error}} | {
-        "best_on": "test",
-        "best_by": {"metric": "error", "higher_is_better": False},
-    }
+    by = {"best_on": "test", "best_by": {"metric": "error", "higher_is_better": False}}
+    return {"status": "completed", "step": 3, "epoch": 1.0, "best": {"loss": loss, "error": error}, **by}
 
 
 def test_sweeps_and_reports_rank_in_its_direction(config, tmp_path):

@@ -1,7 +1,5 @@
 """job=evaluate tells of classes and mistakes what predictions of the same images tell."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -20,8 +18,8 @@ from accumtrain.errors import CheckpointError
 from accumtrain.train import evaluate
 from accumtrain.train.predict import predictions
 from accumtrain.train.weights import images_of, trained_model
+from tests.train.conftest import assert_error, json_of, records_of
 
-TIMES = ("seconds", "examples_per_second")
 TRAINED = (
     *("model=lenet5", "optim=sgd", "optim.lr=0.05", "batch_size=64", "accum.steps=2", "train.steps=8", "eval.every=8"),
     "run.name=one",
@@ -43,10 +41,6 @@ def here(trained, tmp_path, command):
     return tmp_path / "runs" / "one"
 
 
-def result_of(folder):
-    return json.loads((folder / "evaluation.json").read_text())
-
-
 def test_it_equals_predictions(trained, here, command):
     data = open_data(trained.data, 0)
     model, _ = trained_model(trained, images_of(data), {})
@@ -54,18 +48,11 @@ def test_it_equals_predictions(trained, here, command):
     columns = [(part.labels, part.classes, part.probabilities) for part in parts]
     labels, classes, probabilities = (np.concatenate(each) for each in zip(*columns, strict=True))
     found = classes[:, 0]
-
     answer = command("job=evaluate", "run.name=one")
     assert answer.code == 0, answer.err
-    result = result_of(here)
-    (trained_to,) = [
-        record
-        for record in map(json.loads, (here / "metrics.jsonl").read_text().splitlines())
-        if record["split"] == "test"
-    ]
-    assert {name: result["test"][name] for name in ("loss", "accuracy")} == {
-        name: trained_to[name] for name in ("loss", "accuracy")
-    }
+    result = json_of(here, "evaluation")
+    (trained_to,) = records_of(here, "test")
+    assert all(result["test"][name] == trained_to[name] for name in ("loss", "accuracy"))
     assert result["test"]["top5"] == pytest.approx(np.mean(np.any(classes[:, :5] == labels[:, None], -1)))
 
     assert sum(each["examples"] for each in result["classes"]) == len(labels) == 360
@@ -99,11 +86,11 @@ def test_it_equals_predictions(trained, here, command):
 def test_replicas_count_every_example_once(here, command):
     """360 examples in batches of 64: the last one is filled up."""
     assert command("job=evaluate", "run.name=one").code == 0
-    alone = result_of(here)
+    alone = json_of(here, "evaluation")
     mirrored = ("job=evaluate", "run.name=one", "device=mirrored", "device.virtual=2")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-m", "accumtrain", *mirrored], env=environment, check=True)
-    together = result_of(here)
+    together = json_of(here, "evaluation")
     for key in ("classes", "confused", "pictures"):
         assert together[key] == alone[key]
     assert [each["position"] for each in together["mistakes"]] == [each["position"] for each in alone["mistakes"]]
@@ -132,7 +119,7 @@ def test_of_two_classes_there_is_no_top5(command, tmp_path):
     sizes = ("data.train_examples=16", "data.test_examples=10", "train.steps=1", "run.name=two")
     assert command(*small, *sizes).code == 0
     assert command("job=evaluate", "run.name=two").code == 0
-    result = result_of(tmp_path / "runs" / "two")
+    result = json_of(tmp_path / "runs" / "two", "evaluation")
     assert result["test"].keys() == {"loss", "accuracy"}
     assert len(result["classes"]) == 2
 
@@ -142,25 +129,22 @@ def test_of_too_many_classes_there_are_means_only(here, command, monkeypatch):
     answer = command("job=evaluate", "run.name=one")
     assert answer.code == 0
     assert "10 classes: up to 9 there are a table of classes and pictures, too" in answer.out
-    assert "classes" not in result_of(here)
-    assert "top5" in result_of(here)["test"]
+    assert "classes" not in json_of(here, "evaluation")
+    assert "top5" in json_of(here, "evaluation")["test"]
 
 
 def test_names_come_from_the_run(here, command):
-    content = json.loads((here / "images.json").read_text())
+    content = json_of(here, "images")
     names = [f"digit {number}" for number in range(10)]
     (here / "images.json").write_text(json.dumps(content | {"class_names": names}))
     assert command("job=evaluate", "run.name=one").code == 0
-    assert {each["name"] for each in result_of(here)["classes"]} == set(names)
+    assert {each["name"] for each in json_of(here, "evaluation")["classes"]} == set(names)
     (here / "images.json").write_text(json.dumps(content | {"class_names": names[:4]}))
     answer = command("job=evaluate", "run.name=one")
-    assert answer.code == CheckpointError.exit_code
-    assert "images.json has the names of 4 classes, the data has 10 classes" in answer.err
+    assert_error(answer, CheckpointError, "images.json has the names of 4 classes, the data has 10 classes")
 
 
 @pytest.mark.parametrize("name", ["confusion.png", "mistakes.png"])
 def test_a_picture_that_can_not_be_written(name, here, command):
     (here / name).mkdir()
-    answer = command("job=evaluate", "run.name=one")
-    assert answer.code == CheckpointError.exit_code
-    assert f"{name} can't be written" in answer.err
+    assert_error(command("job=evaluate", "run.name=one"), CheckpointError, f"{name} can't be written")

@@ -1,14 +1,10 @@
 """job=evaluate on the run's own data at another place, and on new data with labels."""
 
-from __future__ import annotations
-
 import csv
-import json
 import shutil
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from PIL import Image
 
 from accumtrain.data.config import TfrecordConfig
@@ -18,7 +14,8 @@ from accumtrain.data.sources.labelled import open_labelled
 from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError, ConfigError, DataError
 from accumtrain.runs.run import Images
-from tests.data.conftest import PLAIN, example, picture
+from tests.data.conftest import PLAIN, example, picture, png, write_records
+from tests.train.conftest import assert_error, json_of
 
 CLASSES = ("cat", "dog", "owl")
 RUN = (
@@ -60,7 +57,7 @@ def here(trained, tmp_path, command):
 
 
 def result_of(here):
-    return json.loads((here / "runs/one/evaluation.json").read_text())
+    return json_of(here / "runs/one", "evaluation")
 
 
 @pytest.mark.parametrize("keys", [("data.path=moved",), ("data=folder", "data.path=moved")])
@@ -69,8 +66,7 @@ def test_data_that_moved_is_the_run_s_own(keys, here, command):
     assert answer.code == 0, answer.err
     result = result_of(here)
     assert (result["own_data"], [each["examples"] for each in result["classes"]]) == (True, [2, 2, 2])
-    summary = json.loads((here / "runs/one/summary.json").read_text())
-    assert result["test"] == {name: summary["test"][name] for name in ("loss", "accuracy")}
+    assert result["test"] == {name: json_of(here / "runs/one")["test"][name] for name in ("loss", "accuracy")}
     assert "not what the run was trained on" not in answer.out
 
 
@@ -102,7 +98,7 @@ def test_all_of_new_data_is_measured(here, command):
     assert answer.code == 0, answer.err
     assert "new is not what the run was trained on: all its 8 images are measured" in answer.out
     assert result_of(here)["own_data"] is False
-    assert result_of(here)["epoch"] == json.loads((here / "runs/one/summary.json").read_text())["epoch"]
+    assert result_of(here)["epoch"] == json_of(here / "runs/one")["epoch"]
     assert measured(here) == {**by_prediction(here, command, "new"), "dog": (0, None)}
     assert [line.split()[:3] for line in answer.out.splitlines() if line.startswith("dog")] == [["dog", "0", "-"]]
 
@@ -129,8 +125,7 @@ def test_its_splits_are_none_here(here, command):
 def test_a_class_that_the_run_does_not_know(here, command):
     (write(here / "new", CLASSES) / "owl").rename(here / "new/gnu")
     answer = command(*EVALUATE, "data.path=new")
-    assert answer.code == DataError.exit_code
-    assert "has the class gnu, on which the run was not trained (it knows cat, dog, owl)" in answer.err
+    assert_error(answer, DataError, "has the class gnu, on which the run was not trained (it knows cat, dog, owl)")
 
 
 @pytest.mark.slow
@@ -156,69 +151,64 @@ def test_data_of_another_kind(here, command):
     assert measured(here) == by_prediction(here, command, "new")
     np.savez(here / "grey.npz", images=images[..., 0], labels=labels)
     answer = command(*EVALUATE, "data=npz", "data.path=grey.npz")
-    assert answer.code == DataError.exit_code
-    assert "its images have 1 channel(s), the run was trained on 3" in answer.err
+    assert_error(answer, DataError, "its images have 1 channel(s), the run was trained on 3")
 
 
 @pytest.mark.parametrize(
-    "key",
-    [
-        "data.mean=[0.5]",
-        "data.image_size=8",
-        "data.augment=inception",
-        "data.test_fraction=0.5",
-        "data.val_fraction=0.5",
-    ],
+    ("key", "value"),
+    [("mean", "[0.5]"), ("image_size", 8), ("augment", "inception"), ("test_fraction", 0.5), ("val_fraction", 0.5)],
 )
-def test_images_are_prepared_as_in_training(key, here, command):
-    answer = command(*EVALUATE, "data.path=moved", key)
-    assert answer.code == ConfigError.exit_code
-    assert f"leave {key.partition('=')[0]} out, the values of the run are used" in answer.err
+def test_images_are_prepared_as_in_training(key, value, here, command):
+    answer = command(*EVALUATE, "data.path=moved", f"data.{key}={value}")
+    assert_error(answer, ConfigError, f"leave data.{key} out, the values of the run are used")
 
 
 @pytest.mark.slow
 def test_the_remedy_for_damaged_names_works(here, command):
     (here / "runs/one/images.json").write_text("{}")
     answer = command(*EVALUATE, "data.path=moved")
-    assert answer.code == CheckpointError.exit_code
-    assert "run its training command again, which writes it anew" in answer.err
+    assert_error(answer, CheckpointError, "run its training command again, which writes it anew")
     assert command(*RUN, "data.path=moved").code == 0
     assert command(*EVALUATE, "data.path=moved").code == 0
+
+
+def write_examples(name, numbers, image):
+    features = [{"image/encoded": image(number), "image/class/label": number % 3} for number in numbers]
+    write_records(name, *map(example, features))
+
+
+def numbers_of(batch):
+    """The numbers of pictures."""
+    return np.rint(batch["image"][:, 0, 0, 0] * 255).astype(int).tolist()
 
 
 def test_records_that_the_run_has_had_are_left_out(tmp_path, monkeypatch):
     """Only data.path says where new records are; data.test_path is that of the run."""
     monkeypatch.chdir(tmp_path)
     for name, numbers in {"train": range(6), "test": range(10, 13), "new": range(20, 25)}.items():
-        with tf.io.TFRecordWriter(name) as writer:
-            for number in numbers:
-                image = tf.io.encode_png(picture(number)).numpy()
-                writer.write(example({"image/encoded": image, "image/class/label": number % 3}))
+        write_examples(name, numbers, png)
 
     def tfrecord_config(**places):
         return TfrecordConfig(**PLAIN, **{"path": "train", "test_path": "test", **places}, num_classes=3)
 
     trained = open_data(tfrecord_config(), 0)
     images = Images((6, 6, 3), ["0", "1", "2"])
-    new = tfrecord_config(path="new")
-    data = open_labelled(new, images, trained.fingerprint, 0)
+    data = open_labelled(tfrecord_config(path="new"), images, trained.fingerprint, 0)
     assert data.notes[0] == "left out, as the run has had its files: test"
     (batch,) = make_eval_batches(data, batch=5)
-    assert np.rint(batch["image"][:, 0, 0, 0] * 255).astype(int).tolist() == [*range(20, 25)]
+    assert numbers_of(batch) == [*range(20, 25)]
     both = open_labelled(tfrecord_config(path="new", test_path="train"), images, {}, 0)
     (batch,) = make_eval_batches(both, batch=11)
-    assert np.rint(batch["image"][:, 0, 0, 0] * 255).astype(int).tolist() == [*range(20, 25), *range(6)]
+    assert numbers_of(batch) == [*range(20, 25), *range(6)]
     assert batch["label"].numpy().tolist() == [number % 3 for number in (*range(20, 25), *range(6))]
 
 
 def test_pixels_of_several_files_of_records(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, numbers in {"a": range(3), "b": range(10, 12)}.items():
-        with tf.io.TFRecordWriter(name) as writer:
-            for number in numbers:
-                writer.write(example({"image/encoded": picture(number).tobytes(), "image/class/label": number % 3}))
+        write_examples(name, numbers, lambda number: picture(number).tobytes())
     shape = list(picture(0).shape)
     config = TfrecordConfig(**PLAIN, path="a", test_path="b", num_classes=3, raw_shape=shape)
     data = open_labelled(config, Images(tuple(shape), ["0", "1", "2"]), {}, 0)
     (batch,) = make_eval_batches(data, batch=5)
-    assert np.rint(batch["image"][:, 0, 0, 0] * 255).astype(int).tolist() == [0, 1, 2, 10, 11]
+    assert numbers_of(batch) == [0, 1, 2, 10, 11]

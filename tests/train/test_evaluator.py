@@ -1,7 +1,5 @@
 """Means over a split, every example counted once; the answers for each class."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np
@@ -26,9 +24,12 @@ def collected(labels, logits, weight, batch):
     answers = ClassAnswers(CLASSES, replicas=1)
     update = tf.function(answers.update, autograph=False)
     for first in range(0, len(labels), batch):
-        part = slice(first, first + batch)
-        update({"label": tf.constant(labels[part]), "weight": tf.constant(weight[part])}, tf.constant(logits[part]))
+        update(*part_of(labels, logits, weight, slice(first, first + batch)))
     return answers.read()
+
+
+def part_of(labels, logits, weight, part):
+    return {"label": tf.constant(labels[part]), "weight": tf.constant(weight[part])}, tf.constant(logits[part])
 
 
 @pytest.fixture
@@ -65,9 +66,7 @@ def test_replicas_take_turns_in_the_order_of_the_split(examples, monkeypatch):
         monkeypatch.setattr(module, "_replica", lambda of=replica: tf.constant(of))
         answers = ClassAnswers(CLASSES, replicas)
         for first in range(replica * part, EXAMPLES, replicas * part):
-            rows = slice(first, first + part)
-            batch = {"label": tf.constant(labels[rows]), "weight": tf.constant(weight[rows])}
-            answers.update(batch, tf.constant(logits[rows]))
+            answers.update(*part_of(*examples, slice(first, first + part)))
         found += [each.position for each in answers.read()[1]]
     wrong = (weight > 0) & (logits.argmax(-1) != labels)
     losses = np.log(np.exp(logits).sum(-1)) - logits[range(EXAMPLES), labels]

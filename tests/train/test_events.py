@@ -1,17 +1,22 @@
 """Event files, read back by TensorBoard."""
 
-from __future__ import annotations
-
-import struct
-import zlib
-
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from accumtrain.errors import CheckpointError
 from accumtrain.train.trackers import TensorBoardTracker
+from tests.data.conftest import png
 
 RECORD = {"split": "train", "step": 7, "epoch": 0.5, "loss": 1.25, "accuracy": 0.5, "seconds": 3.0}
+PNG = png(7)
+
+
+def read(folder):
+    return EventAccumulator(str(folder)).Reload()
+
+
+def steps_told(folder, tag="loss"):
+    return [(event.step, event.value) for event in read(folder).Scalars(tag)]
 
 
 def test_tensorboard_reads_what_was_written(tmp_path):
@@ -20,48 +25,34 @@ def test_tensorboard_reads_what_was_written(tmp_path):
     events.log({**RECORD, "step": 8, "loss": 0.75})
     events.log({**RECORD, "split": "test"})
     events.close()
-    read = {split: EventAccumulator(str(tmp_path / split)).Reload() for split in ("train", "test")}
-    assert read["train"].Tags()["scalars"] == ["loss", "accuracy"]
-    assert [(event.step, event.value) for event in read["train"].Scalars("loss")] == [(7, 1.25), (8, 0.75)]
-    assert [event.step for event in read["test"].Scalars("accuracy")] == [7]
-
-
-def png() -> bytes:
-    def chunk(kind, content):
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    header = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0\7")) + chunk(b"IEND", b"")
+    assert read(tmp_path / "train").Tags()["scalars"] == ["loss", "accuracy"]
+    assert steps_told(tmp_path / "train") == [(7, 1.25), (8, 0.75)]
+    assert steps_told(tmp_path / "test", "accuracy") == [(7, 0.5)]
 
 
 def test_tensorboard_reads_hyperparameters_memory_and_images(tmp_path):
     from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 
     events = TensorBoardTracker(tmp_path, {"optim.lr": 0.5, "model.units": [1, 2], "train.steps": None, "ema": True})
-    events.images("first", [png(), png()])
+    events.images("first", [PNG, PNG])
     events.log(RECORD)
     events.finish({"step": 9, "memory_by_kind": {"weights": 3 * 2**20, "ema": 0, "activations": None}})
     events.close()
-    read = EventAccumulator(str(tmp_path)).Reload()
-    assert read.Tags()["images"] == ["first/0", "first/1"]
-    assert read.Images("first/0")[0].encoded_image_string == png()
-    assert [(each.step, each.value) for each in read.Scalars("memory/weights (MB)")] == [(9, 3.0)]
-    assert read.Tags()["scalars"] == ["memory/weights (MB)"]
-    content = read.summary_metadata[metadata.SESSION_START_INFO_TAG].plugin_data.content
-    told = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
-    assert told["optim.lr"].number_value == 0.5
-    assert (told["model.units"].string_value, told["train.steps"].string_value) == ("[1,2]", "null")
-    assert told["ema"].bool_value
+    told = read(tmp_path)
+    assert told.Tags()["images"] == ["first/0", "first/1"]
+    assert told.Images("first/0")[0].encoded_image_string == PNG
+    assert steps_told(tmp_path, "memory/weights (MB)") == [(9, 3.0)]
+    assert told.Tags()["scalars"] == ["memory/weights (MB)"]
+    content = told.summary_metadata[metadata.SESSION_START_INFO_TAG].plugin_data.content
+    values = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
+    assert (values["optim.lr"].number_value, values["ema"].bool_value) == (0.5, True)
+    assert (values["model.units"].string_value, values["train.steps"].string_value) == ("[1,2]", "null")
 
 
 def test_a_folder_that_cannot_be_made_is_the_users_to_mend(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match="can't be written"):
         TensorBoardTracker(tmp_path / "file" / "tensorboard", {}).log(RECORD)
-
-
-def steps_told(folder, tag="loss"):
-    return [(event.step, event.value) for event in EventAccumulator(str(folder)).Reload().Scalars(tag)]
 
 
 def test_updates_that_are_made_again_are_told_once(tmp_path):
@@ -83,9 +74,9 @@ def test_updates_that_are_made_again_are_told_once(tmp_path):
 def test_pictures_of_a_run_that_begins_again_at_update_0_are_told_once(tmp_path):
     for _ in range(2):
         events = TensorBoardTracker(tmp_path, {})
-        events.images("first", [png()])
+        events.images("first", [PNG])
         events.close()
-    assert [image.step for image in EventAccumulator(str(tmp_path)).Reload().Images("first/0")] == [0]
+    assert [image.step for image in read(tmp_path).Images("first/0")] == [0]
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "tensorboard/train"])

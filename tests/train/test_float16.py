@@ -1,16 +1,14 @@
 """precision=float16 in the training job: overflows are counted, and a continued run repeats them."""
 
-import json
-
 import pytest
 
 from accumtrain.dispatch import run
 from accumtrain.errors import ConfigError, DivergedError
+from tests.train.conftest import json_of, records_of
 
 
 @pytest.fixture
 def config(compose, tmp_path):
-
     def of(name, *overrides):
         return compose(
             "data=synthetic", "data.image_size=8", "data.train_examples=48", "data.test_examples=16", "model=lenet5",
@@ -21,12 +19,6 @@ def config(compose, tmp_path):
     return of
 
 
-def records(path):
-    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    times = ("seconds", "examples_per_second")
-    return [{key: value for key, value in line.items() if key not in times} for line in lines]
-
-
 @pytest.mark.slow
 def test_overflows_are_skipped_counted_and_repeated_by_a_continued_run(config, tmp_path, capsys):
     high = "loss_scale.initial=1099511627776"  # 2^40 overflows until it has been halved often enough
@@ -34,15 +26,15 @@ def test_overflows_are_skipped_counted_and_repeated_by_a_continued_run(config, t
     said = capsys.readouterr().out
     assert "windows made no update" in said
     assert "float16 overflowed, this window is skipped (number 1); loss scale 1.09951e+12 -> 5.49756e+11" in said
-    trained = [record for record in records(tmp_path / "whole") if record["split"] == "train"]
+    trained = records_of(tmp_path / "whole", "train")
     assert [record["step"] for record in trained] == [1, 2, 3, 4, 5, 6]
     skipped = trained[-1]["skipped"]
     assert skipped >= 10
-    assert json.loads((tmp_path / "whole/summary.json").read_text())["skipped_windows"] == skipped
-    assert trained[-1]["loss_scale"] == 2.0 ** (40 - trained[-1]["skipped"])
+    assert json_of(tmp_path / "whole")["skipped_windows"] == skipped
+    assert trained[-1]["loss_scale"] == 2.0 ** (40 - skipped)
     run(config("parts", high, "train.steps=3", "checkpoint.every=1"))
     run(config("parts", high))
-    assert [r for r in records(tmp_path / "parts") if r["split"] == "train"] == trained
+    assert records_of(tmp_path / "parts", "train") == trained
 
 
 def test_what_no_scale_can_mend_is_divergence(config):

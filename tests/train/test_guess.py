@@ -1,7 +1,5 @@
 """A training whose loss is still that of a guess says so."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np
@@ -48,11 +46,9 @@ def test_statistics_that_lag_behind(compose, tmp_path, capsys):
     ],
 )
 def test_what_may_be_the_reason(capsys, momenta, updates, told):
-    measured = {"train": {"loss": 0.5}, "test": {"loss": 2.5}, "best_on": "test", "memory": {}}
-    summary = {"step": updates, **measured}
-    warn_if_no_better_than(
-        {"train": 2.3026, "test": 2.3026}, summary, [SimpleNamespace(momentum=each) for each in momenta]
-    )
+    summary = {"step": updates, "train": {"loss": 0.5}, "test": {"loss": 2.5}, "best_on": "test", "memory": {}}
+    norms = [SimpleNamespace(momentum=each) for each in momenta]
+    warn_if_no_better_than({"train": 2.3026, "test": 2.3026}, summary, norms)
     assert told in " ".join(capsys.readouterr().err.split())
 
 

@@ -1,8 +1,5 @@
 """Functions of a user's program that a training calls: when, with what, and what they can do."""
 
-from __future__ import annotations
-
-import json
 import sys
 from types import ModuleType
 
@@ -14,6 +11,7 @@ from accumtrain.report.compare import read_ranked
 from accumtrain.report.pictures import list_metrics
 from accumtrain.train import hooks
 from accumtrain.train.hooks import Hooks, add_hook, hook_modules
+from tests.train.conftest import records_of
 
 
 @pytest.fixture(autouse=True)
@@ -36,10 +34,6 @@ def small(compose):
     return config
 
 
-def records(folder):
-    return [json.loads(line) for line in (folder / "one" / "metrics.jsonl").read_text().splitlines()]
-
-
 def test_hooks_are_called_after_what_they_ask_for(small, tmp_path):
     seen = {event: [] for event in hooks.EVENTS}
 
@@ -55,17 +49,13 @@ def test_hooks_are_called_after_what_they_ask_for(small, tmp_path):
     for event in hooks.EVENTS:
         add_hook(noted(event), every=3 if event == "update" else 1, on=event)
     summary = run(small(tmp_path))
-    assert {event: [state.step for state in states] for event, states in seen.items()} == {
-        "update": [3, 6],
-        "evaluation": [4, 8],
-        "checkpoint": [6, 8],
-        "end": [8],
-    }
+    steps = {event: [state.step for state in states] for event, states in seen.items()}
+    assert steps == {"update": [3, 6], "evaluation": [4, 8], "checkpoint": [6, 8], "end": [8]}
     first = seen["update"][0]
     assert (first.total_steps, first.epoch) == (8, pytest.approx(3 * 64 / 1437))
     assert first.metrics.keys() == {"loss", "accuracy", "learning_rate", "grad_norm"}
     assert {seen[event][-1].metrics["loss"] for event in ("evaluation", "end")} == {summary["test"]["loss"]}
-    logged = [(record["step"], name) for record in records(tmp_path) for name in record if record["split"] == "hook"]
+    logged = [(record["step"], name) for record in records_of(tmp_path / "one", "hook") for name in record]
     assert [pair for pair in logged if pair[1].endswith("_weights")] == [
         *((3, "update_weights"), (4, "evaluation_weights"), (6, "update_weights"), (6, "checkpoint_weights")),
         *((8, "evaluation_weights"), (8, "checkpoint_weights"), (8, "end_weights")),
@@ -78,8 +68,7 @@ def test_hooks_are_called_after_what_they_ask_for(small, tmp_path):
 def test_a_hook_changes_no_bit(small, tmp_path):
     def train(name):
         run(small(tmp_path, "train.steps=5", "log.every=1", f"run.name={name}"))
-        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
-        return [(r["step"], r["loss"], r["accuracy"]) for r in map(json.loads, lines) if r["split"] != "hook"]
+        return [record for record in records_of(tmp_path / name) if record["split"] != "hook"]
 
     without = train("without")
     add_hook(lambda state: state.log({"seen": state.step}))

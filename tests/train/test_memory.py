@@ -1,7 +1,5 @@
 """The log of allocations, the workspace that it shows, and the meter of a run."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -17,19 +15,10 @@ from accumtrain.console import format_bytes
 from accumtrain.optim.config import SgdConfig
 from accumtrain.process import environment
 from accumtrain.train import memory as memory_meter
-from accumtrain.train.memory import (
-    CPU,
-    Allocation,
-    Change,
-    Meter,
-    activation_bytes,
-    at_peak,
-    log_allocations,
-    paired,
-    peak_bytes,
-    state_bytes,
-)
+from accumtrain.train.memory import CPU, Allocation, Change, Meter, activation_bytes, at_peak, peak_bytes, state_bytes
 from tests.engine.small import lenet, window_for
+
+KB, MB = 2**10, 2**20
 
 
 def profile_of(threads):
@@ -86,15 +75,12 @@ def test_a_profile_is_read_in_the_order_of_time(monkeypatch):
         Path(folder, "one.xplane.pb").write_bytes(space.SerializeToString())
 
     monkeypatch.setattr(tf.profiler.experimental, "Profile", profile)
-    assert log_allocations(lambda: None) == [
+    assert memory_meter.log_allocations(lambda: None) == [
         Change(2050, True, 3, 256, 200, None),
         Change(2150, True, 1, 256, 200, 2500),
         Change(2300, True, 2, 256, 200, None),
         Change(2900, False, 1, 256, 200, 2500),
     ]
-
-
-MB = 2**20
 
 
 def allocation(size, began, ended, operation_ended=None):
@@ -122,7 +108,7 @@ def test_a_piece_is_from_its_begin_to_its_end():
         Change(25, False, 3, 4, 4, None),  # taken before the log begins
         Change(40, True, 1, 16, 16, None),
     ]
-    assert list(paired(changes)) == [allocation(8, 10, 20, 30), allocation(16, 40, None)]
+    assert list(memory_meter.paired(changes)) == [allocation(8, 10, 20, 30), allocation(16, 40, None)]
 
 
 MEASURED = """
@@ -158,13 +144,10 @@ def test_the_workspace_of_a_convolution_is_found():
     In a process of its own: which kernels are used is settled before TensorFlow is imported.
     """
     env = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0", "PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", MEASURED], env=env, capture_output=True, text=True, check=True)
-    of_convolution, of_tensors = map(int, done.stdout.split())
+    printed = subprocess.check_output([sys.executable, "-c", MEASURED], env=env, text=True)
+    of_convolution, of_tensors = map(int, printed.split())
     assert of_convolution >= MB  # one image's patches are 0.6 MB; as many images as a cache holds share a workspace
     assert of_tensors == 0
-
-
-KB, MB = 2**10, 2**20
 
 
 @pytest.fixture
@@ -173,13 +156,9 @@ def allocator(monkeypatch):
     counted = {"current": 300 * KB, "peak": 800 * KB}
     monkeypatch.setattr(environment, "counts_bytes_on_cpu", lambda: True)
     monkeypatch.setattr(tf.config.experimental, "get_memory_info", {CPU: counted}.__getitem__)
-    monkeypatch.setattr(tf.config.experimental, "reset_memory_stats", lambda device: reset(counted, device))
+    reset = {CPU: lambda: counted.update(peak=counted["current"])}
+    monkeypatch.setattr(tf.config.experimental, "reset_memory_stats", lambda device: reset[device]())
     return counted
-
-
-def reset(counted, device):
-    assert device == CPU
-    counted["peak"] = counted["current"]
 
 
 def rss_peak():
@@ -228,25 +207,25 @@ def test_a_run_of_which_something_is_missing_has_no_activations(missing):
     assert at_peak(memory) == "tensors are not counted on this device"
 
 
+def assert_no_workspace(meter):
+    meter.devices = [CPU]
+    meter.measure_workspace(lambda: None)
+    assert meter.read()["workspace_bytes"] is None
+
+
 @pytest.mark.parametrize("error", [OSError("no folder"), tf.errors.ResourceExhaustedError(None, None, "no space\nat")])
 def test_no_run_ends_for_the_measurement(error, monkeypatch, capsys):
     def fail(work):
         raise error
 
     monkeypatch.setattr(memory_meter, "workspace_at_peak", fail)
-    meter = Meter()
-    meter.devices = [CPU]
-    meter.measure_workspace(lambda: None)
-    assert meter.read()["workspace_bytes"] is None
+    assert_no_workspace(Meter())
     assert capsys.readouterr().err.startswith("warning: the workspace of kernels is not measured: no ")
 
 
 def test_under_xla_it_is_not_measured(monkeypatch):
     monkeypatch.setattr(memory_meter, "workspace_at_peak", lambda work: pytest.fail("XLA's operation holds everything"))
-    meter = Meter(xla=True)
-    meter.devices = [CPU]
-    meter.measure_workspace(lambda: None)
-    assert meter.read()["workspace_bytes"] is None
+    assert_no_workspace(Meter(xla=True))
 
 
 @pytest.mark.parametrize(
@@ -285,5 +264,4 @@ def test_a_child_does_not_count_the_memory_of_its_parent():
         "import subprocess, sys; filled = b'x' * 2**30; del filled; "
         f"print(subprocess.run([sys.executable, '-c', {child!r}], capture_output=True, text=True).stdout)"
     )
-    done = subprocess.run([sys.executable, "-c", parent], capture_output=True, text=True, check=True)
-    assert 50 * MB < int(done.stdout) < 1000 * MB
+    assert 50 * MB < int(subprocess.check_output([sys.executable, "-c", parent], text=True)) < 1000 * MB

@@ -1,7 +1,5 @@
 """Calls of several updates end at whatever is due; the means of the last updates."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest
@@ -17,10 +15,6 @@ CASES = [
 ]
 
 
-def due_of(config, total, examples, hooks=()):
-    return intervals(config, total, Epochs(config, examples), hooks)
-
-
 def intervals(config, total, epochs, hooks=()):
     every = {"log": config.log.every, "evaluate": config.eval.every, "checkpoint": config.checkpoint.every}
     return Intervals(total, epochs, **every, hooks=hooks)
@@ -29,13 +23,10 @@ def intervals(config, total, epochs, hooks=()):
 @pytest.mark.parametrize("overrides", CASES)
 @pytest.mark.parametrize("examples", [20, 64, 100, 1437])
 def test_next_misses_nothing_and_stops_for_nothing_else(compose, overrides, examples):
-    total = 60
-    due = due_of(compose("batch_size=64", *overrides), total, examples, hooks=[13, 17])
-    expected = [
-        n
-        for n in range(1, total + 1)
-        if due.log(n) or due.evaluation(n) or due.checkpoint(n) or n % 13 == 0 or n % 17 == 0
-    ]
+    total, config = 60, compose("batch_size=64", *overrides)
+    due = intervals(config, total, Epochs(config, examples), hooks=[13, 17])
+    due_at = [due.log, due.evaluation, due.checkpoint, lambda n: n % 13 == 0, lambda n: n % 17 == 0]
+    expected = [n for n in range(1, total + 1) if any(is_due(n) for is_due in due_at)]
     visited = [0]
     while visited[-1] < total:
         visited.append(due.next(visited[-1]))
@@ -44,12 +35,14 @@ def test_next_misses_nothing_and_stops_for_nothing_else(compose, overrides, exam
 
 
 def test_evaluation_after_the_update_that_completes_an_epoch(compose):
-    due = due_of(compose("batch_size=64", "eval.every=epoch"), 1000, 100)
+    config = compose("batch_size=64", "eval.every=epoch")
+    due = intervals(config, 1000, Epochs(config, 100))
     assert [n for n in range(9) if due.evaluation(n)] == [2, 4, 5, 7, 8]  # epochs end within updates 2, 4, 5, 7, 8
 
 
 def test_the_first_and_the_last_update(compose):
-    due = due_of(compose("log.every=10", "eval.every=400", "checkpoint.every=400"), 35, 100)
+    config = compose("log.every=10", "eval.every=400", "checkpoint.every=400")
+    due = intervals(config, 35, Epochs(config, 100))
     assert [n for n in range(1, 36) if due.log(n)] == [1, 10, 20, 30, 35]
     assert [n for n in range(36) if due.evaluation(n)] == [35]
     assert [n for n in range(1, 36) if due.checkpoint(n)] == [35]
@@ -64,35 +57,30 @@ def test_evaluations_after_each_epoch_that_began_with_another_batch_size(compose
 
 
 def one(loss, examples=4.0):
-    return {"loss": loss, "examples": examples}
+    return 1, {"loss": loss, "examples": examples}
 
 
-def test_until_there_are_enough_all_updates_count():
-    means = RunningMeans(["loss"], 10)
-    means.add(1, one(2.0))
-    assert means.read() == {"loss": 2.0}
-    means.add(1, one(1.0))
-    assert means.read() == {"loss": 1.5}
+def several(updates, last, loss, examples):
+    """A call of several updates: their sums beside the loss of the last one."""
+    return updates, {"loss": last, "examples": 4.0, "sum_loss": loss, "sum_examples": examples}
 
 
-def test_old_updates_are_forgotten():
-    means = RunningMeans(["loss"], 3)
-    for loss in (9.0, 9.0, 1.0, 2.0, 3.0):
-        means.add(1, one(loss))
-    assert means.read() == {"loss": 2.0}
-
-
-def test_each_example_counts_once():
-    means = RunningMeans(["loss"], 10)
-    means.add(1, one(1.0, examples=1.0))
-    means.add(1, one(4.0, examples=2.0))
-    assert means.read() == {"loss": 3.0}
-
-
-def test_a_call_counts_with_all_of_its_updates():
-    means = RunningMeans(["loss"], 10)
-    means.add(1, one(5.0))
-    means.add(9, {**one(0.5), "sum_loss": 40.0, "sum_examples": 36.0})
-    assert means.read() == {"loss": pytest.approx(60 / 40)}
-    means.add(10, {**one(0.5), "sum_loss": 20.0, "sum_examples": 40.0})
-    assert means.read() == {"loss": 0.5}, "the ten before are older than log.every"
+@pytest.mark.parametrize(
+    ("every", "calls", "expected"),
+    [
+        (10, [one(2.0)], 2.0),
+        (10, [one(2.0), one(1.0)], 1.5),
+        (3, [one(9.0), one(9.0), one(1.0), one(2.0), one(3.0)], 2.0),
+        (10, [one(1.0, examples=1.0), one(4.0, examples=2.0)], 3.0),
+        (10, [one(5.0), several(9, 0.5, 40.0, 36.0)], pytest.approx(60 / 40)),
+        (10, [one(5.0), several(9, 0.5, 40.0, 36.0), several(10, 0.5, 20.0, 40.0)], 0.5),
+    ],
+    ids=["of one", "until there are enough, of all", "old ones are forgotten", "each example counts once",
+         "a call counts with all of its updates", "the ten before are older than log.every"],
+)  # fmt: skip
+def test_the_means_of_the_last_updates(every, calls, expected):
+    means = RunningMeans(["loss"], every)
+    for updates, result in calls:
+        means.add(updates, result)
+        means.read()
+    assert means.read() == {"loss": expected}

@@ -20,17 +20,14 @@ from PIL import Image
 from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError, ConfigError, DataError, Preempted
 from accumtrain.train import predict
+from tests.train.conftest import assert_error, json_of
 
 NAMES = ("ant", "bee", "cat")
 SMALL = (
-    "model=lenet5",
-    "optim=adam",
-    "optim.lr=1e-2",
-    "batch_size=8",
-    "accum.steps=2",
-    "train.steps=20",
-    "eval.every=20",
+    *("model=lenet5", "optim=adam", "optim.lr=1e-2"),
+    *("batch_size=8", "accum.steps=2", "train.steps=20", "eval.every=20"),
 )
+PREDICT = ("job=predict", "run.name=plain", "predict.input=new")
 VARIANTS = {
     "plain": ("data.mean=[0.4,0.5,0.6]",),
     "resized": ("data.image_size=12", "ema.decay=0.5"),
@@ -100,7 +97,7 @@ def test_predict_equals_evaluate(name, runs, photos, compose):
 
 
 def test_table_and_files(here, command):
-    answer = command("job=predict", "run.name=plain", "predict.input=new", "predict.top=2")
+    answer = command(*PREDICT, "predict.top=2")
     assert answer.code == 0, answer.err
     assert "image          class  probability  or" in answer.out
     assert "new/sub/2.PNG  cat" in answer.out
@@ -116,7 +113,7 @@ def test_table_and_files(here, command):
 def test_a_glob_of_folders_and_files_names_each_image_once(pattern, here, command):
     (here / "new/sub/deeper").mkdir()
     shutil.copy(here / "new/sub/0.PNG", here / "new/sub/deeper/3.PNG")
-    answer = command("job=predict", "run.name=plain", f"predict.input={pattern}")
+    answer = command(*PREDICT[:2], f"predict.input={pattern}")
     assert answer.code == 0, answer.err
     files = [each["file"] for each in lines(here / "runs/plain/predictions.jsonl")]
     assert sorted(files) == [*(f"new/sub/{n}.PNG" for n in range(3)), "new/sub/deeper/3.PNG"]
@@ -126,27 +123,23 @@ def test_the_data_is_not_needed(here, command):
     """The names come from images.json, although data.path is elsewhere by now."""
     config = here / "runs/plain/config.yaml"
     config.write_text(config.read_text().replace("path: ", "path: /nowhere"))
-    assert json.loads((here / "runs/plain/images.json").read_text()) == {"shape": [9, 10, 3], "class_names": [*NAMES]}
-    assert command("job=predict", "run.name=plain", "predict.input=new").code == 0
+    assert json_of(here / "runs/plain", "images") == {"shape": [9, 10, 3], "class_names": [*NAMES]}
+    assert command(*PREDICT).code == 0
 
 
 def test_a_run_of_earlier_versions_looks_at_its_data(here, command, photos):
     (here / "runs/plain/images.json").unlink()
-    assert command("job=predict", "run.name=plain", "predict.input=new").code == 0
+    assert command(*PREDICT).code == 0
     assert {each["class"] for each in lines(here / "runs/plain/predictions.jsonl")} <= set(NAMES)
     config = here / "runs/plain/config.yaml"
     config.write_text(config.read_text().replace(f"path: {photos}", "path: /nowhere"))
-    answer = command("job=predict", "run.name=plain", "predict.input=new")
-    assert answer.code == DataError.exit_code
-    assert "is not a directory" in answer.err
+    answer = command(*PREDICT)
+    assert_error(answer, DataError, "is not a directory")
 
 
 def test_classes_without_names_are_numbers(here, command):
     assert command("run.name=numbers", "train.steps=1", "model=lenet5").code == 0
-    assert json.loads((here / "runs/numbers/images.json").read_text()) == {
-        "shape": [8, 8, 1],
-        "class_names": [*"0123456789"],
-    }
+    assert json_of(here / "runs/numbers", "images") == {"shape": [8, 8, 1], "class_names": [*"0123456789"]}
     assert command("job=predict", "run.name=numbers", "predict.input=new/sub/0.PNG", "predict.top=99").code == 0
     (answer,) = lines(here / "runs/numbers/predictions.jsonl")
     assert sorted(each["class"] for each in answer["top"]) == [*"0123456789"]
@@ -158,18 +151,16 @@ def test_bad_files_are_named_and_the_others_answered(here, command):
     (here / "new/cut.png").write_bytes(png(1, 1)[:100])
     (here / "new/notes.txt").write_text("x")
     os.mkfifo(here / "new/pipe.png")
-    arguments = ("job=predict", "run.name=plain", "predict.input=new")
-    answer = command(*arguments)
-    assert answer.code == DataError.exit_code
-    assert "error: 4 of 7 images can't be used, runs/plain/predict.json names them" in answer.err
+    answer = command(*PREDICT)
+    assert_error(answer, DataError, "error: 4 of 7 images can't be used, runs/plain/predict.json names them")
     assert "data.on_error=skip" in answer.err
     assert "new/notes.txt" in answer.out
-    result = json.loads((here / "runs/plain/predict.json").read_text())
+    result = json_of(here / "runs/plain", "predict")
     reasons = {Path(each["name"]).name: each["reason"] for each in result["bad"]["examples"]}
     assert reasons.keys() == {"empty.png", "text.jpg", "cut.png", "pipe.png"}
     assert reasons["empty.png"] == "is empty"
     assert len(lines(here / "runs/plain/predictions.jsonl")) == result["images"] == 3
-    answer = command(*arguments, "data.on_error=skip")
+    answer = command(*PREDICT, "data.on_error=skip")
     assert answer.code == 0
     assert "warning: 4 of 7 images can't be used" in answer.err
 
@@ -177,30 +168,21 @@ def test_bad_files_are_named_and_the_others_answered(here, command):
 @pytest.mark.parametrize("text", ['{"shape": [9, 10], "class_names": ["a", "b"]}', '{"shape": [9, 10, 3]}', "{"])
 def test_damaged_images_json(text, here, command):
     (here / "runs/plain/images.json").write_text(text)
-    answer = command("job=predict", "run.name=plain", "predict.input=new")
-    assert answer.code == CheckpointError.exit_code
-    assert "runs/plain/images.json is damaged" in answer.err
+    answer = command(*PREDICT)
+    assert_error(answer, CheckpointError, "runs/plain/images.json is damaged")
 
 
 @pytest.mark.slow
 def test_several_replicas_answer_in_the_same_order(here, command):
     for number in range(7):
         (here / "new" / f"{number}.png").write_bytes(png(number % 3, number))
-    arguments = ("job=predict", "run.name=plain", "predict.input=new")
-    assert command(*arguments, "predict.output=one.jsonl").code == 0
+    assert command(*PREDICT, "predict.output=one.jsonl").code == 0
     mirrored = ("predict.output=two.jsonl", "device=mirrored", "device.virtual=2")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-m", "accumtrain", *arguments, *mirrored], env=environment, check=True)
+    subprocess.run([sys.executable, "-m", "accumtrain", *PREDICT, *mirrored], env=environment, check=True)
     one, two = lines(here / "one.jsonl"), lines(here / "two.jsonl")
     assert [each["file"] for each in one] == [each["file"] for each in two]
     assert [each["probability"] for each in two] == pytest.approx([each["probability"] for each in one], abs=1e-6)
-
-
-def test_none_that_can_be_used(here, command):
-    (here / "new/text.jpg").write_text("hello")
-    answer = command("job=predict", "run.name=plain", "predict.input=new/text.jpg")
-    assert answer.code == DataError.exit_code
-    assert answer.err.startswith("error: none of 1 examples can be used, the first: new/text.jpg has no")
 
 
 def test_a_gif_is_answered_when_it_is_saved_as_the_message_says(here, command):
@@ -210,9 +192,8 @@ def test_a_gif_is_answered_when_it_is_saved_as_the_message_says(here, command):
         picture.save(here / "one.gif")
     answer = command(*arguments, "predict.input=one.gif")
     assert answer.code == DataError.exit_code
-    assert (
-        "is a GIF, none of PNG, JPEG, WebP or BMP: replace it by a PNG, JPEG, WebP or BMP, or remove it" in answer.err
-    )
+    kinds = "PNG, JPEG, WebP or BMP"
+    assert f"is a GIF, none of {kinds}: replace it by a {kinds}, or remove it" in answer.err
     assert "on_error" not in answer.err
     with Image.open(here / "one.gif") as gif:
         gif.save(here / "one.png")
@@ -220,23 +201,24 @@ def test_a_gif_is_answered_when_it_is_saved_as_the_message_says(here, command):
 
 
 @pytest.mark.parametrize(
-    ("override", "code", "words"),
+    ("override", "error", "words"),
     [
-        ("predict.input=null", ConfigError.exit_code, "predict.input=null: say which images"),
-        ("predict.input=''", ConfigError.exit_code, "predict.input is empty"),
-        ("predict.input=nowhere", DataError.exit_code, "predict.input=nowhere: no such file or folder"),
-        ("predict.input='no*.png'", DataError.exit_code, "no such file or folder"),
-        ("predict.input=runs/plain/tensorboard", DataError.exit_code, "holds no image; save some as files"),
-        ("predict.top=0", ConfigError.exit_code, "predict.top=0: must be at least 1"),
-        ("predict.output=mine.txt", ConfigError.exit_code, "mine.txt: ends in neither .csv nor .jsonl"),
-        ("predict.output=new/sub/0.PNG/mine.csv", ConfigError.exit_code, "can't be used"),
-        ("run.name=nobody", CheckpointError.exit_code, "train first"),
-        ("model=resnet20", ConfigError.exit_code, "the run in runs/plain has learned with"),
+        ("predict.input=text.jpg", DataError, "error: none of 1 examples can be used, the first: text.jpg has no"),
+        ("predict.input=null", ConfigError, "predict.input=null: say which images"),
+        ("predict.input=''", ConfigError, "predict.input is empty"),
+        ("predict.input=nowhere", DataError, "predict.input=nowhere: no such file or folder"),
+        ("predict.input='no*.png'", DataError, "no such file or folder"),
+        ("predict.input=runs/plain/tensorboard", DataError, "holds no image; save some as files"),
+        ("predict.top=0", ConfigError, "predict.top=0: must be at least 1"),
+        ("predict.output=mine.txt", ConfigError, "mine.txt: ends in neither .csv nor .jsonl"),
+        ("predict.output=new/sub/0.PNG/mine.csv", ConfigError, "can't be used"),
+        ("run.name=nobody", CheckpointError, "train first"),
+        ("model=resnet20", ConfigError, "the run in runs/plain has learned with"),
     ],
 )
-def test_mistakes(override, code, words, here, command):
-    answer = command("job=predict", "run.name=plain", "predict.input=new", override)
-    assert (answer.code, words in answer.err) == (code, True), answer.err
+def test_mistakes(override, error, words, here, command):
+    (here / "text.jpg").write_text("hello")
+    assert_error(command(*PREDICT, override), error, words)
 
 
 @pytest.mark.parametrize("output", ["out/mine.csv", "out/mine.jsonl", "out"])
@@ -263,4 +245,4 @@ def test_ctrl_c_leaves_the_answers_so_far(here, compose, monkeypatch):
     with pytest.raises(Preempted, match="stopped after 4 of 43 images"):
         run(compose("job=predict", "predict.input=new", *keys))
     assert len(lines(here / "runs/plain/predictions.jsonl")) == 4
-    assert json.loads((here / "runs/plain/predict.json").read_text())["status"] == "preempted"
+    assert json_of(here / "runs/plain", "predict")["status"] == "preempted"

@@ -1,9 +1,5 @@
 """Windows and states that are not finite: their place is named, and the run goes on or stops."""
 
-from __future__ import annotations
-
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -14,9 +10,9 @@ from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window, all_finite
 from accumtrain.errors import DivergedError
 from accumtrain.optim.config import AdafactorConfig, AdamConfig, KerasOptimConfig, SgdConfig
-from accumtrain.runs.contents import read_records
 from accumtrain.train.recovery import describe_state, describe_window
 from tests.engine.small import examples, resnet20, train, window_for
+from tests.train.conftest import assert_same_tensors, json_of, records_of, tensors_of
 
 SHAPE = (8, 8, 1)
 OPTIMIZERS = {
@@ -33,6 +29,15 @@ def window_with(optim="sgd", **options):
 
 def batches(count=3):
     return [examples(8, SHAPE, seed) for seed in range(count)]
+
+
+def values(variables):
+    return [variable.numpy() for variable in variables]
+
+
+def description(window, batch):
+    """What is said of a window of micro-batches of 8."""
+    return describe_window(window, Step(window), iter(tf.data.Dataset.from_tensor_slices(batch).batch(8)))
 
 
 def plant_after_updates(window, variable, value, step=1):
@@ -82,17 +87,13 @@ def test_three_variables_are_named(count, more):
 
 def test_a_window_that_is_not_finite_changes_nothing_and_is_described():
     window = window_with(micro_steps=4)
-    before = [variable.numpy() for variable in [*window.model.variables, *window.optimizer.state]]
+    before = values([*window.model.variables, *window.optimizer.state])
     bad = examples(32, SHAPE)
     bad["image"] = tf.tensor_scatter_nd_update(bad["image"], [[20, 0, 0, 0]], [float("nan")])  # of micro-step 3
     (update,) = train(window, [bad], 4)
-    assert not update["finite"]
-    assert update["state_finite"]
-    assert update["step"] == 0
-    after = [variable.numpy() for variable in [*window.model.variables, *window.optimizer.state]]
-    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
-    iterator = iter(tf.data.Dataset.from_tensor_slices(bad).batch(8))
-    text = describe_window(window, Step(window), iterator)
+    assert (update["finite"], update["state_finite"], update["step"]) == (False, True, 0)
+    np.testing.assert_equal(values([*window.model.variables, *window.optimizer.state]), before)
+    text = description(window, bad)
     assert text.startswith("at micro-step 3 of 4 in ")
     assert "model/" in text
     assert all(not buffer.numpy().any() for buffer in window.buffers)
@@ -102,21 +103,19 @@ def test_a_loss_that_is_not_finite_is_named_before_the_gradients():
     window = window_with(micro_steps=4)
     bad = examples(32, SHAPE)
     bad["weight"] = tf.tensor_scatter_nd_update(bad["weight"], [[9]], [float("inf")])  # of micro-step 2
-    text = describe_window(window, Step(window), iter(tf.data.Dataset.from_tensor_slices(bad).batch(8)))
-    assert text.startswith("at micro-step 2 of 4 in the loss and the gradients of model/")
+    assert description(window, bad).startswith("at micro-step 2 of 4 in the loss and the gradients of model/")
 
 
 def test_statistics_that_overflow_stop_the_update():
     window = window_with()
-    before = [variable.numpy() for variable in window.statistics.variables_]
+    before = values(window.statistics.variables_)
     huge = examples(8, SHAPE)
     huge["image"] *= 1e30  # batch norm makes loss and gradient finite again
     (update,) = train(window, [huge], 2)
     assert not update["finite"]
     assert np.isfinite(update["loss"])
-    after = [variable.numpy() for variable in window.statistics.variables_]
-    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
-    assert describe_window(window, Step(window), iter(tf.data.Dataset.from_tensors(huge))) == "in the batch statistics"
+    np.testing.assert_equal(values(window.statistics.variables_), before)
+    assert description(window, huge) == "in the batch statistics"
 
 
 @pytest.mark.parametrize(
@@ -131,8 +130,7 @@ def test_statistics_that_overflow_stop_the_update():
 def test_what_no_micro_step_shows_is_named_by_itself(plant, said):
     window = window_with(micro_steps=2)
     plant(window)
-    text = describe_window(window, Step(window), iter(tf.data.Dataset.from_tensor_slices(examples(16, SHAPE)).batch(8)))
-    assert text == said
+    assert description(window, examples(16, SHAPE)) == said
 
 
 def test_several_updates_in_one_call_end_at_the_bad_one():
@@ -170,20 +168,9 @@ def test_a_metric_that_was_not_finite_is_so_once():
 def config(compose, tmp_path):
     def of(*overrides):
         return compose(
-            "model=lenet5",
-            "data=synthetic",
-            "data.image_size=16",
-            "data.train_examples=64",
-            "data.test_examples=16",
-            "batch_size=16",
-            "accum.steps=2",
-            "train.steps=6",
-            "checkpoint.every=2",
-            "optim=sgd",
-            "optim.lr=0.01",
-            f"run.dir={tmp_path}",
-            "run.name=one",
-            *overrides,
+            *("data=synthetic", "data.image_size=16", "data.train_examples=64", "data.test_examples=16"),
+            *("model=lenet5", "optim=sgd", "optim.lr=0.01", "batch_size=16", "accum.steps=2", "train.steps=6"),
+            *("checkpoint.every=2", f"run.dir={tmp_path}", "run.name=one", *overrides),
         )
 
     return of
@@ -208,18 +195,10 @@ def planted(monkeypatch):
     return plant
 
 
-def tensors_on_disk(folder):
-    for index in folder.rglob("state.index"):
-        reader = tf.train.load_checkpoint(str(index.with_suffix("")))
-        for name in reader.get_variable_to_shape_map():
-            if "OBJECT_GRAPH" not in name and "best_loss" not in name:
-                yield index.parent, name, reader.get_tensor(name)
-
-
 def assert_all_finite(folder):
-    found = list(tensors_on_disk(folder))
+    found = [pair for index in folder.rglob("state.index") for pair in tensors_of(index.parent).items()]
     assert found
-    assert all(np.all(np.isfinite(value)) for _, _, value in found)
+    assert all(np.all(np.isfinite(value)) or "best_loss" in name for name, value in found)
 
 
 def test_stop_says_where_and_keeps_the_last_update(config, planted, tmp_path):
@@ -237,16 +216,14 @@ def test_weights_that_became_infinite_are_not_saved(config, tmp_path):
     assert error.value.exit_code == 4
     assert [path.name for path in (tmp_path / "one/checkpoints").iterdir()] == ["step-0"]
     assert_all_finite(tmp_path / "one")
-    assert json.loads((tmp_path / "one/summary.json").read_text())["status"] == "diverged"
+    assert json_of(tmp_path / "one")["status"] == "diverged"
 
 
 def test_skip_counts_and_continues_with_the_next_examples(config, planted, tmp_path):
     planted(3)
     summary = run(config("run.on_nonfinite=skip"))
-    assert summary["status"] == "completed"
-    assert summary["recovery"] == {"skipped": 1, "rollbacks": 0}
-    manifest = json.loads((tmp_path / "one/checkpoints/step-6/manifest.json").read_text())
-    assert manifest["recovery"]["skipped"] == 1
+    assert (summary["status"], summary["recovery"]) == ("completed", {"skipped": 1, "rollbacks": 0})
+    assert json_of(tmp_path / "one/checkpoints/step-6", "manifest")["recovery"]["skipped"] == 1
 
 
 @pytest.mark.slow
@@ -263,20 +240,14 @@ def test_a_run_that_skipped_continues_bit_for_bit(config, planted, tmp_path):
     run(config("run.on_nonfinite=skip", "run.name=parts", "schedule=constant"))
     planted(1)
     run(config("run.on_nonfinite=skip", "run.name=whole", "schedule=constant"))
-    one, other = (
-        {name: value for folder, name, value in tensors_on_disk(tmp_path / run_name) if folder.name == "step-6"}
-        for run_name in ("parts", "whole")
-    )
-    assert one.keys() == other.keys()
-    assert all(np.array_equal(one[name], other[name]) for name in one)
+    assert_same_tensors(*(tensors_of(tmp_path / name / "checkpoints/step-6") for name in ("parts", "whole")))
 
 
 def test_rollback_goes_to_the_last_checkpoint_with_a_lower_rate(config, planted, tmp_path):
     planted(3)
     summary = run(config("run.on_nonfinite=rollback", "schedule=constant", "log.every=1"))
-    assert summary["status"] == "completed"
-    assert summary["recovery"] == {"skipped": 0, "rollbacks": 1}
-    records = [each for each in read_records(tmp_path / "one") if each["split"] == "train"]
+    assert (summary["status"], summary["recovery"]) == ("completed", {"skipped": 0, "rollbacks": 1})
+    records = records_of(tmp_path / "one", "train")
     assert [each["step"] for each in records] == [1, 2, 3, 4, 5, 6]
     assert [each["learning_rate"] for each in records] == pytest.approx([0.01] * 2 + [0.005] * 4)
 
@@ -286,7 +257,7 @@ def test_rollback_has_a_limit(config, planted, tmp_path):
     planted(3, times=100)
     with pytest.raises(DivergedError):
         run(config("run.on_nonfinite=rollback", "run.max_nonfinite=3"))
-    assert json.loads((tmp_path / "one/summary.json").read_text())["recovery"]["rollbacks"] == 3
+    assert json_of(tmp_path / "one")["recovery"]["rollbacks"] == 3
     assert_all_finite(tmp_path / "one")
 
 
@@ -307,15 +278,12 @@ def test_streams_that_leave_their_range_end_a_run_with_the_remedy(config, tmp_pa
     small = ("model=revnet38", "model.units=[1,1]", "model.filters=[8,8,16]", "optim.lr=5")
     with pytest.raises(DivergedError, match="the state after update") as error:
         run(config(*small, "model.snap_bits=26"))
-    done = json.loads((tmp_path / "one/summary.json").read_text())["step"]
+    done = json_of(tmp_path / "one")["step"]
     assert 0 < done < 6
-    told = (
-        "from -16 to 16 of numbers with model.snap_bits=26",
-        "go on with model.snap_bits=22 run.name=one run.resume=force",
-    )
-    assert all(each in str(error.value) for each in told)
+    assert "from -16 to 16 of numbers with model.snap_bits=26" in str(error.value)
+    assert "go on with model.snap_bits=22 run.name=one run.resume=force" in str(error.value)
     assert run(config(*small, "model.snap_bits=22", "run.resume=force"))["step"] == 6
-    steps = [each["step"] for each in read_records(tmp_path / "one") if each["split"] == "train"]
+    steps = [record["step"] for record in records_of(tmp_path / "one", "train")]
     assert steps == sorted(set(steps))
 
 
@@ -324,7 +292,6 @@ def test_streams_that_leave_their_range_end_a_run_with_the_remedy(config, tmp_pa
 def test_streams_stay_in_range_at_the_full_rate_of_the_recipe(compose, tmp_path, model):
     """Without a warm-up they are largest in the first updates: those of RevNet-110 reach 139 here."""
     data = ("data=synthetic", "data.image_size=32", "data.train_examples=512", "data.test_examples=64")
-    summary = run(
-        compose(f"model={model}", *data, "batch_size=64", "accum.steps=2", "train.steps=8", f"run.dir={tmp_path}")
-    )
+    sizes = ("batch_size=64", "accum.steps=2", "train.steps=8")
+    summary = run(compose(f"model={model}", *data, *sizes, f"run.dir={tmp_path}"))
     assert (summary["status"], summary["step"]) == ("completed", 8)

@@ -1,7 +1,5 @@
 """Training with everything that changes images, labels and depth: stopped, continued and split, it learns the same."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np
@@ -9,7 +7,8 @@ import pytest
 
 from accumtrain.dispatch import run
 from accumtrain.errors import Preempted
-from tests.train.test_train import assert_same, metrics, stop_after
+from tests.train.conftest import records_of
+from tests.train.test_train import assert_same, stop_after
 
 STRONG = (
     *("data.augment=shift", "data.jitter=0.3", "data.randaugment=1", "data.erasing=0.5", "data.mixup=0.4"),
@@ -44,6 +43,6 @@ def test_stopping_in_mid_epoch_changes_no_bit(config, tmp_path, monkeypatch):
 def test_the_split_of_a_batch_changes_nothing(config, tmp_path):
     for steps in (1, 4):
         run(config(f"run.name=split{steps}", f"accum.steps={steps}", "precision=float64"))
-    one, four = (metrics(tmp_path / f"split{steps}") for steps in (1, 4))
+    one, four = (records_of(tmp_path / f"split{steps}") for steps in (1, 4))
     for values in ("loss", "accuracy"):
         np.testing.assert_allclose([each[values] for each in one], [each[values] for each in four], rtol=1e-9)

@@ -1,7 +1,5 @@
 """Services that get the records of a run, with stand-ins; and, where they are installed, the services themselves."""
 
-from __future__ import annotations
-
 import json
 import os
 import struct
@@ -15,6 +13,7 @@ from accumtrain.config.registries import list_added_modules, register_tracker
 from accumtrain.errors import ConfigError
 from accumtrain.train.config import TRACKERS, TrackerEntry
 from accumtrain.train.trackers import GuardedTracker, identifier, metrics, numbers, open_service
+from tests.train.conftest import json_of, records_of
 
 RECORD = {"split": "train", "step": 7, "epoch": 0.5, "loss": 1.25, "accuracy": None, "seconds": 3.0}
 
@@ -104,9 +103,7 @@ def test_a_run_tells_the_service(compose, tmp_path, monkeypatch):
 def test_a_registered_tracker_is_a_choice(compose, tmp_path, monkeypatch):
     listener = Listener()
     monkeypatch.setattr(TRACKERS, "rows", dict(TRACKERS.rows))
-    register_tracker(
-        "mine", lambda name, folder, values: listener.log((name, folder, values["log.tracker"])) or listener
-    )
+    register_tracker("mine", lambda *given: listener.log((*given[:2], given[2]["log.tracker"])) or listener)
     (service,) = open_service(compose("log.tracker=mine"), tmp_path / "one")
     service.log(RECORD)
     assert listener.heard == [("one", tmp_path / "one", "mine"), RECORD]
@@ -130,24 +127,17 @@ def mlflow(tmp_path, monkeypatch):
 
 @pytest.fixture
 def trained_twice(tmp_path):
-    """Train two updates, stop, and go on with two more. Return the records of metrics.jsonl."""
+    """Train two updates, stop, and go on with two more. Return the records."""
 
     def train(name):
-        arguments = [
-            "model=lenet5",
-            "schedule=constant",
-            "batch_size=64",
-            "accum.steps=2",
-            "log.every=1",
-            "run.name=one",
-            f"run.dir={tmp_path}",
-        ]
+        arguments = ["model=lenet5", "schedule=constant", "batch_size=64", "accum.steps=2", "log.every=1"]
         for steps in (2, 4):
-            command = [sys.executable, "-m", "accumtrain", *arguments, f"log.tracker={name}", f"train.steps={steps}"]
+            command = [sys.executable, "-m", "accumtrain", *arguments, f"run.dir={tmp_path}", "run.name=one"]
+            command += [f"log.tracker={name}", f"train.steps={steps}"]
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
             done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
             assert (done.returncode, done.stderr) == (0, "")
-        return [json.loads(line) for line in (tmp_path / "one" / "metrics.jsonl").read_text().splitlines()]
+        return records_of(tmp_path / "one")
 
     return train
 
@@ -159,7 +149,7 @@ def losses(records, split):
 @pytest.mark.slow
 def test_mlflow_has_each_record_of_a_continued_run_once(mlflow, trained_twice, tmp_path):
     records = trained_twice("mlflow")
-    number = json.loads((tmp_path / "one" / "tracker.json").read_text())["mlflow"]
+    number = json_of(tmp_path / "one", "tracker")["mlflow"]
     run = mlflow.get_run(number)
     assert (run.info.run_name, run.info.status) == ("one", "FINISHED")
     assert run.data.params["accum.steps"] == "2"
@@ -167,8 +157,7 @@ def test_mlflow_has_each_record_of_a_continued_run_once(mlflow, trained_twice, t
         history = [(each.step, each.value) for each in mlflow.get_metric_history(number, f"{split}/loss")]
         assert history == losses(records, split)
         assert len(history) == count
-    summary = json.loads((tmp_path / "one" / "summary.json").read_text())
-    assert run.data.metrics["summary/best/loss"] == summary["best"]["loss"]
+    assert run.data.metrics["summary/best/loss"] == json_of(tmp_path / "one")["best"]["loss"]
 
 
 @pytest.mark.slow
@@ -183,7 +172,7 @@ def test_mlflow_keeps_what_a_killed_session_told(mlflow, tmp_path):
         if summary:
             tracker.finish(summary)
         tracker.close()
-        number = json.loads((tmp_path / "tracker.json").read_text())["mlflow"]
+        number = json_of(tmp_path, "tracker")["mlflow"]
         steps = [each.step for each in mlflow.get_metric_history(number, "train/loss")]
         return steps, mlflow.get_run(number).info.status
 
@@ -217,7 +206,7 @@ def test_wandb_has_each_record_of_a_continued_run_once(trained_twice, tmp_path, 
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("HOME", str(tmp_path))  # it leaves logs below ~/.cache
     records = trained_twice("wandb")
-    number = json.loads((tmp_path / "one" / "tracker.json").read_text())["wandb"]
+    number = json_of(tmp_path / "one", "tracker")["wandb"]
     files = sorted((tmp_path / "one" / "wandb").glob(f"offline-run-*-{number}/run-{number}.wandb"))
     assert len(files) == 2, "a session each, of one run"
     told = [record for file in files for record in wandb_records(file)]

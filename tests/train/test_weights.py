@@ -1,8 +1,5 @@
 """Runs that start from trained weights: what they load, what they say, and that they resume to the bit."""
 
-from __future__ import annotations
-
-import json
 import shutil
 from dataclasses import replace
 
@@ -16,12 +13,13 @@ from accumtrain.data.open_data import open_data
 from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.optim.keras_optimizer import update_rules
-from accumtrain.runs.checkpoint_store import Saved
 from accumtrain.runs.contents import read_config
 from accumtrain.train.weights import begin_with_weights, trained_images, trained_model, window_with_weights
 from tests.engine.small import examples, train, window_for
+from tests.train.conftest import assert_same_tensors, json_of, records_of, tensors_of
 
 LENET = ("model=lenet5", "batch_size=16", "accum.steps=2", "log.every=1", "train.steps=4", "schedule=constant")
+HEAD = "segments/2/layers/0/layers/2"
 FREEZE = "model.freeze=[segments/0/*]"
 NET = {"alpha": 0.25, "input_shape": (32, 32, 3), "weights": None, "classifier_activation": None}
 
@@ -70,33 +68,35 @@ def test_a_run_starts_from_the_averages_of_another(config, runs, tmp_path, capsy
 
 
 def test_by_the_name_of_a_run(compose, runs):
-    shared = compose(*LENET, f"run.dir={runs}", "run.name=two", "model.weights=base", "train.steps=1")
-    run(shared)
-    assert json.loads((runs / "two/weights.json").read_text())["left"] == {}
+    run(compose(*LENET, f"run.dir={runs}", "run.name=two", "model.weights=base", "train.steps=1"))
+    assert json_of(runs / "two", "weights")["left"] == {}
 
 
 def test_another_number_of_classes_gets_a_new_head(config, tmp_path, capsys):
     run(config("data=synthetic", "data.image_size=8", "data.channels=1", "data.num_classes=3", "train.steps=1"))
-    said = json.loads((tmp_path / "one/weights.json").read_text())
-    head = "segments/2/layers/0/layers/2"
-    assert said["left"] == {f"{head}/bias": "[10] there, [3] here", f"{head}/kernel": "[84,10] there, [84,3] here"}
+    said = json_of(tmp_path / "one", "weights")
+    assert said["left"] == {f"{HEAD}/bias": "[10] there, [3] here", f"{HEAD}/kernel": "[84,10] there, [84,3] here"}
     assert len(said["loaded"]) == 8
     assert "at their initial values" in capsys.readouterr().out
 
 
 SYNTHETIC = ("data=synthetic", "data.num_classes=3", "train.steps=1")
+MOBILENET = ("model=keras", "model.name=MobileNet", "model.args={alpha:0.25}")
+
+
+def begun(config):
+    """What a new model has of the weights of a file, and its variables."""
+    model = window_for(config.model, config.optim, (32, 32, 3)).model
+    return begin_with_weights(config, model), model.named
 
 
 @pytest.mark.slow
 def test_a_file_that_hardly_fits_is_refused(config, keras_file):
     """Some layers of other models have the same name and shape; the remedy is the model that the file is of."""
     file, _ = keras_file
-    chosen = config("model=keras", "model.name=MobileNetV2", "model.args={alpha:0.35}", weights=file)
-    window = window_for(chosen.model, chosen.optim, (32, 32, 3))
     with pytest.raises(ConfigError, match=r"[0-9]+ of the 262 variables of MobileNetV2 are in it, fewer than 50%"):
-        begin_with_weights(chosen, window.model)
-    chosen = config("model=keras", "model.name=MobileNet", "model.args={alpha:0.25}", weights=file)
-    assert begin_with_weights(chosen, window_for(chosen.model, chosen.optim, (32, 32, 3)).model) is not None
+        begun(config("model=keras", "model.name=MobileNetV2", "model.args={alpha:0.35}", weights=file))
+    assert begun(config(*MOBILENET, weights=file))[0] is not None
 
 
 def test_what_is_frozen_has_weights(config, tmp_path):
@@ -106,24 +106,19 @@ def test_what_is_frozen_has_weights(config, tmp_path):
     remedy = str(refused.value).rpartition(" ")[2]
     assert remedy == "model.freeze=[segments/2/*,-segments/2/layers/0/layers/2/*]"
     run(config(*same, remedy))
-    head = "segments/2/layers/0/layers/2"
-    assert json.loads((tmp_path / "one/weights.json").read_text())["left"].keys() == {f"{head}/bias", f"{head}/kernel"}
+    assert json_of(tmp_path / "one", "weights")["left"].keys() == {f"{HEAD}/bias", f"{HEAD}/kernel"}
 
 
 @pytest.mark.parametrize("memory", [pytest.param("store", marks=pytest.mark.slow), "recompute"])
 def test_files_of_keras(config, keras_file, memory):
     file, model = keras_file
-    data = ("model=keras", "model.name=MobileNet", "model.args={alpha:0.25}", "optim=sgd", f"model.memory={memory}")
-    chosen = config(*data, weights=file)
-    window = window_for(chosen.model, chosen.optim, (32, 32, 3))
-    started = begin_with_weights(chosen, window.model)
+    started, named = begun(config(*MOBILENET, "optim=sgd", f"model.memory={memory}", weights=file))
     assert started.left == {
         "conv_preds/kernel": "[1,1,256,7] there, [1,1,256,10] here",
         "conv_preds/bias": "[7] there, [10] here",
     }
     assert started.unused == []
     expected = {variable.path: np.asarray(variable) for variable in model.variables}
-    named = window.model.named
     assert len(started.loaded) == 135
     assert all(np.array_equal(named[path].numpy(), expected[path]) for path in started.loaded)
 
@@ -134,8 +129,7 @@ def test_what_a_file_has_beyond_the_model_is_told(config, tmp_path):
     larger = keras.Sequential([*model.layers[:-1], keras.layers.Dense(3)])
     larger.build((None, 32, 32, 3))
     larger.save_weights(tmp_path / "l.weights.h5")
-    chosen = config("model=keras", "model.name=MobileNet", "model.args={alpha:0.25}", weights=tmp_path / "l.weights.h5")
-    started = begin_with_weights(chosen, window_for(chosen.model, chosen.optim, (32, 32, 3)).model)
+    started, _ = begun(config(*MOBILENET, weights=tmp_path / "l.weights.h5"))
     assert started.unused == ["layers/dense/vars/0", "layers/dense/vars/1"]
 
 
@@ -180,14 +174,11 @@ def test_resume_is_exact(config, compose, runs, tmp_path):
     run(config(FREEZE))
     assert not (tmp_path / "one/weights.json").exists()
     run(compose(*LENET, f"run.dir={tmp_path}", "run.name=whole", f"model.weights={runs / 'base'}", FREEZE))
-    last = [json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[-1]) for name in ("one", "whole")]
-    assert last[0]["loss"] == last[1]["loss"]
-    one, whole = (
-        tf.train.load_checkpoint(Saved(4, tmp_path / name / "checkpoints/step-4").prefix) for name in ("one", "whole")
-    )
-    state = [name for name in whole.get_variable_to_shape_map() if name.startswith(("model/", "optimizer/"))]
-    assert len(state) > 10
-    assert all(np.array_equal(one.get_tensor(name), whole.get_tensor(name)) for name in state)
+    assert records_of(tmp_path / "one")[-1]["loss"] == records_of(tmp_path / "whole")[-1]["loss"]
+    for part in ("model/", "optimizer/"):
+        one, whole = (tensors_of(tmp_path / name / "checkpoints/step-4", part) for name in ("one", "whole"))
+        assert len(whole) > 5
+        assert_same_tensors(one, whole)
 
 
 @pytest.mark.slow
@@ -197,8 +188,7 @@ def test_identity_is_the_content_and_not_the_path(config, runs, tmp_path):
     run(config("train.steps=2", weights=tmp_path / "elsewhere"))
     with pytest.raises(CheckpointError, match="began with other weights"):
         run(config("train.steps=3", weights="null"))
-    other = config("train.steps=1", "run.name=other", "run.seed=1", weights="null")
-    run(other)
+    run(config("train.steps=1", "run.name=other", "run.seed=1", weights="null"))
     with pytest.raises(CheckpointError, match=r"began with other weights: model\.weights=crc32c"):
         run(config("train.steps=3", weights=tmp_path / "other"))
     with pytest.raises(ConfigError, match=r"model\.freeze"):
@@ -207,8 +197,7 @@ def test_identity_is_the_content_and_not_the_path(config, runs, tmp_path):
 
 @pytest.mark.slow
 def test_verify_passes_with_weights_and_frozen_layers(compose, tmp_path):
-    small = ("model=lenet5", "batch_size=8", "accum.steps=2")
-    here = (*small, f"run.dir={tmp_path}")
+    here = ("model=lenet5", "batch_size=8", "accum.steps=2", f"run.dir={tmp_path}")
     run(compose(*here, "run.name=base", "train.steps=1"))
     freeze = "model.freeze=[segments/0/*,segments/1/*]"
     result = run(compose(*here, "run.name=v", "job=verify", f"model.weights={tmp_path / 'base'}", freeze))

@@ -1,6 +1,5 @@
 """Several worker processes on this machine train one model, and one of them speaks and writes."""
 
-import json
 import os
 import re
 import signal
@@ -11,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from accumtrain.cli.workers import find_free_ports
 from accumtrain.process import environment
+from tests.train.conftest import assert_same_tensors, json_of, records_of, tensors_of
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ("-m", "accumtrain")
@@ -36,9 +35,13 @@ def workers(folder, count, name, *overrides):
     return process.returncode, out, err
 
 
+def two_addresses():
+    addresses = ",".join(f"localhost:{port}" for port in find_free_ports(2))
+    return "device=multiworker", f"device.workers=[{addresses}]"
+
+
 def weights(folder, name, step):
-    reader = tf.train.load_checkpoint(str(folder / "runs" / name / "checkpoints" / f"step-{step}" / "state"))
-    return {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map() if key.startswith("model/")}
+    return tensors_of(folder / f"runs/{name}/checkpoints/step-{step}", "model/")
 
 
 @pytest.fixture
@@ -59,10 +62,8 @@ def test_two_workers_train_as_one_process(tmp_path, alone):
     assert out.count("accumtrain lenet5") == 1, "the chief alone prints"
     assert "32 = micro-batch 8 x 2 steps x 2 replicas" in out
     alone("one", "train.steps=3", "accum.steps=4")
-    run = tmp_path / "runs" / "two"
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 3]
-    assert json.loads((run / "summary.json").read_text())["replicas"] == 2
+    assert [record["step"] for record in records_of(tmp_path / "runs/two")] == [1, 2, 3, 3]
+    assert json_of(tmp_path / "runs/two")["replicas"] == 2
     ours, theirs = weights(tmp_path, "two", 3), weights(tmp_path, "one", 3)
     assert ours.keys() == theirs.keys()
     for key, value in ours.items():
@@ -79,22 +80,19 @@ def test_two_workers_where_kernels_could_be_timed(tmp_path, monkeypatch):
     assert code == 0, err
     assert not list(tmp_path.rglob("*.graph")), "a worker that found another's could not run it"
     assert "timing" not in out
-    assert json.loads((tmp_path / "runs/two/summary.json").read_text())["step"] == 1
+    assert json_of(tmp_path / "runs/two")["step"] == 1
 
 
 @pytest.mark.slow
 def test_a_signal_to_one_worker_stops_all_after_the_same_update(tmp_path):
     process = in_folder(tmp_path, *PROGRAM, "--workers", "2", *SMALL, "run.name=stopped", "train.steps=100000")
-    metrics = tmp_path / "runs/stopped/metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while not metrics.exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    (_, second) = sorted(child_of(process.pid))
+    wait_for(tmp_path / "runs/stopped/metrics.jsonl")
+    (_, second) = children_of(process.pid)
     os.kill(second, signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 75, err
     assert "run the same command again to continue" in out
-    step = json.loads((tmp_path / "runs/stopped/summary.json").read_text())["step"]
+    step = json_of(tmp_path / "runs/stopped")["step"]
     code, out, _ = workers(tmp_path, 2, "stopped", f"train.steps={step + 2}")
     assert code == 0
     assert f"continuing after update {step} of {step + 2}" in out
@@ -105,8 +103,7 @@ def test_workers_that_do_not_share_the_folder_of_the_run(tmp_path, alone):
     here, there = tmp_path, tmp_path / "there"
     there.mkdir()
     alone("apart", "train.steps=2")
-    addresses = ",".join(f"localhost:{port}" for port in find_free_ports(2))
-    together = ("device=multiworker", f"device.workers=[{addresses}]", "run.name=apart", "train.steps=4", *SMALL)
+    together = (*two_addresses(), "run.name=apart", "train.steps=4", *SMALL)
     chief, other = (
         in_folder(folder, *PROGRAM, *together, f"device.index={index}") for index, folder in enumerate((here, there))
     )
@@ -119,9 +116,8 @@ def test_workers_that_do_not_share_the_folder_of_the_run(tmp_path, alone):
 
 @pytest.mark.slow
 def test_all_workers_take_the_accum_steps_of_the_one_with_the_least_memory(tmp_path):
-    addresses = ",".join(f"localhost:{port}" for port in find_free_ports(2))
     images = ("data=synthetic", "data.image_size=64", "data.train_examples=64", "data.test_examples=8")
-    together = ("device=multiworker", f"device.workers=[{addresses}]", *SMALL, *images)
+    together = (*two_addresses(), *SMALL, *images)
     auto = ("accum.steps=auto", "run.name=auto", "train.steps=2")
     limits = (1000, 16)  # MB; a probe is a worker alone, so it leaves out what the reduction takes
     processes = [
@@ -134,7 +130,7 @@ def test_all_workers_take_the_accum_steps_of_the_one_with_the_least_memory(tmp_p
     assert silent == ""
     assert "accum.steps=1: micro-batch 16" in out, "what the chief has found"
     (needed,) = re.findall(r"accum.steps=(\d+), which worker 1 needs", out)
-    assert json.loads((tmp_path / "runs" / "auto" / "summary.json").read_text())["accum_steps"] == int(needed) > 1
+    assert json_of(tmp_path / "runs/auto")["accum_steps"] == int(needed) > 1
 
 
 @pytest.mark.slow
@@ -143,20 +139,21 @@ def test_a_killed_worker_ends_the_other_and_the_run_continues_to_the_bit(tmp_pat
     long = ("train.steps=400", "checkpoint.every=20")
     assert workers(tmp_path, 2, "whole", *long)[0] == 0
     with in_folder(tmp_path, *PROGRAM, "--workers", "2", *SMALL, "run.name=killed", *long) as process:
-        saved = tmp_path / "runs/killed/checkpoints/step-40"
-        deadline = time.monotonic() + 60
-        while not saved.exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        os.kill(sorted(child_of(process.pid))[victim], signal.SIGKILL)
+        wait_for(tmp_path / "runs/killed/checkpoints/step-40")
+        os.kill(children_of(process.pid)[victim], signal.SIGKILL)
         _, err = process.communicate(timeout=60)
     assert process.returncode != 0
     assert "another worker went away" in err
     assert workers(tmp_path, 2, "killed", *long)[0] == 0
-    ours, theirs = weights(tmp_path, "killed", 400), weights(tmp_path, "whole", 400)
-    assert all(np.array_equal(ours[key], theirs[key]) for key in theirs)
+    assert_same_tensors(weights(tmp_path, "killed", 400), weights(tmp_path, "whole", 400))
 
 
-def child_of(parent):
-    """Process numbers of the children of a process."""
-    path = Path(f"/proc/{parent}/task/{parent}/children")
-    return [int(number) for number in path.read_text().split()]
+def wait_for(path):
+    deadline = time.monotonic() + 60
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def children_of(parent):
+    """The numbers of the processes that a process has started, in order."""
+    return sorted(map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split()))

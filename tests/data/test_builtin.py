@@ -1,14 +1,53 @@
+"""The digits that are shipped, and examples that are generated."""
+
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.data.config import SyntheticConfig
+from accumtrain.data.config import DigitsConfig, SyntheticConfig
 from accumtrain.data.open_data import open_data
+from accumtrain.data.pipeline import make_eval_batches
+from accumtrain.data.sources import builtin
 from accumtrain.errors import ConfigError
+from tests.data.conftest import PLAIN
 
 INDEX = tf.range(60, dtype=tf.int64)
+
+
+def test_the_split_of_the_digits_is_fixed_and_stratified():
+    source = builtin.open_digits(DigitsConfig(), 0)
+    train, test = source.train, source.test
+    assert (train.size, test.size, test.image_shape) == (1437, 360, (8, 8, 1))
+    images, labels = test.read(tf.range(360, dtype=tf.int64))
+    everyone = np.bincount(train.read(tf.range(1437, dtype=tf.int64))[1]) + np.bincount(labels)
+    assert np.abs(np.bincount(labels) - everyone * 360 / 1797).max() <= 1
+    assert (everyone.sum(), images.numpy().max()) == (1797, 16)
+
+
+def test_their_splits_share_no_example():
+    source = builtin.open_digits(DigitsConfig(), 0)
+    train, test = (
+        {image.tobytes() for image in split.read(tf.range(split.size, dtype=tf.int64))[0].numpy()}
+        for split in (source.train, source.test)
+    )
+    assert not train & test
+
+
+def test_sixteen_is_one():
+    data = open_data(DigitsConfig(**PLAIN), seed=0)
+    image = next(iter(make_eval_batches(data, batch=360)))["image"].numpy()
+    assert (image.min(), image.max()) == (0.0, 1.0)
+    np.testing.assert_array_equal(np.unique(image), np.arange(17) / 16)
+
+
+def test_their_attribution_is_shipped():
+    folder = Path(builtin.__file__).with_name("digits")
+    assert "CC BY 4.0" in (folder / "ATTRIBUTION.txt").read_text()
+    assert (folder / "digits.npz").stat().st_size < 60_000
 
 
 def config(**changes: object) -> SyntheticConfig:
@@ -16,7 +55,7 @@ def config(**changes: object) -> SyntheticConfig:
     return SyntheticConfig(**{**values, "train_examples": 60, "test_examples": 60, **changes})
 
 
-def test_example_is_a_function_of_seed_and_index():
+def test_a_generated_example_is_a_function_of_seed_and_index():
     images, labels = open_data(config(), seed=1).train.read(INDEX)
     again, _ = open_data(config(train_examples=1000), seed=1).train.read(INDEX[50:])
     other, _ = open_data(config(), seed=2).train.read(INDEX)
@@ -36,8 +75,7 @@ def test_test_examples_are_new():
 def test_any_shape_and_class_count(size, channels, classes):
     data = open_data(config(image_size=size, channels=channels, num_classes=classes), seed=0)
     assert data.train.read(INDEX)[0].shape == (60, size, size, channels)
-    assert data.num_classes == classes
-    assert data.image_shape == (size, size, channels)
+    assert (data.num_classes, data.image_shape) == (classes, (size, size, channels))
 
 
 def test_classes_can_be_learned():
@@ -48,6 +86,6 @@ def test_classes_can_be_learned():
     assert np.mean(distance.argmin(axis=1) == truth.numpy()) > 0.95
 
 
-def test_size_must_be_given():
+def test_their_size_must_be_given():
     with pytest.raises(ConfigError, match=r"set data.image_size"):
         open_data(config(image_size=None), seed=0)
