@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -13,6 +11,7 @@ from pathlib import Path
 
 import accumtrain
 from accumtrain.registry import load
+from tests.programs import output_of
 
 PACKAGE = Path(accumtrain.__file__).parent
 LAYERS = [  # from the top; the members of a layer do not import each other
@@ -327,7 +326,4 @@ def test_all_public_names_are_declared():
 
 
 def test_the_package_itself_imports_nothing_heavy():
-    program = f"import sys, accumtrain; print(*{HEAVY | {'hydra'}} & set(sys.modules))"
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
-    assert done.stdout == "\n"
+    assert output_of("-c", f"import sys, accumtrain; print(*{HEAVY | {'hydra'}} & set(sys.modules))") == "\n"

@@ -16,11 +16,7 @@ SLURM_STEP = {"PROCID": "3", "STEP_NUM_TASKS": "4", "STEP_NODELIST": "node[7-8]"
 def device(compose, monkeypatch):
     for name in ("TF_CONFIG", "SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"):
         monkeypatch.delenv(name, raising=False)
-
-    def of(*overrides):
-        return compose("device=multiworker", "batch_size=48", *overrides).device
-
-    return of
+    return lambda *overrides: compose("device=multiworker", "batch_size=48", *overrides).device
 
 
 def tf_config(kind="worker", index=1, **cluster):
@@ -49,13 +45,17 @@ def test_a_wait_that_is_too_long(device):
         device("device.timeout=604801")
 
 
-def test_named_by_tf_config(device, monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", tf_config())
-    assert find_cluster(device()) == Cluster(tuple(HOSTS), 1)
-    monkeypatch.setenv("TF_CONFIG", tf_config("chief", 0, chief=HOSTS[:1], worker=HOSTS[1:]))
-    assert find_cluster(device()) == Cluster(tuple(HOSTS), 0)
-    monkeypatch.setenv("TF_CONFIG", tf_config("worker", 0, chief=HOSTS[:1], worker=HOSTS[1:]))
-    assert find_cluster(device()) == Cluster(tuple(HOSTS), 1)
+@pytest.mark.parametrize(
+    ("text", "index"),
+    [
+        (tf_config(), 1),
+        (tf_config("chief", 0, chief=HOSTS[:1], worker=HOSTS[1:]), 0),
+        (tf_config("worker", 0, chief=HOSTS[:1], worker=HOSTS[1:]), 1),
+    ],
+)
+def test_named_by_tf_config(device, monkeypatch, text, index):
+    monkeypatch.setenv("TF_CONFIG", text)
+    assert find_cluster(device()) == Cluster(tuple(HOSTS), index)
 
 
 @pytest.mark.parametrize(

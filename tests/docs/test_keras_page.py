@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.programs import output_of
+
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = "".join((DOCS / page).read_text() for page in ("keras.md", "index.md"))
 PROGRAMS = re.findall(r"^```python\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
-
-
 NAMES = ["accumulate", "Accumulate", "fit", "reversible", "quick start"]
 SLOW = {"fit", "reversible"}
 
@@ -27,7 +24,4 @@ SLOW = {"fit", "reversible"}
     ],
 )
 def test_program_runs(program, tmp_path):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    output_of("-c", program, cwd=tmp_path)

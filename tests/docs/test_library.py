@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.programs import output_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "library.md"
 LIBRARY, JOB, MINE, *RECIPES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
@@ -24,11 +23,7 @@ def python(tmp_path):
 
     def run(text, *arguments):
         (tmp_path / "mine.py").write_text(text)
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        command = [sys.executable, "mine.py", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-2000:]
-        return done.stdout
+        return output_of("mine.py", *arguments, cwd=tmp_path)
 
     return run
 

@@ -1,4 +1,4 @@
-"""Call grow to their length, and shrink at once."""
+"""Calls grow to their length, and shrink at once."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from accumtrain.engine import window as window_module
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.step import Step
 from accumtrain.optim.config import AdafactorConfig, AdamConfig, KerasOptimConfig, SgdConfig
-from tests.engine.small import examples, lenet, resnet20, revnet38, train, window_for
+from tests.engine.small import assert_same_bits, distance, examples, lenet, resnet20, revnet38, train, window_for
 
 SHAPE = (8, 8, 1)
 OPTIMIZERS = {
@@ -34,10 +34,6 @@ def everything(window):
     return [variable.numpy() for variable in kept]
 
 
-def norm(arrays):
-    return np.sqrt(sum(np.sum(np.square(array, dtype=np.float64)) for array in arrays))
-
-
 def relative_difference(config, optim, precision, micro_steps, updates=5, batch=32):
     batches = [examples(batch, SHAPE, seed) for seed in range(updates)]
     whole, split = (
@@ -46,9 +42,7 @@ def relative_difference(config, optim, precision, micro_steps, updates=5, batch=
     start = weights(whole)
     train(whole, batches, 1)
     train(split, batches, micro_steps)
-    difference = [a - b for a, b in zip(weights(split), weights(whole), strict=True)]
-    change = [a - b for a, b in zip(weights(whole), start, strict=True)]
-    return norm(difference) / norm(change)
+    return distance(weights(split), weights(whole)) / distance(weights(whole), start)
 
 
 ACCUMULATED = {"revnet38": revnet38("group"), "resnet20": resnet20("group")}
@@ -116,7 +110,7 @@ def test_nothing_but_buffers_changes_during_a_window():
     iterator = iter(tf.data.Dataset.from_tensors(examples(8, SHAPE)).repeat())
     step = Step(window, tf.distribute.get_strategy())
     step.accumulate(iterator, 3)
-    assert all(np.array_equal(a, b) for a, b in zip(before, everything(window), strict=True))
+    assert_same_bits(before, everything(window))
     assert float(window.examples) == 24.0
     update = step.commit(partial=True)
     assert int(update["step"]) == int(window.step) == 1
@@ -143,12 +137,10 @@ def test_a_window_that_is_not_finite_changes_nothing(bad):
     batch = examples(8, SHAPE, 1)
     batch["image"] = tf.tensor_scatter_nd_update(batch["image"], [[7, 0, 0, 0]], [bad])  # in the last micro-batch
     (update,) = train(window, [batch], 4)
-    assert not update["finite"]
-    assert update["step"] == 1
-    assert all(np.array_equal(a, b) for a, b in zip(before, everything(window), strict=True))
+    assert (update["finite"], update["step"]) == (False, 1)
+    assert_same_bits(before, everything(window))
     (update,) = train(window, [examples(8, SHAPE)], 2)
-    assert update["finite"], "the window after it is clean"
-    assert update["step"] == 2
+    assert (update["finite"], update["step"]) == (True, 2), "the window after it is clean"
 
 
 def test_ragged_micro_batches_and_weights_give_the_mean_over_examples():
@@ -161,14 +153,14 @@ def test_ragged_micro_batches_and_weights_give_the_mean_over_examples():
     for piece in pieces:
         step.accumulate(iter(tf.data.Dataset.from_tensors(piece)), 1)
     step.commit(partial=True)
-    assert norm([a - b for a, b in zip(weights(whole), weights(ragged), strict=True)]) < 1e-14
+    assert distance(weights(whole), weights(ragged)) < 1e-14
 
     five = window_for(lenet(), SGD, SHAPE, precision="float64")
     train(five, [pieces[0]], 1)
     masked = data | {"weight": tf.constant([1.0] * 5 + [0.0] * 3)}
     (update,) = train(padded, [masked], 2)
     assert update["examples"] == 5
-    assert norm([a - b for a, b in zip(weights(five), weights(padded), strict=True)]) < 1e-14
+    assert distance(weights(five), weights(padded)) < 1e-14
 
 
 def test_clipping_acts_on_the_mean_gradient():
@@ -179,8 +171,7 @@ def test_clipping_acts_on_the_mean_gradient():
         start = weights(window)
         (update,) = train(window, [batch], micro_steps)
         assert update["grad_norm"] > 0.05
-        moved = norm([a - b for a, b in zip(weights(window), start, strict=True)])
-        assert moved == pytest.approx(0.05, rel=1e-9)
+        assert distance(weights(window), start) == pytest.approx(0.05, rel=1e-9)
 
 
 def test_adaptive_clipping_bounds_each_unit_by_its_weights():
@@ -235,8 +226,7 @@ def test_every_micro_batch_of_every_replica_has_a_place_of_its_own(monkeypatch):
     window = window_for(lenet(), SGD, SHAPE, micro_steps=2)
     seen = []
     monkeypatch.setattr(window_module, "micro_mode", lambda seed, step, place, parts, _: seen.append((place, parts)))
-    strategy = SimpleNamespace(num_replicas_in_sync=3)
-    monkeypatch.setattr(tf.distribute, "get_strategy", lambda: strategy)
+    monkeypatch.setattr(tf.distribute, "get_strategy", lambda: SimpleNamespace(num_replicas_in_sync=3))
     for micro_step in range(2):
         window.micro_step.assign(micro_step)
         for replica in range(3):

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from accumtrain.process import watchdog
 from accumtrain.process.watchdog import Deadline, Watchdog
+from tests.programs import run_python, start_python
 
 PROGRAM = """
-import ctypes, sys, time
+import ctypes, time
 from pathlib import Path
-sys.path[:] = {path!r}
 from accumtrain.process.watchdog import Watchdog
 
 def hang_in_c():
     ctypes.CDLL(None).sleep(60)
 
 {before}
-with Watchdog({timeout}, Path({folder!r})) as watchdog:
+with Watchdog(0.5, Path({folder!r})) as watchdog:
     for number in range(30):
         watchdog.beat(f"update {{number}}")
     hang_in_c()
@@ -32,8 +29,7 @@ def hang(tmp_path):
     """A program that hangs in C, ended."""
 
     def run(before="", folder=tmp_path):
-        program = PROGRAM.format(path=sys.path, timeout=0.5, folder=str(folder), before=before)
-        return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False)
+        return run_python("-c", PROGRAM.format(folder=str(folder), before=before), timeout=50)
 
     return run
 
@@ -48,9 +44,8 @@ def test_a_hang_ends_and_leaves_behind_where(hang, tmp_path):
     )
     text = file.read_text()
     assert text.startswith("no progress for 0.5 s (run.hang_timeout) in: update 29\n")
-    assert [line.split("  ")[-1] for line in text.splitlines() if "  update " in line] == [
-        f"update {number}" for number in range(10, 30)
-    ]
+    updates = [line.split("  ")[-1] for line in text.splitlines() if "  update " in line]
+    assert updates == [f"update {number}" for number in range(10, 30)]
     assert "in hang_in_c" in text
     assert "most recent call first" in text
 
@@ -74,8 +69,7 @@ def test_a_folder_that_cannot_be_written(hang, tmp_path):
 
 
 def test_nobody_reads_what_is_said(tmp_path):
-    program = PROGRAM.format(path=sys.path, timeout=0.5, folder=str(tmp_path), before="")
-    with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE) as process:
+    with start_python("-c", PROGRAM.format(folder=str(tmp_path), before="")) as process:
         process.stderr.close()
         assert process.wait(timeout=50) == 75
 
@@ -123,17 +117,17 @@ def clock(monkeypatch):
     return now
 
 
-def test_it_ends(clock):
-    left = Deadline(160.0)
-    assert not left.due(30)
-    clock[0] = 20.0
-    assert not left.due(30)
-    clock[0] = 31.0
-    assert left.due(30)
-    assert not left.due(5)
-
-
-def test_it_never_ends(clock):
-    left = Deadline(None)
-    clock[0] = 1e9
-    assert not left.due(1e9)
+@pytest.mark.parametrize(
+    ("walltime", "now", "needed", "due"),
+    [
+        (160.0, 0.0, 30, False),
+        (160.0, 20.0, 30, False),
+        (160.0, 31.0, 30, True),
+        (160.0, 31.0, 5, False),
+        (None, 1e9, 1e9, False),
+    ],
+)
+def test_a_deadline(clock, walltime, now, needed, due):
+    left = Deadline(walltime)
+    clock[0] = now
+    assert left.due(needed) is due
