@@ -95,14 +95,6 @@ def test_a_run_of_a_program_of_its_own(trained, refused, tmp_path):
     assert trained == []
 
 
-def test_a_run_that_is_not_there(command, fake_job, tmp_path):
-    fake_job(lambda config: None, "evaluate")
-    answer = command("job=evaluate", "run.name=nowhere")
-    assert answer.code == 5
-    assert "no checkpoint in runs/nowhere/checkpoints" in answer.err
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_sweep_over_runs(trained, command):
     assert command("-m", "job=evaluate", "run.name=x", "accum.steps=4").code == 0
     assert trained[0].data.mean == [0.4]

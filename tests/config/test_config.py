@@ -12,7 +12,6 @@ import yaml
 
 from accumtrain.config.keys import CONF_DIR
 from accumtrain.config.read import from_mapping, list_known_keys, to_mapping
-from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.rules import Epochs, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
@@ -389,15 +388,6 @@ def test_a_mapping_needs_only_what_has_no_default(compose):
     assert from_mapping({"optim": {"kind": "sgd"}}) == Config(optim=SgdConfig())
     with pytest.raises(ConfigError, match=r"model\.name has no value; add model\.name=MobileNetV2"):
         from_mapping({"model": {"kind": "keras"}})
-
-
-@pytest.mark.parametrize("group", REGISTRIES)
-def test_defaults_in_python_are_those_of_the_command_line(group, compose):
-    for row in REGISTRIES[group]:
-        choice = f"{group}={'lenet5' if row.name == 'lenet' else row.name}"
-        if choice not in CHOICES or choice in REQUIRED:
-            continue
-        assert getattr(compose(choice), group) == row.config()
 
 
 def test_one_argument_of_a_keras_class_is_a_key(compose):

@@ -132,7 +132,7 @@ def test_a_job_without_the_run_it_needs_leaves_nothing_behind(name, there, comma
     seen = fake(name, lambda config: {})
     answer = command(f"job={name}", "run.name=one", *example_of("job", name))
     assert answer.code == CheckpointError.exit_code
-    assert "train first, with the same run.name" in answer.err
+    assert "no checkpoint in runs/one/checkpoints: train first, with the same run.name" in answer.err
     assert seen == []
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == there
 

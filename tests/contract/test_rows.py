@@ -22,7 +22,6 @@ from accumtrain.config.schema import Config
 from accumtrain.devices.config import DEVICES
 from accumtrain.errors import ConfigError
 from accumtrain.fields import format_value
-from accumtrain.models.config import ResNetConfig, RevNetConfig
 from accumtrain.registry import load
 from tests.contract.examples import EXAMPLES, example_of
 
@@ -132,12 +131,6 @@ def test_every_file_in_conf_is_of_a_row(compose):
         for file in (CONF_DIR / group).glob("*.yaml"):
             kind = yaml.safe_load(file.read_text()).get("kind")
             assert kind is None or kind in table.names
-
-
-def test_the_command_line_without_overrides_is_the_default_in_python(compose):
-    assert compose() == Config()
-    assert compose("model=resnet20").model == ResNetConfig()
-    assert compose("model=revnet38").model == RevNetConfig()
 
 
 # --- words --------------------------------------------------------------------------------------------------------

@@ -134,18 +134,15 @@ GROWING = [(1, 9.0), (2, 8.0), (4, 7.0), (4, 6.0), (4, 0.02), (4, 0.04), (4, 0.0
 
 
 @pytest.mark.parametrize(
-    ("calls", "bounds", "seconds", "median"),
+    ("calls", "config", "seconds", "median"),
     [
-        pytest.param(
-            ONE_BY_ONE, {"updates": 2, "seconds": 0.055}, [0.03, 0.01, 0.02], 0.02, id="until both bounds are met"
-        ),
-        pytest.param(
-            GROWING, {"updates": 8, "seconds": 0.0}, [0.005] * 4 + [0.01] * 4, 0.0075, id="once calls have their length"
-        ),
+        (ONE_BY_ONE, BenchConfig(updates=2, seconds=0.055), [0.03, 0.01, 0.02], 0.02),
+        (GROWING, BenchConfig(updates=8, seconds=0.0), [0.005] * 4 + [0.01] * 4, 0.0075),
     ],
+    ids=["until both bounds are met", "once calls have their length"],
 )
-def test_updates_are_timed(updates_that_take, calls, bounds, seconds, median):
-    updates = bench.time_updates(updates_that_take(*calls), BenchConfig(**bounds))
+def test_updates_are_timed(updates_that_take, calls, config, seconds, median):
+    updates = bench.time_updates(updates_that_take(*calls), config)
     assert updates.seconds == pytest.approx(seconds)
     assert updates.median == pytest.approx(median)
 
