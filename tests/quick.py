@@ -1,7 +1,5 @@
 """The files that `make quick` leaves out: their tests train, compile graphs or start processes, and take long."""
 
-from __future__ import annotations
-
 RUNS = frozenset(
     {
         "backprop/test_tape.py",

@@ -1,7 +1,5 @@
 """The dispatch: the part of a worker that is probed, and the modules that a run enters."""
 
-from __future__ import annotations
-
 import pytest
 
 from accumtrain import dispatch

@@ -1,7 +1,5 @@
 """A library's error in a line."""
 
-from __future__ import annotations
-
 import pytest
 
 from accumtrain.errors import first_line

@@ -1,7 +1,5 @@
 """Runs that earlier code has trained load, evaluate and continue."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What make does with an environment that is there."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The pins: every package once for each Python, and the same ones with hashes."""
 
-from __future__ import annotations
-
 import re
 from importlib.metadata import requires
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The progress of a run, on a terminal and in a pipe."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The command line from outside: exit codes, sweeps, and answers without TensorFlow."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

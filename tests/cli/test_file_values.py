@@ -1,7 +1,5 @@
 """Values of a file that the command contradicts are refused, and the remedy in the message helps."""
 
-from __future__ import annotations
-
 import pytest
 
 

@@ -1,7 +1,5 @@
 """Hydra itself writes nothing, imports nothing and calls nothing that a command or a folder of YAML files names."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

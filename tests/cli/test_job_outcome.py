@@ -1,7 +1,5 @@
 """The outcomes of the jobs of a sweep: their ends, and the values that rank them."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`accumtrain --help <group, choice or key>`."""
 
-from __future__ import annotations
-
 import pytest
 
 from accumtrain.cli.choices import all_choices

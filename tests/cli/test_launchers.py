@@ -1,7 +1,5 @@
 """Sweeps by the launchers of plugins, from outside."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

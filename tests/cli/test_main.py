@@ -1,7 +1,5 @@
 """The command from outside: the limits and the locale of the shell that starts it."""
 
-from __future__ import annotations
-
 import resource
 
 import pytest

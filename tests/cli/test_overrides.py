@@ -1,7 +1,5 @@
 """Texts on the command line: a key that takes text gets what was typed, whatever Hydra would read in it."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

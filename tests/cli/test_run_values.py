@@ -1,7 +1,5 @@
 """job=evaluate takes the configuration of the run; its command changes what does not decide what was learned."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

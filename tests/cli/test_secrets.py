@@ -1,7 +1,5 @@
 """A value of the environment reaches the job, and nothing that is written."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """A job in a process of its own: what it gets, what it prints, and the ways it ends."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

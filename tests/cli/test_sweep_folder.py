@@ -1,7 +1,5 @@
 """The folder of a sweep: what jobs leave in it, and whose sweep goes on."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """A signal ends a sweep only when the jobs that run have saved their state."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

@@ -1,7 +1,5 @@
 """accumtrain --workers 2 ...: several processes of one cluster on this machine."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Each remedy in a message of the command line and of the rules, followed to the letter, is accepted."""
 
-from __future__ import annotations
-
 import pytest
 
 from accumtrain.config.jobs import JOBS

@@ -1,7 +1,5 @@
 """Workers notice within seconds that another one is gone, and that one has ended in peace."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Every program and notebook in examples/ runs as it stands there, and learns."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

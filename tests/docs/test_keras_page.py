@@ -1,7 +1,5 @@
 """The programs of docs/keras.md and docs/index.md run as they stand there."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

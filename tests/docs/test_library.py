@@ -1,7 +1,5 @@
 """The programs of docs/library.md run as they stand there."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import partial

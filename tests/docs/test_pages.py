@@ -1,7 +1,5 @@
 """Links between pages lead somewhere, docs/api.md has every public name, and docs/reference.md every key."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The commands of docs/models.md about trained weights and rates, one after the other as they stand there."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Calls grow to their length, and shrink at once."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

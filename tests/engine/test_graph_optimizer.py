@@ -1,7 +1,5 @@
 """The settings of the graph optimizer hold for one function in one thread; a function can be traced ahead."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

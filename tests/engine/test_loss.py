@@ -1,7 +1,5 @@
 """Losses and metrics are arguments; labels may be of any integer dtype and weights may be left out."""
 
-from __future__ import annotations
-
 import shlex
 
 import keras

@@ -1,7 +1,5 @@
 """The moving average of the weights against its definition, and the weights and averages changing places."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Two mirrored replicas with two micro-steps each make the update of one device with four."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Several updates in one call are the same updates, bit for bit, and end where one is not finite."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

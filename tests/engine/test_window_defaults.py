@@ -1,7 +1,5 @@
 """A window without a run around it: updates against TensorFlow's own gradients, and the state after commits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Micro-steps compiled by XLA."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

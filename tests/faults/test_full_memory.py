@@ -1,7 +1,5 @@
 """A run whose weights leave little of its memory limit: it is continued, tested and begun with weights within it."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -1,7 +1,5 @@
 """job=bench on a small network: its numbers agree with each other, and a slow input is found."""
 
-from __future__ import annotations
-
 import gc
 import json
 import time

@@ -1,7 +1,5 @@
 """A dry run makes the updates of training, and a probe's numbers follow from its measurements."""
 
-from __future__ import annotations
-
 import gc
 from types import SimpleNamespace
 

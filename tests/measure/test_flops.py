@@ -1,7 +1,5 @@
 """Counted operations against a count by hand, and the operations of a traced function that run."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """A whole update as a program for a compiler that is elsewhere."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

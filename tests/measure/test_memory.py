@@ -1,7 +1,5 @@
 """job=memory: a row and a bar for each policy, with made-up probes, and refusals."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

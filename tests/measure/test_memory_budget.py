@@ -1,7 +1,5 @@
 """model.memory=<MB>: the search against made-up memory, and a run that must stay within its budget."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import replace

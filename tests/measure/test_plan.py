@@ -1,7 +1,5 @@
 """job=plan and accum.steps=auto against made-up memory, and one run against the real one."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Probes: the measurements of a child process, the ways it ends, and that it never outlives its parent."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

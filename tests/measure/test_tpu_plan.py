@@ -1,7 +1,5 @@
 """job=plan device=tpu, with stand-ins for the lowering and for the compiler."""
 
-from __future__ import annotations
-
 import json
 import sys
 from functools import partial

@@ -1,7 +1,5 @@
 """The protocol of child processes: what is asked, what is answered, and the ways they end."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """Free memory within a container, by made-up folders of control groups, and the processor."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """The program of a child: accumtrain itself, or that of a user who calls main()."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A signal stops a job in whatever phase it is, and the exit code says whether the same command goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

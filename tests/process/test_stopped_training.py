@@ -1,7 +1,5 @@
 """SIGTERM in each phase of a training: exit code 75, and the same command goes on to the same end."""
 
-from __future__ import annotations
-
 import os
 import signal
 from functools import reduce

@@ -1,7 +1,5 @@
 """Folders for a while: gone afterwards, and what is told where there can be none."""
 
-from __future__ import annotations
-
 import errno
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """A process that hangs ends, and says where; one that makes progress does not. The time that is left of a job."""
 
-from __future__ import annotations
-
 import pytest
 
 from accumtrain.process import watchdog

@@ -1,7 +1,5 @@
 """Files are replaced as a whole or not at all, whatever ends the process that writes them."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """The choice of a run's CPU kernels."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

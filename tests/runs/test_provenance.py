@@ -1,7 +1,5 @@
 """The origin of a run in its summary."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
