@@ -171,5 +171,4 @@ def composed(*overrides: str) -> Config:
 
 @pytest.fixture(scope="session")
 def compose() -> Callable[..., Config]:
-    """Composes and checks the configuration of `overrides`, without a command line."""
     return composed

@@ -22,7 +22,6 @@ RUNS = frozenset(
         "data/test_skipping.py",
         "data/test_tfds.py",
         "devices/test_worker_watch.py",
-        "docs/test_keras_page.py",
         "docs/test_library.py",
         "engine/test_collectives.py",
         "engine/test_loss_scale.py",

@@ -143,7 +143,6 @@ def test_jobs_that_would_write_the_same_file(refused, arguments, told):
 
 
 def failing_at_64(error):
-    """A job that fails with a batch size of 64."""
 
     def job(config):
         if config.batch_size == 64:

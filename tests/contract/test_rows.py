@@ -51,15 +51,11 @@ def choices_of(group: str, name: str) -> list[str]:
 
 
 @of_every_row
-def test_the_row_is_called_as_its_keys_say(group, name):
+def test_the_row_is_called_as_its_keys_say_and_its_code_is_there(group, name):
     row = REGISTRIES[group][name]
     assert row.name == name == row.config.kind == example_of(group, name).kind
     assert type(example_of(group, name)) is row.config
-
-
-@of_every_row
-def test_its_code_is_there(group, name):
-    assert callable(load(REGISTRIES[group][name].build))
+    assert callable(load(row.build))
 
 
 @pytest.mark.parametrize("name", DEVICES.names)

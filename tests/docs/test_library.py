@@ -1,4 +1,4 @@
-"""The programs of docs/library.md run as they stand there."""
+"""The programs of docs/library.md, docs/keras.md and docs/index.md run as they stand there."""
 
 import json
 import re
@@ -10,9 +10,23 @@ import pytest
 
 from tests.programs import output_of
 
-PAGE = Path(__file__).parents[2] / "docs" / "library.md"
-LIBRARY, JOB, MINE, *RECIPES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"
+ROOT = Path(__file__).parents[2]
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+
+
+def programs(page):
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
+LIBRARY, JOB, MINE, *RECIPES = programs("library.md")
+OF_KERAS = dict(
+    zip(
+        ["accumulate", "Accumulate", "fit", "reversible", "quick start"],
+        [*programs("keras.md"), *programs("index.md")],
+        strict=True,
+    )
+)
+SLOW = {"fit", "reversible"}
 
 
 @pytest.fixture
@@ -24,6 +38,13 @@ def python(tmp_path):
         return output_of("mine.py", *arguments, cwd=tmp_path)
 
     return run
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in OF_KERAS]
+)
+def test_a_program_with_keras_runs(python, name):
+    python(OF_KERAS[name])
 
 
 def test_own_layers_train(python):

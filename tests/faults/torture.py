@@ -149,7 +149,6 @@ def await_update(run: Path, process: Any) -> None:
 
 
 def listed(run: Path) -> set[str]:
-    """The names of the checkpoints, whole or not."""
     return {path.name for path in (run / "checkpoints").glob("step-*")}
 
 

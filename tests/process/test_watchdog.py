@@ -24,19 +24,20 @@ with Watchdog(0.5, Path({folder!r})) as watchdog:
 
 @pytest.fixture
 def hang(tmp_path):
-    """A program that hangs in C, ended."""
+    """End a program that hangs in C. Return what it says."""
 
     def run(before="", folder=tmp_path):
-        return run_python("-c", PROGRAM.format(folder=str(folder), before=before), timeout=50)
+        ended = run_python("-c", PROGRAM.format(folder=str(folder), before=before), timeout=50)
+        assert ended.returncode == 75
+        return ended.stderr
 
     return run
 
 
 def test_a_hang_ends_and_leaves_behind_where(hang, tmp_path):
-    ended = hang()
-    assert ended.returncode == 75
+    said = hang()
     (file,) = tmp_path.glob("hang-*.txt")
-    assert ended.stderr == (
+    assert said == (
         f"\nerror: no progress for 0.5 s (run.hang_timeout) in: update 29; {file} has the stack of each thread. The "
         "last checkpoint is intact: run the same command again to continue from it\n"
     )
@@ -49,21 +50,15 @@ def test_a_hang_ends_and_leaves_behind_where(hang, tmp_path):
 
 
 def test_a_disk_that_hangs_too_is_not_waited_for(hang, tmp_path):
-    ended = hang(
-        "import accumtrain.process.watchdog as module\n"
-        "module.LAST_WORK = 0.5\n"
-        "Path.open = lambda *_, **__: time.sleep(60)\n"
-    )
-    assert ended.returncode == 75
-    assert "no progress for 0.5 s" in ended.stderr
+    before = "import accumtrain.process.watchdog as module; module.LAST_WORK = 0.5\n"
+    assert "no progress for 0.5 s" in hang(f"{before}Path.open = lambda *_, **__: time.sleep(60)")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written(hang, tmp_path):
-    ended = hang(folder=tmp_path / "nowhere")
-    assert ended.returncode == 75
-    assert "can't be written: No such file or directory" in ended.stderr
-    assert "in hang_in_c" in ended.stderr
+    said = hang(folder=tmp_path / "nowhere")
+    assert "can't be written: No such file or directory" in said
+    assert "in hang_in_c" in said
 
 
 def test_nobody_reads_what_is_said(tmp_path):
