@@ -17,13 +17,18 @@ def with_path(**variables: str) -> dict[str, str]:
 
 def run_python(*arguments: object, **options: Any) -> subprocess.CompletedProcess:
     """Run Python to its end, as `subprocess.run` does. What it writes is captured."""
-    settings = {"env": with_path(), "capture_output": True, "text": True, "check": False} | options
+    settings: dict[str, Any] = {"env": with_path(), "capture_output": True, "text": True, "check": False} | options
     return subprocess.run([sys.executable, *map(str, arguments)], **settings)
 
 
 def start_python(*arguments: object, **options: Any) -> subprocess.Popen:
     """Start Python, as `subprocess.Popen` does. What it writes is read from pipes."""
-    settings = {"env": with_path(), "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
+    settings: dict[str, Any] = {
+        "env": with_path(),
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    } | options
     return subprocess.Popen([sys.executable, *map(str, arguments)], **settings)
 
 

@@ -37,7 +37,6 @@ WAITS = "Path('ready').touch(); time.sleep(60)"
 
 
 def program(body):
-    """A child whose job=train does what the lines of `body` say."""
     return CHILD.format(body=textwrap.indent(body, "    "))
 
 

@@ -32,7 +32,6 @@ Fake = Callable[..., list[Any]]
 
 @pytest.fixture
 def fake(fake_job: Callable[..., list[Any]]) -> Fake:
-    """Put a function in the place of the job of a row."""
     return lambda name, function: fake_job(function, name)
 
 

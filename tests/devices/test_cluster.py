@@ -23,6 +23,11 @@ def tf_config(kind="worker", index=1, **cluster):
     return json.dumps({"cluster": cluster or {"worker": HOSTS}, "task": {"type": kind, "index": index}})
 
 
+def in_step(monkeypatch, **variables):
+    for name, value in variables.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+
+
 def test_named_in_the_configuration(device):
     workers = f"device.workers=[{','.join(HOSTS)}]"
     assert find_cluster(device(workers, "device.index=2")) == Cluster(tuple(HOSTS), 2)
@@ -68,8 +73,7 @@ def test_a_tf_config_that_is_not_understood(text, device, monkeypatch):
 
 
 def test_named_by_slurm(device, monkeypatch):
-    for name, value in SLURM_STEP.items():
-        monkeypatch.setenv(f"SLURM_{name}", value)
+    in_step(monkeypatch, **SLURM_STEP)
     assert find_cluster(device()) == Cluster(("node7:8888", "node7:8889", "node8:8888", "node8:8889"), 3)
     monkeypatch.delenv("SLURM_STEP_NODELIST")
     with pytest.raises(ConfigError, match="SLURM's variables are not understood"):
@@ -113,9 +117,7 @@ def test_who_computes_alone_though_there_are_others_is_told(device, compose, mon
 @pytest.fixture
 def port(device, monkeypatch):
     """The port of a task, by the numbers of its SLURM job and step."""
-    variables = {"PROCID": "0", "STEP_NUM_TASKS": "1", "STEP_NODELIST": "node7", "STEP_TASKS_PER_NODE": "1"}
-    for name, value in variables.items():
-        monkeypatch.setenv(f"SLURM_{name}", value)
+    in_step(monkeypatch, PROCID="0", STEP_NUM_TASKS="1", STEP_NODELIST="node7", STEP_TASKS_PER_NODE="1")
 
     def port(job, step):
         monkeypatch.setenv("SLURM_JOB_ID", str(job))

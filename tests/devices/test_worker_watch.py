@@ -65,7 +65,6 @@ def go(workers):
 
 
 def ended(worker):
-    """Exit code and stderr."""
     _, err = worker.communicate(timeout=20)
     return worker.returncode, err
 

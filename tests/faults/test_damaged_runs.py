@@ -20,17 +20,9 @@ from accumtrain.measure import auto_steps
 from accumtrain.measure.probe import ProbeResult
 
 FILES = [
-    ".lock",
-    "config.yaml",
-    "metrics.jsonl",
-    "summary.json",
-    "images.json",
-    "results.png",
-    "checkpoints/step-2/manifest.json",
-    "checkpoints/step-4/manifest.json",
-    "checkpoints/step-4/state.index",
-    "checkpoints/step-4/state.data-00000-of-00001",
-    "checkpoints/best/*/manifest.json",
+    *(".lock", "config.yaml", "metrics.jsonl", "summary.json", "images.json", "results.png"),
+    *("checkpoints/step-2/manifest.json", "checkpoints/step-4/manifest.json", "checkpoints/best/*/manifest.json"),
+    *("checkpoints/step-4/state.index", "checkpoints/step-4/state.data-00000-of-00001"),
 ]
 SMALL = (
     *("model=lenet5", "data=digits", "batch_size=64", "accum.steps=2", "optim=sgd", "schedule=constant"),
