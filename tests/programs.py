@@ -23,12 +23,8 @@ def run_python(*arguments: object, **options: Any) -> subprocess.CompletedProces
 
 def start_python(*arguments: object, **options: Any) -> subprocess.Popen:
     """Start Python, as `subprocess.Popen` does. What it writes is read from pipes."""
-    settings: dict[str, Any] = {
-        "env": with_path(),
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-        "text": True,
-    } | options
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    settings: dict[str, Any] = {"env": with_path(), "text": True} | pipes | options
     return subprocess.Popen([sys.executable, *map(str, arguments)], **settings)
 
 

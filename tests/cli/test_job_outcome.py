@@ -1,5 +1,6 @@
 """The outcomes of the jobs of a sweep: their ends, and the values that rank them."""
 
+import json
 import os
 from dataclasses import replace
 
@@ -65,7 +66,7 @@ def test_a_result_of_an_earlier_command_is_not_that_of_the_job(compose, tmp_path
     file = tmp_path / "mine" / "summary.json"
     file.parent.mkdir()
     assert begin_outcome(config, []).result == {}
-    write_json(file, TEST)
+    file.write_text(json.dumps(TEST))
     os.utime(file, ns=(0, 0))
     assert begin_outcome(config, []).result == {}
     before = begin_outcome(config, ["batch_size=32"])
