@@ -143,6 +143,24 @@ def fake_job(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Config]]:
     return put
 
 
+@pytest.fixture
+def seen(fake_job: Callable[..., list[Config]]) -> list[Config]:
+    """The configurations that job=train gets, which does nothing."""
+    return fake_job(lambda config: None)
+
+
+@pytest.fixture
+def refused(command: Callable[..., Answer]) -> Callable[..., str]:
+    """Runs a command that is a mistake, and returns its message."""
+
+    def run(*arguments: str) -> str:
+        answer = command(*arguments)
+        assert answer.code == 2
+        return answer.err
+
+    return run
+
+
 def composed(*overrides: str) -> Config:
     """Compose and check the configuration of `overrides`, without a command line."""
     offer_rows()
@@ -153,5 +171,4 @@ def composed(*overrides: str) -> Config:
 
 @pytest.fixture(scope="session")
 def compose() -> Callable[..., Config]:
-    """Composes and checks the configuration of `overrides`, without a command line."""
     return composed

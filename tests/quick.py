@@ -1,7 +1,5 @@
 """The files that `make quick` leaves out: their tests train, compile graphs or start processes, and take long."""
 
-from __future__ import annotations
-
 RUNS = frozenset(
     {
         "backprop/test_tape.py",
@@ -24,7 +22,6 @@ RUNS = frozenset(
         "data/test_skipping.py",
         "data/test_tfds.py",
         "devices/test_worker_watch.py",
-        "docs/test_keras_page.py",
         "docs/test_library.py",
         "engine/test_collectives.py",
         "engine/test_loss_scale.py",

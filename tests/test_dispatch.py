@@ -1,10 +1,5 @@
 """The dispatch: the part of a worker that is probed, and the modules that a run enters."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
-
 import pytest
 
 from accumtrain import dispatch
@@ -13,7 +8,8 @@ from accumtrain.dispatch import config_of_worker, settle_accum_steps
 from accumtrain.errors import ConfigError
 from accumtrain.measure import auto_steps
 from accumtrain.measure.probe import ProbeResult
-from accumtrain.runs.run import Run
+from tests.begun import save_config
+from tests.programs import output_of
 
 WORKERS = ("device=multiworker", "device.workers=[a:1,b:1,c:1]", "device.index=0")
 ENTERED = """
@@ -28,9 +24,7 @@ MOST_MODULES = 115  # packages included
 @pytest.mark.run
 def test_a_run_of_given_steps_enters_no_measuring(tmp_path):
     keys = ("model=lenet5", "data=digits", "batch_size=32", "accum.steps=2", "train.steps=2", f"run.dir={tmp_path}")
-    done = subprocess.run([sys.executable, "-c", ENTERED, *keys], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    entered = done.stdout.splitlines()[-1].split()
+    entered = output_of("-c", ENTERED, *keys).splitlines()[-1].split()
     assert "accumtrain.train.train" in entered
     assert not [name for name in entered if name.startswith("accumtrain.measure")]
     assert len(entered) <= MOST_MODULES
@@ -49,9 +43,8 @@ def test_a_worker_goes_on_as_its_run_began_and_probes_its_share_alone(compose, t
 
     def attempt(config, micro_batch, note=""):
         asked.append((config.batch_size, micro_batch))
-        return ProbeResult(
-            "store", micro_batch, fits=True, accum_steps=config.batch_size // micro_batch, replicas=1, rss_bytes=1
-        )
+        steps = config.batch_size // micro_batch
+        return ProbeResult("store", micro_batch, fits=True, accum_steps=steps, replicas=1, rss_bytes=1)
 
     monkeypatch.setattr(dispatch, "silence", lambda: None)
     monkeypatch.setattr(auto_steps, "probe", attempt)
@@ -61,8 +54,7 @@ def test_a_worker_goes_on_as_its_run_began_and_probes_its_share_alone(compose, t
     found = settle_accum_steps(config, JOBS["train"])
     assert (found.batch_size, found.accum.count, found.device) == (96, 1, config.device)
     assert {size for size, _ in asked} == {32}
-    with Run(found) as run:
-        run.save_config(found)
+    save_config(found)
     asked.clear()
     other = compose(*WORKERS[:-1], "device.index=2", *own, "accum.steps=auto")
     assert settle_accum_steps(other, JOBS["train"]).accum.count == 1
@@ -75,9 +67,8 @@ def test_one_process_does_all(compose):
 
 
 def test_a_batch_that_the_workers_cannot_share(compose, monkeypatch):
-    monkeypatch.setenv(
-        "TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1", "c:1"]}, "task": {"type": "worker", "index": 0}}'
-    )
+    cluster = '{"cluster": {"worker": ["a:1", "b:1", "c:1"]}, "task": {"type": "worker", "index": 0}}'
+    monkeypatch.setenv("TF_CONFIG", cluster)
     config = compose("device=multiworker", "batch_size=64", "accum.steps=auto")
     with pytest.raises(ConfigError, match=r"batch_size=64 does not divide by accum\.steps=1 x 3 replicas"):
         config_of_worker(config)

@@ -1,7 +1,5 @@
 """A library's error in a line."""
 
-from __future__ import annotations
-
 import pytest
 
 from accumtrain.errors import first_line
@@ -16,8 +14,8 @@ NODE = "{{function_node __wrapped__IteratorGetNext_device_/job:localhost/replica
         ("\n  two\nlines", "two"),
         ("", "ValueError"),
         (
-            f"{NODE} a.png; No such file or directory\n\t [[{{{{node ReadFile}}}}]] [Op:IteratorGetNext] name: ",
-            "a.png; No such file or directory",
+            f"{NODE} a.png; No such file\n\t [[{{{{node ReadFile}}}}]] [Op:IteratorGetNext] name: ",
+            "a.png; No such file",
         ),
         (f"{NODE}\n[[{{{{node x}}}}]]\nOOM [Op:Empty] name: ", "OOM"),
     ],

@@ -1,7 +1,5 @@
 """Runs that earlier code has trained load, evaluate and continue."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -31,9 +29,7 @@ def test_every_tensor_is_taken_over_to_the_bit(golden, tmp_path):
     total = total_steps(config, Epochs(config, data.train.size))
     window = build_window(config, data, total, tf.distribute.get_strategy())
     checkpoints = Checkpoints(folder_of(config) / CHECKPOINTS, window, keep=1)
-    manifest = checkpoints.restore()
-    assert manifest is not None
-    assert manifest["step"] == 12
+    assert checkpoints.restore()["step"] == 12
     assert checkpoints.best == expected["best"]
     again = Checkpoints(tmp_path / "again", window, keep=1)
     again.best_accuracy.assign(checkpoints.best_accuracy)
@@ -52,8 +48,8 @@ def test_it_is_evaluated(golden):
     config, expected = golden
     result = run(replace(config, job="evaluate"))
     assert result["step"] == expected["best_step"]
-    assert result["test"]["accuracy"] == pytest.approx(expected["best"]["accuracy"], abs=0.01)
-    assert result["test"]["loss"] == pytest.approx(expected["best"]["loss"], abs=0.01)
+    for name in ("accuracy", "loss"):
+        assert result["test"][name] == pytest.approx(expected["best"][name], abs=0.01)
 
 
 @pytest.mark.slow

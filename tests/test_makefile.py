@@ -1,7 +1,5 @@
 """What make does with an environment that is there."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -47,18 +45,15 @@ def test_another_python_beside_it_is_told(folder):
     assert make(folder, "PYTHON=.venv/bin/python").stderr == ""
 
 
-def test_it_is_made_from_nothing_when_the_pins_have_changed(folder):
+@pytest.mark.parametrize(("link", "setup"), [(False, "--clear "), (True, " ")])
+def test_it_is_made_from_nothing_when_the_pins_have_changed(folder, link, setup):
+    """What a link leads to is not removed."""
+    if link:
+        (folder / ".venv").rename(folder / "shared")
+        (folder / ".venv").symlink_to("shared")
     (folder / "requirements/constraints.txt").touch()
     os.utime(folder / ".venv/.ready", (1, 1))
-    assert SETUP.format("--clear ") in make(folder).stdout
-
-
-def test_what_a_link_leads_to_is_not_removed(folder):
-    (folder / ".venv").rename(folder / "shared")
-    (folder / ".venv").symlink_to("shared")
-    (folder / "requirements/constraints.txt").touch()
-    os.utime(folder / ".venv/.ready", (1, 1))
-    assert SETUP.format(" ") in make(folder).stdout
+    assert SETUP.format(setup) in make(folder).stdout
 
 
 def test_a_setup_that_failed_is_gone_on_with(folder):

@@ -1,8 +1,7 @@
 """The pins: every package once for each Python, and the same ones with hashes."""
 
-from __future__ import annotations
-
 import re
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -50,3 +49,17 @@ def test_every_pin_has_a_hash():
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", line) for line in lines)
     assert "://" not in text
+
+
+def names(lines):
+    return {re.match(r"[\w-]+", line)[0].lower() for line in lines if line and not line.startswith("#")}
+
+
+def test_a_tpu_s_file_pins_every_dependency_and_its_own_tensorflow():
+    """requirements/tpu.txt is installed without a resolver: nothing that accumtrain needs may be missing from it."""
+    lines = (REQUIREMENTS / "tpu.txt").read_text().splitlines()
+    assert all("==" in line for line in lines if not line.startswith("#"))
+    needed = names(line for line in requires("accumtrain") if "extra ==" not in line)
+    assert "tensorflow" in needed
+    assert needed - {"tensorflow"} | {"tensorflow-tpu", "libtpu", "pytest"} <= names(lines)
+    assert "tensorflow" not in names(lines)

@@ -1,7 +1,5 @@
 """The progress of a run, on a terminal and in a pipe."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -20,12 +18,8 @@ def test_progress_in_a_pipe_logs_first_last_and_every_tenth(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "epoch 1/2  update 4/25  loss 0.2500  512 examples/s  peak 4.0 MB"
     assert lines[2] == "evaluated [here]"
-    assert [line.partition("update ")[2].split()[0] for line in lines if "update" in line] == [
-        "4/25",
-        "10/25",
-        "20/25",
-        "25/25",
-    ]
+    shown = [line.partition("update ")[2].split()[0] for line in lines if "update" in line]
+    assert shown == ["4/25", "10/25", "20/25", "25/25"]
     assert lines[-1] == "epoch 2/2  update 25/25  loss 0.0400  512 examples/s  peak 25.0 MB"
 
 
@@ -60,10 +54,7 @@ def test_progress_on_a_terminal(method, done, of, shown, capsys, terminal):
         bar.update(1, means={"loss": 0.5, "accuracy": 0.25}, examples_per_second=2000)
         getattr(bar, method)(done, of)
     out = capsys.readouterr().out
-    assert shown in out
-    assert "epoch 1/2" in out
-    assert "2,000 ex/s" in out
-    assert "evaluated\n" in out
+    assert all(part in out for part in (shown, "epoch 1/2", "2,000 ex/s", "evaluated\n")), out
 
 
 @pytest.mark.parametrize("columns", [60, 80, 90, 120])
@@ -74,9 +65,7 @@ def test_the_bar_stays_on_its_line(columns, capsys, terminal, monkeypatch):
         for step in (1000, 1002):
             bar.update(step, means={"loss": 0.5, "accuracy": 0.25}, examples_per_second=2000, peak_bytes=389 * 2**20)
         bar.window(12, 64)
-    lines = [
-        re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in capsys.readouterr().out.replace("\r", "\n").splitlines()
-    ]
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().out.replace("\r", "\n")).splitlines()
     (shown,) = {line.rstrip() for line in lines if "+12/64" in line}
     assert len(shown) <= columns
     assert "…" not in shown

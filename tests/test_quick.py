@@ -1,7 +1,5 @@
 """The everyday tests: what they leave out is there, and what they keep covers every room."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.quick import RUNS

@@ -1,11 +1,6 @@
 """The command line from outside: exit codes, sweeps, and answers without TensorFlow."""
 
-from __future__ import annotations
-
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 from hydra.errors import MissingConfigException
@@ -14,6 +9,7 @@ from accumtrain import __version__
 from accumtrain.cli.hydra_guard import explain_error
 from accumtrain.config.keys import CONF_DIR
 from accumtrain.errors import AccumtrainError, Preempted
+from tests.programs import run_python, with_path
 
 WITHOUT_TENSORFLOW = """
 import sys
@@ -26,10 +22,8 @@ finally:
 """
 
 
-def outside(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
-    command = [sys.executable, "-c", WITHOUT_TENSORFLOW, *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+def outside(*arguments, **environment):
+    return run_python("-c", WITHOUT_TENSORFLOW, *arguments, env=with_path(**environment))
 
 
 @pytest.mark.parametrize(
@@ -44,9 +38,8 @@ def outside(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
 )
 def test_answers_need_no_tensorflow(arguments, shown):
     answer = outside(*arguments)
-    assert answer.returncode == 0
+    assert (answer.returncode, answer.stderr) == (0, "")
     assert shown in answer.stdout
-    assert answer.stderr == ""
 
 
 def test_completion_by_tab_needs_no_tensorflow():
@@ -81,15 +74,13 @@ def test_completion_by_tab(line, offered, command, monkeypatch):
     assert [each for each in answer.out.split() if not each.startswith("optim=adam")] == offered.split()
 
 
-def test_the_name_of_a_job_alone(command, fake_job):
-    seen = fake_job(lambda config: None)
+def test_the_name_of_a_job_alone(command, seen):
     assert command("train", "batch_size=32").code == 0
     assert command("job=train", "batch_size=32").code == 0
     assert seen[0] == seen[1]
 
 
-def test_a_whole_float_is_an_integer(command, fake_job):
-    seen = fake_job(lambda config: None)
+def test_a_whole_float_is_an_integer(command, seen):
     assert command("batch_size=1e2", "accum.steps=5.0", "model.units=[1.0,2,1]", "eval.every=7.0").code == 0
     (config,) = seen
     found = [config.batch_size, config.accum.steps, *config.model.units, config.eval.every]
@@ -97,16 +88,15 @@ def test_a_whole_float_is_an_integer(command, fake_job):
     assert all(type(each) is int for each in found)
 
 
-def test_a_mapping_takes_keys_at_any_depth(command, fake_job):
-    seen = fake_job(lambda config: None)
+def test_a_mapping_takes_keys_at_any_depth(command, seen):
     assert command("model=keras", "model.name=X", "model.args.a.b=1", "model.args.a.c=x").code == 0
     assert seen[0].model.args == {"a": {"b": 1, "c": "x"}}
 
 
 def test_mistake_from_outside_needs_no_tensorflow():
     answer = outside("batch_size=100", "accum.steps=8")
-    assert answer.returncode == 2
-    assert answer.stderr == "error: batch_size=100 does not divide by accum.steps=8 x 1 replica; nearest: 96, 104\n"
+    said = "error: batch_size=100 does not divide by accum.steps=8 x 1 replica; nearest: 96, 104\n"
+    assert (answer.returncode, answer.stderr) == (2, said)
 
 
 def test_help_shows_every_choice(command, own_file):
@@ -120,21 +110,16 @@ def test_help_shows_every_choice(command, own_file):
     assert max(map(len, answer.out.splitlines())) <= 110
 
 
-def test_unknown_option(command):
-    answer = command("--verbose")
-    assert answer.code == 2
-    assert "unrecognized arguments: --verbose" in answer.err
+def test_unknown_option(refused):
+    assert "unrecognized arguments: --verbose" in refused("--verbose")
 
 
-def test_part_of_the_configuration(command):
+def test_part_of_the_configuration(command, refused):
     assert command("--cfg", "job", "--package", "eval").out == "# @package eval\nevery: epoch\nmetrics: null\n"
-    answer = command("--cfg", "job", "--package", "nothing")
-    assert answer.code == 2
-    assert "error: --package nothing: no such group" in answer.err
+    assert "error: --package nothing: no such group" in refused("--cfg", "job", "--package", "nothing")
 
 
-def test_job_gets_the_checked_configuration(command, fake_job, tmp_path):
-    seen = fake_job(lambda config: None)
+def test_job_gets_the_checked_configuration(command, seen, tmp_path):
     assert command("batch_size=32", "model=lenet5").code == 0
     (config,) = seen
     assert (config.batch_size, config.model.label, config.run.name) == (32, "lenet5", "lenet5-digits-batch_size32")
@@ -178,9 +163,7 @@ def test_interrupt_before_there_is_a_state(command, fake_job):
         raise KeyboardInterrupt
 
     fake_job(job)
-    answer = command()
-    assert answer.code == 130
-    assert answer.err == "error: interrupted before there was anything to save\n"
+    assert command() == (130, "", "error: interrupted before there was anything to save\n")
 
 
 @pytest.mark.parametrize("variable", ["ACCUMTRAIN_TRACEBACK", "HYDRA_FULL_ERROR"])
@@ -191,19 +174,17 @@ def test_traceback_on_request(variable):
     assert "ConfigError: batch_size=0" in answer.stderr
 
 
-def test_own_config_dir(command, fake_job, own_file):
-    seen = fake_job(lambda config: None)
+def test_own_config_dir(command, seen, own_file):
     own_file("model/tiny.yaml", "defaults: [revnet38]\nunits: [1, 1, 1]\n")
     assert command("--config-dir", "own", "model=tiny").code == 0
     assert seen[0].model.label == "revnet14"
 
 
-def test_own_config_that_is_no_yaml(command, own_file):
+def test_own_config_that_is_no_yaml(refused, own_file):
     own_file("model/tiny.yaml", "units: [1, 1\n")
-    answer = command("--config-dir", "own", "model=tiny")
-    assert answer.code == 2
-    assert "tiny.yaml" in answer.err
-    assert "Traceback" not in answer.err
+    message = refused("--config-dir", "own", "model=tiny")
+    assert "tiny.yaml" in message
+    assert "Traceback" not in message
 
 
 def test_launcher_that_is_not_installed():

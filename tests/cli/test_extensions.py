@@ -56,10 +56,9 @@ def test_names_of_rows(name):
         register_data(name, "mine:open_net")
 
 
-def test_a_registered_row_is_a_choice_with_its_keys(command, fake_job):
+def test_a_registered_row_is_a_choice_with_its_keys(command, seen):
     register_model("mynet", "mine:build", TinyConfig)  # a name of its own, as Hydra keeps it for later tests
     register_loss("hinge", "mine:hinge")
-    seen = fake_job(lambda config: None)
     assert command("model=mynet", "model.depth=2", "loss=hinge").code == 0
     assert (seen[0].model.kind, seen[0].model.width, seen[0].model.depth) == ("mynet", 3, 2)
     assert seen[0].loss.kind == "hinge"
@@ -73,9 +72,8 @@ def test_a_registered_row_is_a_choice_with_its_keys(command, fake_job):
 @pytest.mark.parametrize(
     ("code", "value"), [(REGISTER, "an_extension:register"), (f"{REGISTER}\nregister()", "an_extension")]
 )
-def test_an_installed_extension_adds_its_rows(command, fake_job, installed, code, value):
+def test_an_installed_extension_adds_its_rows(command, seen, installed, code, value):
     installed(code, value)
-    seen = fake_job(lambda config: None)
     assert command("data=noise", "data.image_size=8").code == 0
     assert (seen[0].data.kind, seen[0].data.image_size) == ("noise", 8)
 
@@ -88,13 +86,12 @@ def test_an_installed_extension_adds_its_rows(command, fake_job, installed, code
         (REGISTER.replace("noise", "digits"), "an_extension:register", "ValueError: data.kind=digits is declared"),
     ],
 )
-def test_an_extension_that_fails_is_named(command, installed, code, value, reason):
+def test_an_extension_that_fails_is_named(refused, installed, code, value, reason):
     installed(code, value)
-    answer = command()
-    assert answer.code == 2
-    assert answer.err.startswith(f"error: the installed extension tiny ({value}) fails: {reason}")
-    assert answer.err.endswith("; mend it, or uninstall its package\n")
-    assert answer.err.count("\n") == 1
+    message = refused()
+    assert message.startswith(f"error: the installed extension tiny ({value}) fails: {reason}")
+    assert message.endswith("; mend it, or uninstall its package\n")
+    assert message.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -10,17 +10,8 @@ import pytest
 from accumtrain.config.read import list_known_keys
 from accumtrain.config.registries import REGISTRIES
 
-KEYS = [
-    *list_known_keys(),
-    *REGISTRIES,
-    "accum",
-    "experiment",
-    "train",
-    "run",
-    "optim.args.a",
-    "optim.args.a.b",
-    "nothing",
-]
+KEYS = [*list_known_keys(), *REGISTRIES, "accum", "experiment", "train", "run"]
+KEYS += ["optim.args.a", "optim.args.a.b", "nothing"]
 PREFIXES = ["", "", "", "", "+", "++", "~"]
 ODD_KEYS = """
 hydra.mode hydra/launcher hydra.launcher.n_jobs hydra.verbose hydra.run.dir hydra/sweeper hydra
@@ -91,25 +82,16 @@ def check(arguments: list[str], command: Callable, seen: list, folder) -> None:
 
 
 @pytest.fixture
-def check_generated(command, fake_job, tmp_path):
+def check_generated(command, fake_job, seen, tmp_path):
     def run(seed: int, count: int) -> None:
-        seen = fake_job(lambda config: None)
-        fake_job(lambda config: None, "evaluate")
-        fake_job(lambda config: None, "report")
+        for name in ("evaluate", "report"):
+            fake_job(lambda config: None, name)
         for arguments in commands(seed, count):
             check(arguments, command, seen, tmp_path)
 
     return run
 
 
-@pytest.mark.parametrize(
-    "seed", [0, 1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 14))])
 def test_generated_overrides(seed, check_generated):
-    check_generated(seed, 50)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4, 14))
-def test_more_generated_overrides(seed, check_generated):
-    check_generated(seed, 100)
+    check_generated(seed, 50 if seed < 4 else 100)

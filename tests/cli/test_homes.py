@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from accumtrain.cli.overrides import for_hydra
-from accumtrain.runs.run import Run
+from tests.begun import leave_checkpoint, save_config
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +34,7 @@ def test_it_is_quoted_for_hydra(written, quoted):
 
 
 @pytest.mark.parametrize("path", ["~/photos", "'~/photos'"])
-def test_a_path_below_home(command, fake_job, home, path):
-    seen = fake_job(lambda config: None)
+def test_a_path_below_home(command, seen, home, path):
     assert command("data=folder", f"data.path={path}", "run.dir=~/all runs").code == 0
     (config,) = seen
     assert (config.data.path, config.run.dir) == (f"{home}/photos", f"{home}/all runs")
@@ -51,19 +50,16 @@ def test_a_sweep_over_folders_writes_below_home(command, fake_job, home):
 
 def test_a_job_finds_the_run_below_home(command, fake_job, home):
     def train(config):
-        with Run(config) as run:
-            run.save_config(config)
+        save_config(config)
+        leave_checkpoint(config)
 
     fake_job(train)
     assert command("run.name=x", "run.dir=~/runs", "model=lenet5", "data.mean=[0.4]").code == 0
-    (home / "runs" / "x" / "checkpoints" / "step-1").mkdir(parents=True)
-    (home / "runs" / "x" / "checkpoints" / "step-1" / "state.index").touch()
     seen = fake_job(lambda config: None, "evaluate")
     assert command("job=evaluate", "run.name=x", "run.dir=~/runs").code == 0
     assert seen[0].data.mean == [0.4]
 
 
-def test_the_home_of_nobody_is_a_mistake(command):
-    answer = command("run.dir=~no-such-user/x")
-    assert answer.code == 2
-    assert "run.dir=~no-such-user/x: there is no home directory of that name" in answer.err
+def test_the_home_of_nobody_is_a_mistake(refused):
+    said = "run.dir=~no-such-user/x: there is no home directory of that name"
+    assert said in refused("run.dir=~no-such-user/x")

@@ -1,7 +1,5 @@
 """The outcomes of the jobs of a sweep: their ends, and the values that rank them."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace
@@ -59,14 +57,8 @@ def test_objective(outcome):
 def test_the_best_comes_first_and_a_refused_one_last(outcome):
     better, worse = outcome(0, "train", TEST), outcome(0, "evaluate", {"test": {"accuracy": 0.75, "loss": 2.0}})
     untested, diverged, failed = outcome(0, "verify"), replace(better, ended_with=4), outcome(3, "bench")
-    assert sorted([REFUSED, failed, diverged, untested, worse, better], key=lambda each: each.rank) == [
-        better,
-        worse,
-        untested,
-        diverged,
-        REFUSED,
-        failed,
-    ]
+    expected = [better, worse, untested, diverged, REFUSED, failed]
+    assert sorted([REFUSED, failed, diverged, untested, worse, better], key=lambda each: each.rank) == expected
 
 
 def test_a_result_of_an_earlier_command_is_not_that_of_the_job(compose, tmp_path):

@@ -1,24 +1,19 @@
 """Sweeps by the launchers of plugins, from outside."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 
 import psutil
 import pytest
 
 from accumtrain.process.program import CHILD
+from tests.programs import eventually, start_python
 
 pytestmark = pytest.mark.launchers
 
-PROGRAM = f"""
+PROGRAM = """
 import sys
-sys.path[:] = {sys.path!r}
 from accumtrain.cli.main import main
 try:
     main()
@@ -33,16 +28,7 @@ def sweep(tmp_path):
     """Start `accumtrain -m model=lenet5 ...` in an empty folder, in a group of processes of its own."""
 
     def start(*arguments):
-        return subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, "-m", "model=lenet5", *arguments],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},  # submitit starts from nothing
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background may ignore it
-        )
+        return start_python("-c", PROGRAM, "-m", "model=lenet5", *arguments, cwd=tmp_path, start_new_session=True)
 
     return start
 
@@ -53,13 +39,9 @@ def statuses(tmp_path):
 
     def read(key="batch_size"):
         records = json.loads((tmp_path / "runs" / "sweep.json").read_text())
-        return {value(record["overrides"], key): record["status"] for record in records}
+        return {dict(each.split("=") for each in record["overrides"])[key]: record["status"] for record in records}
 
     return read
-
-
-def value(overrides, key):
-    return dict(each.split("=") for each in overrides)[key]
 
 
 @pytest.mark.slow
@@ -97,9 +79,7 @@ def test_each_job_has_a_process_of_its_own(sweep, statuses, tmp_path, launcher):
 
 def processes_of_trainings(command, tmp_path):
     """Return the processes of a sweep when two of its runs train."""
-    end = time.monotonic() + 60
-    while len(list(tmp_path.glob("runs/*/metrics.jsonl"))) < 2 and time.monotonic() < end:
-        time.sleep(0.1)
+    eventually(lambda: len(list(tmp_path.glob("runs/*/metrics.jsonl"))) == 2)
     return psutil.Process(command.pid).children(recursive=True)
 
 

@@ -1,22 +1,12 @@
 """The command from outside: the limits and the locale of the shell that starts it."""
 
-from __future__ import annotations
-
-import os
 import resource
-import subprocess
-import sys
 
 import pytest
 
 from accumtrain.process import machine
+from tests.programs import run_python, with_path
 
-PROGRAM = """
-import sys
-sys.path[:] = {path!r}
-from accumtrain.cli.main import main
-main()
-"""
 SMALL = ("model=lenet5", "data=synthetic", "data.image_size=8", "batch_size=8", "train.steps=2", "log.every=1")
 
 
@@ -29,15 +19,8 @@ def command(tmp_path):
             if addresses_mb is not None:
                 resource.setrlimit(resource.RLIMIT_AS, (addresses_mb * 2**20, addresses_mb * 2**20))
 
-        return subprocess.run(
-            [sys.executable, "-c", PROGRAM.format(path=sys.path), *arguments],
-            cwd=tmp_path,
-            env=os.environ | environment,
-            capture_output=True,
-            check=False,
-            preexec_fn=limit,
-            timeout=300,
-        )
+        options = {"cwd": tmp_path, "env": with_path(**environment), "text": False, "timeout": 300}
+        return run_python("-m", "accumtrain", *arguments, preexec_fn=limit, **options)
 
     return run
 
@@ -71,8 +54,7 @@ def test_names_of_files_are_utf8_in_any_locale(command):
 
 @pytest.mark.slow
 def test_a_run_in_another_locale_finds_its_files(command, tmp_path):
-    folder = tmp_path / "café" / "runs"
     done = command(*SMALL, "run.dir=café/runs", "run.name=x", **OTHER_ENCODING)
     assert done.returncode == 0, done.stderr
     assert [each.name for each in tmp_path.iterdir()] == ["café"]
-    assert (folder / "x" / "checkpoints" / "step-2").is_dir()
+    assert (tmp_path / "café" / "runs" / "x" / "checkpoints" / "step-2").is_dir()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from accumtrain.cli.streams import KeptStream
+from tests.programs import with_path
 
 PROGRAM = """
 import sys
@@ -43,9 +44,7 @@ def shell(tmp_path):
         return subprocess.run(
             ["bash", "-c", line],
             cwd=tmp_path,
-            env=os.environ
-            | {"RUN": f"{sys.executable} {tmp_path / 'program.py'}", "PYTHONPATH": os.pathsep.join(sys.path)}
-            | environment,
+            env=with_path(RUN=f"{sys.executable} {tmp_path / 'program.py'}", **environment),
             preexec_fn=lambda: signal.signal(signal.SIGPIPE, signal.SIG_DFL),
             capture_output=True,
             text=True,

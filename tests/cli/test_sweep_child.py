@@ -1,13 +1,9 @@
 """A job in a process of its own: what it gets, what it prints, and the ways it ends."""
 
-from __future__ import annotations
-
-import os
 import signal
 import subprocess
 import sys
 import textwrap
-import time
 
 import psutil
 import pytest
@@ -15,12 +11,12 @@ import pytest
 from accumtrain.cli import sweep, sweep_folder
 from accumtrain.cli.sweep_table import JobOutcome
 from accumtrain.config.read import to_mapping
+from tests.programs import eventually, start_python, with_path
 
 CHILD = """
 import os, signal, sys, time
 from pathlib import Path
 from types import SimpleNamespace
-sys.path[:] = {path!r}
 from accumtrain.errors import DataError, Preempted
 from accumtrain.process import child, environment
 environment.prepare = lambda device, **_: None
@@ -41,14 +37,14 @@ WAITS = "Path('ready').touch(); time.sleep(60)"
 
 
 def program(body):
-    """A child whose job=train does what the lines of `body` say."""
-    return CHILD.format(path=sys.path, body=textwrap.indent(body, "    "))
+    return CHILD.format(body=textwrap.indent(body, "    "))
 
 
 @pytest.fixture
 def run(monkeypatch, compose, tmp_path):
     """Run lines of Python in the place of a job, in an empty folder. Return its outcome."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", with_path()["PYTHONPATH"])
     (tmp_path / "sweep").mkdir()
 
     def job(body, goes_on=lambda: True, batch_size=32):
@@ -113,7 +109,6 @@ def test_a_job_ends_with_the_process_that_waits_for_it(tmp_path, compose):
     values = to_mapping(compose("run.name=mine"))
     parent = (
         "import sys\n"
-        f"sys.path[:] = {sys.path!r}\n"
         "from pathlib import Path\n"
         "from accumtrain.cli import sweep, sweep_folder\n"
         "sweep_folder.is_running = lambda folder: True\n"
@@ -121,15 +116,8 @@ def test_a_job_ends_with_the_process_that_waits_for_it(tmp_path, compose):
         f"sweep.run_in_child(Path('sweep'), 6, {values!r}, [])"
     )
     (tmp_path / "sweep").mkdir()
-    waits = subprocess.Popen(
-        [sys.executable, "-c", parent],
-        cwd=tmp_path,
-        env=os.environ | {"TMPDIR": str(tmp_path)},
-        stdout=subprocess.DEVNULL,
-    )
-    end = time.monotonic() + 60
-    while not (tmp_path / "ready").exists() and time.monotonic() < end:
-        time.sleep(0.05)
+    waits = start_python("-c", parent, cwd=tmp_path, env=with_path(TMPDIR=str(tmp_path)), stdout=subprocess.DEVNULL)
+    assert eventually((tmp_path / "ready").exists)
     (child,) = psutil.Process(waits.pid).children()
     waits.kill()
     waits.communicate()

@@ -1,12 +1,8 @@
 """The folder of a sweep: what jobs leave in it, and whose sweep goes on."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +11,7 @@ from accumtrain.cli import sweep_folder
 from accumtrain.cli.sweep_table import JobOutcome
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.runs import files
+from tests.programs import start_python
 
 
 @pytest.fixture(autouse=True)
@@ -70,11 +67,10 @@ def test_a_job_that_writes_while_the_folder_is_closed(tmp_path, monkeypatch):
 def test_an_outcome_that_can_not_be_written_is_an_error(tmp_path):
     with sweep_folder.open_sweep_folder(tmp_path) as folder:
         (folder / "000000.json" / "in the way").mkdir(parents=True)
-        with pytest.raises(CheckpointError, match=r"000000\.json can't be written"):
-            sweep_folder.write_outcome(folder, 0, outcome(0))
-        sweep_folder.end_sweep(folder)
-        with pytest.raises(CheckpointError, match=r"000000\.json can't be written"):
-            sweep_folder.write_outcome(folder, 0, outcome(0))
+        for _ in range(2):  # while the sweep runs, and once it has ended
+            with pytest.raises(CheckpointError, match=r"000000\.json can't be written"):
+                sweep_folder.write_outcome(folder, 0, outcome(0))
+            sweep_folder.end_sweep(folder)
         shutil.rmtree(folder / "000000.json")
 
 
@@ -89,9 +85,8 @@ def test_jobs_go_on_until_the_end(tmp_path):
 @pytest.fixture
 def gone():
     """A process that has ended."""
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process
+    with start_python("-c", "") as process:
+        return process
 
 
 def test_the_folder_of_a_sweep_that_was_killed_is_removed_by_the_next(tmp_path, gone):
@@ -130,11 +125,8 @@ def test_a_full_disk_leaves_no_folder(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(sweep_folder.Path, "write_text", full)
-    with (
-        pytest.raises(ConfigError, match="can't be used: No space left on device; choose another one"),
-        sweep_folder.open_sweep_folder(tmp_path),
-    ):
-        pass
+    with pytest.raises(ConfigError, match="can't be used: No space left on device; choose another one"):
+        sweep_folder.open_sweep_folder(tmp_path).__enter__()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -156,8 +148,5 @@ def test_logs_of_a_launcher_stay(tmp_path, capsys):
 
 def test_run_dir_that_is_a_file(tmp_path):
     (tmp_path / "runs").write_text("")
-    with (
-        pytest.raises(ConfigError, match=r"runs can't be used: File exists; choose another one"),
-        sweep_folder.open_sweep_folder(tmp_path / "runs"),
-    ):
-        pass
+    with pytest.raises(ConfigError, match=r"runs can't be used: File exists; choose another one"):
+        sweep_folder.open_sweep_folder(tmp_path / "runs").__enter__()

@@ -1,19 +1,15 @@
 """A signal ends a sweep only when the jobs that run have saved their state."""
 
-from __future__ import annotations
-
 import signal
-import subprocess
-import sys
 
 import pytest
 
 from accumtrain.process.signals import SIGNALS
+from tests.programs import run_python
 
 PROGRAM = """
 import os, signal, sys, threading, time
 from pathlib import Path
-sys.path[:] = {path!r}
 from accumtrain.cli import sweep_folder
 from accumtrain.cli.sweep_table import JobOutcome
 from accumtrain.cli.sweep_folder import stop_on_signals
@@ -46,6 +42,19 @@ with sweep_folder.open_sweep_folder(Path({runs!r})) as folder:
 """
 
 
+@pytest.fixture
+def sweep(tmp_path):
+    """Run a sweep of a launcher, which sends itself a signal so many times and whose job takes so long to save."""
+
+    def run(launcher, number=signal.SIGHUP, times=0, saving=1, **options):
+        program = PROGRAM.format(runs=str(tmp_path), launcher=launcher, number=number, times=times, saving=saving)
+        done = run_python("-c", program, **options)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines(), done.stderr
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("number", "times", "saving", "said"),
     [
@@ -54,46 +63,29 @@ with sweep_folder.open_sweep_folder(Path({runs!r})) as folder:
         (signal.SIGHUP, 2, 1, ["saved", "stopped"]),  # a closing terminal sends it twice
     ],
 )
-def test_stop(tmp_path, number, times, saving, said):
-    program = PROGRAM.format(
-        path=sys.path, runs=str(tmp_path), number=number, times=times, saving=saving, launcher="time.sleep(60)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    inherited, *rest = done.stdout.splitlines()
+def test_stop(sweep, number, times, saving, said):
+    (inherited, *rest), err = sweep("time.sleep(60)", number, times, saving)
     for name in ("SIGINT", "SIGQUIT", "SIGHUP"):
         assert name in inherited, "so that a terminal ends no process of the launcher"
     assert rest == said
-    assert done.stderr == "\nstopping: the jobs that run save their state (once more to stop at once)\n"
+    assert err == "\nstopping: the jobs that run save their state (once more to stop at once)\n"
 
 
-def test_a_launcher_that_returns_with_its_jobs_was_stopped_too(tmp_path):
-    program = PROGRAM.format(path=sys.path, runs=str(tmp_path), number=15, times=1, saving=1, launcher="running.join()")
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[1:] == ["saved", "stopped"]
+def test_a_launcher_that_returns_with_its_jobs_was_stopped_too(sweep):
+    out, _ = sweep("running.join()", signal.SIGTERM, times=1)
+    assert out[1:] == ["saved", "stopped"]
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGQUIT])
-def test_signals_that_come_together_count_as_one(tmp_path, second):
-    launcher = f"os.kill(os.getpid(), signal.SIGINT); os.kill(os.getpid(), {second:d}); time.sleep(60)"
-    program = PROGRAM.format(path=sys.path, runs=str(tmp_path), number=1, times=0, saving=1, launcher=launcher)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[1:] == ["saved", "stopped"]
+def test_signals_that_come_together_count_as_one(sweep, second):
+    out, _ = sweep(f"os.kill(os.getpid(), signal.SIGINT); os.kill(os.getpid(), {second:d}); time.sleep(60)")
+    assert out[1:] == ["saved", "stopped"]
 
 
-def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
+def test_a_signal_that_is_ignored_stays_ignored(sweep):
     """SIGHUP is ignored under nohup. A signal that is blocked arrives all the same."""
     launcher = "os.kill(os.getpid(), signal.SIGHUP); time.sleep(1)"
-    program = PROGRAM.format(path=sys.path, runs=str(tmp_path), number=1, times=0, saving=40, launcher=launcher)
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    (inherited,) = done.stdout.splitlines()
+    ignoring = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
+    (inherited,), err = sweep(launcher, saving=40, **ignoring)
     assert "SIGHUP" not in inherited
+    assert err == ""

@@ -1,7 +1,5 @@
 """accumtrain --workers 2 ...: several processes of one cluster on this machine."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -12,6 +10,7 @@ import pytest
 
 from accumtrain.cli import workers
 from accumtrain.process.signals import SIGNALS
+from tests.programs import start_python
 
 WORKER = """
 import sys
@@ -44,11 +43,10 @@ def test_each_worker_knows_the_cluster_and_the_first_failure_is_that_of_the_comm
 
 
 @pytest.mark.parametrize("arguments", [[], ["0"], ["many", "batch_size=12"], ["batch_size=12"]])
-def test_how_many_must_be_said(command, arguments):
-    answer = command("--workers", *arguments)
-    assert answer.code == 2
-    assert "must be followed by how many; for example --workers 2 batch_size=64" in answer.err
-    assert answer.err.count("\n") == 1
+def test_how_many_must_be_said(refused, arguments):
+    message = refused("--workers", *arguments)
+    assert "must be followed by how many; for example --workers 2 batch_size=64" in message
+    assert message.count("\n") == 1
 
 
 def test_a_signal_while_workers_are_started_reaches_all_of_them(command, monkeypatch):
@@ -65,7 +63,7 @@ def test_a_signal_while_workers_are_started_reaches_all_of_them(command, monkeyp
     assert command("--workers", "2").code == 75
 
 
-def test_workers_that_can_not_all_be_started(command, monkeypatch):
+def test_workers_that_can_not_all_be_started(refused, monkeypatch):
     started, start = [], subprocess.Popen
 
     def start_one(arguments, **more):
@@ -76,17 +74,13 @@ def test_workers_that_can_not_all_be_started(command, monkeypatch):
 
     monkeypatch.setattr(workers, "own_program", lambda: [sys.executable, "-c", "import time; time.sleep(60)"])
     monkeypatch.setattr(workers.subprocess, "Popen", start_one)
-    answer = command("--workers", "2")
-    assert answer.code == 2
-    assert answer.err == (
-        "error: --workers 2: can't be started (Resource temporarily unavailable); give a smaller number\n"
-    )
+    said = "error: --workers 2: can't be started (Resource temporarily unavailable); give a smaller number\n"
+    assert refused("--workers", "2") == said
     assert started[0].returncode == -signal.SIGTERM, "it does not wait for one that never comes"
 
 
 LAUNCHER = """
 import sys
-sys.path[:] = {path!r}
 from accumtrain.cli import workers
 workers.own_program = lambda: [sys.executable, "-c", {worker!r}]
 sys.exit(workers.run_workers(["2"]))
@@ -111,13 +105,7 @@ def launcher():
     processes = []
 
     def start(worker=LISTENER):
-        process = subprocess.Popen(
-            [sys.executable, "-c", LAUNCHER.format(path=sys.path, worker=worker)],
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background may ignore it
-        )
+        process = start_python("-c", LAUNCHER.format(worker=worker), stderr=None, start_new_session=True)
         processes.append(process)
         assert [process.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
         return process

@@ -13,10 +13,8 @@ from accumtrain.data.config import NpzConfig
 from accumtrain.errors import ConfigError
 from accumtrain.fields import LocalPath, constraints_of
 
-PATHS = {
-    *("data.path", "data.test_path", "data.dir", "predict.input", "predict.output", "export.output", "run.dir"),
-    "model.weights",
-}
+PATHS = {"data.path", "data.test_path", "data.dir", "predict.input", "predict.output", "export.output", "run.dir"}
+PATHS |= {"model.weights"}
 TFRECORD = {"kind": "tfrecord", "path": "~/train-*", "test_path": "~/a//test-*", "num_classes": 3}
 
 
@@ -51,10 +49,8 @@ def test_all_of_them_are_expanded(home: Path) -> None:
     assert from_mapping({"data": {"kind": "tfds", "name": "x", "dir": "~/sets"}}).data.dir == f"{home}/sets"
     assert from_mapping(to_mapping(config)) == config
     assert expand_homes(config) is config, "there is nothing left to do"
-
-
-def test_a_configuration_made_in_python_is_expanded_too(home: Path) -> None:
-    assert expand_homes(Config(data=NpzConfig(path="~/mine.npz"))).data.path == f"{home}/mine.npz"
+    in_python = expand_homes(Config(data=NpzConfig(path="~/mine.npz")))
+    assert in_python.data.path == f"{home}/mine.npz"
 
 
 def test_only_the_beginning_of_a_path_is_meant() -> None:

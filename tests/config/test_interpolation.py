@@ -1,7 +1,5 @@
 """Interpolations: values in the place of all, and expressions kept of those that read the environment."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Each remedy in a message of the command line and of the rules, followed to the letter, is accepted."""
 
-from __future__ import annotations
-
 import pytest
 
 from accumtrain.config.jobs import JOBS
@@ -9,23 +7,10 @@ from tests.config.remedies import is_accepted, remedied, wrong_key
 from tests.config.test_config import MISTAKES
 
 MORE = [
-    "predict.input={a'b",
-    "predict.input=${a",
-    "predict.input=[it's",
-    "report.runs=1e3",
-    "report.runs=a,b",
-    "run.dir=a,b",
-    "accum.steps=a,b",
-    "model=keras",
-    "optim=keras",
-    "data=folder",
-    "model.kept_convs=3 model.memory=store",
-    "optim.warmup_init=true optim.lr=0.1",
-    "optim.rates={a:0}",
-    "run.name=",
-    "device.index=1",
-    "schedule=step",
-    "experiment={a:1}",
+    *("predict.input={a'b", "predict.input=${a", "predict.input=[it's", "optim.rates={a:0}", "experiment={a:1}"),
+    *("report.runs=1e3", "report.runs=a,b", "run.dir=a,b", "accum.steps=a,b", "run.name=", "device.index=1"),
+    *("model=keras", "optim=keras", "data=folder", "schedule=step"),
+    *("model.kept_convs=3 model.memory=store", "optim.warmup_init=true optim.lr=0.1"),
 ]
 TABLE = [*(arguments for arguments, _ in MISTAKES), *MORE]
 # rules in prose, which say what the value must be or what to do, and no word of a command

@@ -23,10 +23,6 @@ def png(number: int) -> bytes:
     return tf.io.encode_png(picture(number)).numpy()
 
 
-def nothing() -> None:
-    """For a source that takes no file."""
-
-
 def write_folder() -> None:
     for split, numbers in SPLITS.items():
         for number in numbers:
@@ -81,18 +77,15 @@ def write_tfds() -> None:
 def write_cifar_binary() -> None:
     """CIFAR-10: a byte of label, then 1,024 bytes of each colour. Its ten classes are all there."""
     Path("cifar").mkdir()
-    for file, numbers in {
-        "data_batch_1": range(9),
-        "data_batch_2": range(9, 17),
-        "test_batch": range(100, 105),
-    }.items():
+    parts = {"data_batch_1": range(9), "data_batch_2": range(9, 17), "test_batch": range(100, 105)}
+    for file, numbers in parts.items():
         records = [bytes([number % 10]) + picture(number, 32, 32).transpose(2, 0, 1).tobytes() for number in numbers]
         Path("cifar", f"{file}.bin").write_bytes(b"".join(records))
 
 
 WRITERS: dict[str, Callable[[], None]] = {
-    "digits": nothing,
-    "synthetic": nothing,
+    "digits": lambda: None,
+    "synthetic": lambda: None,
     "tfds": write_tfds,
     "folder": write_folder,
     "table": write_table,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from accumtrain.errors import CheckpointError, ConfigError, DataError, DivergedE
 from accumtrain.measure import bench, memory, plan
 from accumtrain.measure.probe import ProbeResult
 from accumtrain.runs.files import to_json_value
-from accumtrain.runs.names import CHECKPOINTS, folder_of, job_folder, result_file
+from accumtrain.runs.names import job_folder, result_file
+from tests.begun import leave_checkpoint
 from tests.contract.examples import example_of
 
 SMALL = (
@@ -31,15 +32,13 @@ Fake = Callable[..., list[Any]]
 
 @pytest.fixture
 def fake(fake_job: Callable[..., list[Any]]) -> Fake:
-    """Put a function in the place of the job of a row."""
     return lambda name, function: fake_job(function, name)
 
 
-def trained(config: Any) -> None:
-    """Leaves what says that the run is trained, for the jobs that need one."""
-    file = folder_of(config) / CHECKPOINTS / "step-1" / "state.index"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.touch()
+def trained_with(seeds: Iterable[int], compose: Callable[..., Any], tmp_path: Path) -> None:
+    for seed in seeds:
+        one = (f"run.seed={seed}", f"run.dir={tmp_path}/runs", f"run.name=revnet38-digits-seed{seed}")
+        leave_checkpoint(compose(*one))
 
 
 def at(key: str, value: Any) -> dict[str, Any]:
@@ -68,12 +67,12 @@ def done(compose: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) 
         patch.setattr(bench, "matmul_flops_per_second", lambda dtype: 1e12)
         patch.setattr(plan, "probe_smallest", lambda config, note="": [])
         sizes = {"peak_bytes": 2**20, "rss_bytes": 2**20}
+
+        def probe(config, size, note=""):
+            return ProbeResult(config.model.memory, size, True, 1, 1, **sizes)
+
         for module in (plan, memory):
-            patch.setattr(
-                module,
-                "probe",
-                lambda config, size, note="": ProbeResult(config.model.memory, size, True, 1, 1, **sizes),
-            )
+            patch.setattr(module, "probe", probe)
         for job in sorted(JOBS, key=lambda job: job.scope in ("trained", "runs")):
             config = compose(f"job={job.name}", f"run.dir={folder}", *SMALL, *example_of("job", job.name))
             results[job.name] = config, run(config)
@@ -84,8 +83,7 @@ def done(compose: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) 
 def test_the_result_is_written_and_returned(name, done):
     config, result = done[name]
     assert json.loads(result_file(config).read_text()) == json.loads(json.dumps(to_json_value(result)))
-    assert result_file(config).parent == job_folder(config)
-    assert result_file(config).name == JOBS[name].file
+    assert result_file(config) == job_folder(config) / JOBS[name].file
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -103,7 +101,7 @@ def test_the_table_of_a_sweep_finds_its_columns(name, done):
 def test_the_folder_is_there_before_any_work(name, command, fake, compose, tmp_path):
     config = compose(f"job={name}", "run.dir=new/runs", "run.name=one")
     if JOBS[name].scope == "trained":
-        trained(compose("run.dir=new/runs", "run.name=one"))
+        leave_checkpoint(config)
     seen = fake(name, lambda config: None if job_folder(config).is_dir() else {"no": "folder"})
     before = set(tmp_path.rglob("*"))
     assert command(f"job={name}", "run.dir=new/runs", "run.name=one", *example_of("job", name)).code == 0
@@ -133,7 +131,7 @@ def test_a_job_without_the_run_it_needs_leaves_nothing_behind(name, there, comma
     seen = fake(name, lambda config: {})
     answer = command(f"job={name}", "run.name=one", *example_of("job", name))
     assert answer.code == CheckpointError.exit_code
-    assert "train first, with the same run.name" in answer.err
+    assert "no checkpoint in runs/one/checkpoints: train first, with the same run.name" in answer.err
     assert seen == []
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == there
 
@@ -143,7 +141,7 @@ def test_what_a_job_found_before_it_failed_is_written(name, command, fake, compo
     def fail(config):
         raise DivergedError("not finite", {"status": "diverged"})
 
-    trained(compose("run.name=one", f"run.dir={tmp_path}/runs"))
+    leave_checkpoint(compose("run.name=one", f"run.dir={tmp_path}/runs"))
     fake(name, fail)
     assert command(f"job={name}", "run.name=one", *example_of("job", name)).code == DivergedError.exit_code
     (file,) = tmp_path.rglob(JOBS[name].file)
@@ -157,8 +155,7 @@ def test_what_a_job_found_before_it_failed_is_written(name, command, fake, compo
 def test_a_sweep_ranks_by_the_row(name, command, fake, compose, tmp_path):
     for key, sign in JOBS[name].ranking:
         values = {0: 0.4, 1: 0.2, 2: 0.8}
-        for seed in values:
-            trained(compose(f"run.seed={seed}", f"run.dir={tmp_path}/runs", f"run.name=revnet38-digits-seed{seed}"))
+        trained_with(values, compose, tmp_path)
         fake(name, lambda config, key=key, values=values: at(key, values[config.run.seed]))
         assert command("-m", f"job={name}", "run.seed=0,1,2").code == 0
         assert order(tmp_path) == (["2", "0", "1"] if sign < 0 else ["1", "0", "2"])
@@ -166,7 +163,7 @@ def test_a_sweep_ranks_by_the_row(name, command, fake, compose, tmp_path):
 
 def test_a_sweep_of_evaluations_ranks_by_what_they_found(command, fake, tmp_path):
     def train(config):
-        trained(config)
+        leave_checkpoint(config)
         return at("test.accuracy", {0: 0.9, 1: 0.1}[config.run.seed])
 
     fake("train", train)
@@ -180,8 +177,7 @@ def test_a_sweep_of_evaluations_ranks_by_what_they_found(command, fake, tmp_path
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SWEPT)
 def test_a_second_sweep_reads_nothing_of_the_first(name, command, fake, compose, tmp_path):
-    for seed in (0, 1):
-        trained(compose(f"run.seed={seed}", f"run.dir={tmp_path}/runs", f"run.name=revnet38-digits-seed{seed}"))
+    trained_with((0, 1), compose, tmp_path)
     fake(name, lambda config: {"step": config.run.seed})
     arguments = (f"job={name}", "run.seed=0,1", *example_of("job", name))
     assert command("-m", *arguments).code == 0

@@ -39,9 +39,8 @@ class Trained:
 
     def update(self, gradients: Sequence[Sequence[np.ndarray]]) -> Trained:
         for values in gradients:
-            self.apply(
-                tf.constant(self.done, tf.int64), [tf.constant(values[place], self.dtype) for place in self.only]
-            )
+            gradients_now = [tf.constant(values[place], self.dtype) for place in self.only]
+            self.apply(tf.constant(self.done, tf.int64), gradients_now)
             self.done += 1
         return self
 

@@ -111,10 +111,7 @@ def test_an_epoch_is_a_permutation(name):
 def test_evaluation_covers_each_example_once(name, split):
     data = open_data(prepared(name), seed=0)
     size = getattr(data, split).size
-    whole, parts = (
-        join(make_eval_batches(data, batch=size, split=split)),
-        join(make_eval_batches(data, batch=4, split=split)),
-    )
+    whole, parts = (join(make_eval_batches(data, batch=batch, split=split)) for batch in (size, 4))
     assert parts["weight"].tolist() == [1.0] * size + [0.0] * (-size % 4)
     assert 0 <= parts["label"].min() <= parts["label"].max() < data.num_classes
     assert_same({key: value[:size] for key, value in parts.items()}, whole)
@@ -160,9 +157,8 @@ def test_all_of_it_is_checked(name, tmp_path):
         counts = np.bincount(labels, minlength=data.num_classes).tolist()
         assert list(result[split]["classes"].values()) == counts
         assert result[split]["examples"] == sum(counts)
-        height, width = getattr(data, split).image_shape[:2]
-        assert result[split]["height"] == {"min": height, "median": height, "max": height}
-        assert result[split]["width"] == {"min": width, "median": width, "max": width}
+        for side, pixels in zip(("height", "width"), getattr(data, split).image_shape, strict=False):
+            assert result[split][side] == {"min": pixels, "median": pixels, "max": pixels}
 
 
 # ---- refusals ----

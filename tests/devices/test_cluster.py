@@ -16,15 +16,16 @@ SLURM_STEP = {"PROCID": "3", "STEP_NUM_TASKS": "4", "STEP_NODELIST": "node[7-8]"
 def device(compose, monkeypatch):
     for name in ("TF_CONFIG", "SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"):
         monkeypatch.delenv(name, raising=False)
-
-    def of(*overrides):
-        return compose("device=multiworker", "batch_size=48", *overrides).device
-
-    return of
+    return lambda *overrides: compose("device=multiworker", "batch_size=48", *overrides).device
 
 
 def tf_config(kind="worker", index=1, **cluster):
     return json.dumps({"cluster": cluster or {"worker": HOSTS}, "task": {"type": kind, "index": index}})
+
+
+def in_step(monkeypatch, **variables):
+    for name, value in variables.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
 
 
 def test_named_in_the_configuration(device):
@@ -49,13 +50,17 @@ def test_a_wait_that_is_too_long(device):
         device("device.timeout=604801")
 
 
-def test_named_by_tf_config(device, monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", tf_config())
-    assert find_cluster(device()) == Cluster(tuple(HOSTS), 1)
-    monkeypatch.setenv("TF_CONFIG", tf_config("chief", 0, chief=HOSTS[:1], worker=HOSTS[1:]))
-    assert find_cluster(device()) == Cluster(tuple(HOSTS), 0)
-    monkeypatch.setenv("TF_CONFIG", tf_config("worker", 0, chief=HOSTS[:1], worker=HOSTS[1:]))
-    assert find_cluster(device()) == Cluster(tuple(HOSTS), 1)
+@pytest.mark.parametrize(
+    ("text", "index"),
+    [
+        (tf_config(), 1),
+        (tf_config("chief", 0, chief=HOSTS[:1], worker=HOSTS[1:]), 0),
+        (tf_config("worker", 0, chief=HOSTS[:1], worker=HOSTS[1:]), 1),
+    ],
+)
+def test_named_by_tf_config(device, monkeypatch, text, index):
+    monkeypatch.setenv("TF_CONFIG", text)
+    assert find_cluster(device()) == Cluster(tuple(HOSTS), index)
 
 
 @pytest.mark.parametrize(
@@ -68,8 +73,7 @@ def test_a_tf_config_that_is_not_understood(text, device, monkeypatch):
 
 
 def test_named_by_slurm(device, monkeypatch):
-    for name, value in SLURM_STEP.items():
-        monkeypatch.setenv(f"SLURM_{name}", value)
+    in_step(monkeypatch, **SLURM_STEP)
     assert find_cluster(device()) == Cluster(("node7:8888", "node7:8889", "node8:8888", "node8:8889"), 3)
     monkeypatch.delenv("SLURM_STEP_NODELIST")
     with pytest.raises(ConfigError, match="SLURM's variables are not understood"):
@@ -113,9 +117,7 @@ def test_who_computes_alone_though_there_are_others_is_told(device, compose, mon
 @pytest.fixture
 def port(device, monkeypatch):
     """The port of a task, by the numbers of its SLURM job and step."""
-    variables = {"PROCID": "0", "STEP_NUM_TASKS": "1", "STEP_NODELIST": "node7", "STEP_TASKS_PER_NODE": "1"}
-    for name, value in variables.items():
-        monkeypatch.setenv(f"SLURM_{name}", value)
+    in_step(monkeypatch, PROCID="0", STEP_NUM_TASKS="1", STEP_NODELIST="node7", STEP_TASKS_PER_NODE="1")
 
     def port(job, step):
         monkeypatch.setenv("SLURM_JOB_ID", str(job))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import keras
@@ -19,6 +17,7 @@ from accumtrain.keras import Accumulate
 from accumtrain.optim.config import AdafactorConfig, AdamConfig
 from accumtrain.process import cuda
 from tests.engine.small import resnet20, revnet38, window_for
+from tests.programs import run_python
 
 PILLOW = "pillow.libs"  # a folder of libraries that nothing else finds, as those of CUDA's wheels
 
@@ -126,14 +125,8 @@ def test_cusolver_is_found_once_it_is_loaded(tmp_path, machine, found):
     for package in (wheel, wheel.parent):
         (package / "__init__.py").touch()
     (wheel / "lib" / "libcusolver.so.11").symlink_to(library)
-    done = subprocess.run(
-        [sys.executable, "-c", LOADING, library.name, machine],
-        cwd=Path(cuda.__file__).parents[2],
-        env={"PYTHONPATH": f"{tmp_path}:{Path(cuda.__file__).parents[2]}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    root = Path(cuda.__file__).parents[2]
+    done = run_python("-c", LOADING, library.name, machine, cwd=root, env={"PYTHONPATH": f"{tmp_path}:{root}"})
     assert (done.returncode == 0) == found, done.stderr
     assert found or "cannot open shared object file" in done.stderr
 

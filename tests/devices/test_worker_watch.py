@@ -1,22 +1,18 @@
 """Workers notice within seconds that another one is gone, and that one has ended in peace."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
 import subprocess
-import sys
 
 import pytest
 
 from accumtrain.devices.worker_link import SILENCE, TICK, _Peer
+from tests.programs import start_python
 
 # A worker that does what `body` says when all watch. Shorter waits make no difference but to the test.
 WORKER = """
-import sys, time
-sys.path[:] = {path!r}
-import socket
+import socket, sys, time
 from accumtrain.devices import worker_link
 from accumtrain.errors import DataError, Preempted, WorkerLostError
 
@@ -48,17 +44,8 @@ def team():
         ends = [{index: pair[0] for index, pair in pairs.items()}, *({0: pair[1]} for pair in pairs.values())]
         for body, mine in zip(bodies, ends, strict=True):
             numbers = {index: end.fileno() for index, end in mine.items()}
-            program = WORKER.format(path=sys.path, connections=numbers, body=body)
-            workers.append(
-                subprocess.Popen(
-                    [sys.executable, "-c", program],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    pass_fds=list(numbers.values()),
-                )
-            )
+            program = WORKER.format(connections=numbers, body=body)
+            workers.append(start_python("-c", program, stdin=subprocess.PIPE, pass_fds=list(numbers.values())))
         for mine in ends:
             for end in mine.values():
                 end.close()
@@ -78,7 +65,6 @@ def go(workers):
 
 
 def ended(worker):
-    """Exit code and stderr."""
     _, err = worker.communicate(timeout=20)
     return worker.returncode, err
 
@@ -91,19 +77,23 @@ def lost(index, what):
     )
 
 
+STOPS, FAILS = "raise Preempted()", "raise DataError()"
+
+
 @pytest.mark.parametrize(
-    "bodies", [(ENDS, ENDS, ENDS), (HANGS[:-3] + "2)", ENDS, "pass"), ("pass", ENDS, "time.sleep(2)")]
+    ("bodies", "code"),
+    [
+        ((ENDS, ENDS, ENDS), 0),
+        (("time.sleep(2)", ENDS, "pass"), 0),
+        (("pass", ENDS, "time.sleep(2)"), 0),
+        ((f"time.sleep(1); {STOPS}", STOPS, STOPS), 75),
+        ((FAILS, FAILS, FAILS), 3),
+    ],
 )
-def test_workers_that_end_one_after_the_other(team, bodies):
+def test_workers_that_all_end_alike_have_lost_none(team, bodies, code):
     workers = team(*bodies)
     go(workers)
-    assert [ended(worker) for worker in workers] == [(0, "")] * 3
-
-
-def test_workers_that_stop_together(team):
-    workers = team("time.sleep(1); raise Preempted()", "raise Preempted()", "raise Preempted()")
-    go(workers)
-    assert [ended(worker) for worker in workers] == [(75, "")] * 3
+    assert [ended(worker) for worker in workers] == [(code, "")] * 3
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
@@ -131,15 +121,9 @@ def test_a_worker_that_stands_still(team, victim):
 
 
 def test_a_worker_that_fails_alone(team):
-    workers = team(HANGS, "raise DataError()", HANGS)
+    workers = team(HANGS, FAILS, HANGS)
     go(workers)
     assert [ended(worker) for worker in workers] == [lost(1, "went away"), (3, ""), lost(1, "went away")]
-
-
-def test_an_error_that_all_raise_is_not_a_lost_worker(team):
-    workers = team(*["raise DataError()"] * 3)
-    go(workers)
-    assert [ended(worker) for worker in workers] == [(3, "")] * 3
 
 
 def test_what_tensorflow_raises_ends_the_process_at_once(team):

@@ -23,15 +23,13 @@ from accumtrain.config.keys import CONF_DIR
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "SECURITY.md",
-    ROOT / "runs" / "README.md",
-    ROOT / "benchmarks" / "README.md",
+    *(
+        ROOT / page
+        for page in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "runs/README.md", "benchmarks/README.md")
+    ),
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 PROGRAMS = ("accumtrain", "make", "pip", "python", "srun", "sbatch", ".venv/bin/")
-OPTIONS_WITH_A_VALUE = ("--config-dir",)
 
 
 def commands(page: Path) -> list[str]:

@@ -1,29 +1,17 @@
 """Every program and notebook in examples/ runs as it stands there, and learns."""
 
-from __future__ import annotations
-
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.programs import run_python, with_path
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # take more than 10 s; .ci/run runs own_cnn with the wheel
-SLOW = {
-    "mnist_convnet",
-    "own_cnn",
-    "fine_tuning",
-    "gradient_tape",
-    "mirrored",
-    "plan_train_compare",
-    "reversible",
-    "transformer",
-    "two_losses",
-}
+SLOW = {"mnist_convnet", "own_cnn", "fine_tuning", "gradient_tape", "mirrored", "plan_train_compare", "reversible"}
+SLOW |= {"transformer", "two_losses"}
 SERVERS = {"serving"}  # of what a run leaves: run by test_use.py
 WITH_RUNS = {"fine_tuning", "plan_train_compare"}  # write into runs/
 ACCURACY = re.compile(r"(?:val_accuracy:|val accuracy|digit_accuracy:) (\d\.\d+)")
@@ -38,13 +26,12 @@ ACCURACY = re.compile(r"(?:val_accuracy:|val accuracy|digit_accuracy:) (\d\.\d+)
     ],
 )
 def test_example_learns(program, tmp_path):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MPLBACKEND": "Agg"}
     if program.suffix == ".py":
         assert len(program.read_text().splitlines()) < 60
-        command = [sys.executable, str(program)]
+        command = [program]
     else:
-        command = [sys.executable, "-c", code_of(program)]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        command = ["-c", code_of(program)]
+    done = run_python(*command, cwd=tmp_path, env=with_path(MPLBACKEND="Agg"))
     assert done.returncode == 0, done.stderr[-2000:]
     assert "UserWarning" not in done.stderr, "an example shows nothing that we advise against"
     assert float(ACCURACY.findall(done.stdout)[-1]) > 0.6

@@ -1,8 +1,4 @@
-"""The manifests of examples/kubernetes and the Dockerfile: fields that exist, and workers that find each other.
-
-They were also held against the whole schemas of JobSet 0.9 and of Kubeflow's training operator 1.9; the shapes below
-are the parts of these that are used.
-"""
+"""The manifests of examples/kubernetes and the Dockerfile: fields that exist, and workers that find each other."""
 
 from __future__ import annotations
 
@@ -27,6 +23,7 @@ from accumtrain.errors import ConfigError, DataError, DivergedError, OutOfMemory
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "kubernetes"
+# the parts that are used of the schemas of JobSet 0.9 and of Kubeflow's training operator 1.9
 CONTAINER = {
     "name": str,
     "image": str,

@@ -1,21 +1,32 @@
-"""The programs of docs/library.md run as they stand there."""
-
-from __future__ import annotations
+"""The programs of docs/library.md, docs/keras.md and docs/index.md run as they stand there."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "library.md"
-LIBRARY, JOB, MINE, *RECIPES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"
+from tests.programs import output_of
+
+ROOT = Path(__file__).parents[2]
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+
+
+def programs(page):
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
+LIBRARY, JOB, MINE, *RECIPES = programs("library.md")
+OF_KERAS = dict(
+    zip(
+        ["accumulate", "Accumulate", "fit", "reversible", "quick start"],
+        [*programs("keras.md"), *programs("index.md")],
+        strict=True,
+    )
+)
+SLOW = {"fit", "reversible"}
 
 
 @pytest.fixture
@@ -24,13 +35,16 @@ def python(tmp_path):
 
     def run(text, *arguments):
         (tmp_path / "mine.py").write_text(text)
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        command = [sys.executable, "mine.py", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-2000:]
-        return done.stdout
+        return output_of("mine.py", *arguments, cwd=tmp_path)
 
     return run
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in OF_KERAS]
+)
+def test_a_program_with_keras_runs(python, name):
+    python(OF_KERAS[name])
 
 
 def test_own_layers_train(python):

@@ -1,6 +1,4 @@
-"""Links between pages lead somewhere, and docs/api.md has every public name. `make site` looks at anchors, too."""
-
-from __future__ import annotations
+"""Links between pages lead somewhere, docs/api.md has every public name, and docs/reference.md every key."""
 
 import ast
 import re
@@ -9,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import accumtrain
+from accumtrain.cli.help import page as reference_page
 
 ROOT = Path(__file__).parents[2]
 FILES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("*/README.md")]
@@ -21,6 +20,11 @@ BY_THEIR_KEYS = {name for name in accumtrain.__all__ if name.endswith("Config")}
 def test_links_lead_to_files(page):
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     assert [link for link in LINK.findall(text) if not (page.parent / link).exists()] == []
+
+
+def test_the_reference_is_what_the_declarations_say():
+    found = (ROOT / "docs" / "reference.md").read_text()
+    assert found == reference_page(), "a key, a rule or a meaning has changed: make reference"
 
 
 def test_every_public_name_is_on_the_page_of_names():

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
 import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+
+from tests.programs import start_python
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "use.md").read_text()
@@ -37,12 +37,10 @@ def start(tmp_path):
             picture(tmp_path / "photos" / name / f"{number}.jpg", colour, number)
     for number, colour in enumerate(COLOURS.values()):
         picture(tmp_path / "new" / f"{number}.jpg", colour, 100 + number)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
     def start(arguments: list[str]) -> subprocess.Popen:
         command = {"accumtrain": ["-m", "accumtrain"], "python": []}[arguments[0]]
-        command = [sys.executable, *command, *arguments[1:]]
-        return subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
+        return start_python(*command, *arguments[1:], cwd=tmp_path, stderr=None)
 
     return start
 
@@ -62,9 +60,10 @@ def test_the_page(start, tmp_path):
     with start(["python", "-c", f"{PROGRAM}\nassert names == {sorted(COLOURS)}"]) as done:
         assert done.wait() == 0
 
-    (tmp_path / "serving.py").write_text((ROOT / "examples" / "serving.py").read_text())
-    assert len((tmp_path / "serving.py").read_text().splitlines()) < 60
-    assert "import accumtrain" not in (tmp_path / "serving.py").read_text()
+    program = (ROOT / "examples" / "serving.py").read_text()
+    (tmp_path / "serving.py").write_text(program)
+    assert len(program.splitlines()) < 60
+    assert "import accumtrain" not in program
     lines = (tmp_path / "runs" / "cats" / "predictions.jsonl").read_text().splitlines()
     told = next(each["top"] for each in map(json.loads, lines) if each["file"] == "new/1.jpg")
     with start([*server[:-1], "0"]) as serving:  # any free port

@@ -1,7 +1,5 @@
 """The commands of docs/models.md about trained weights and rates, one after the other as they stand there."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -30,8 +28,7 @@ def test_the_commands(command, tmp_path):
         (name,) = [each.partition("=")[2] for each in arguments if each.startswith("run.name=")]
         screens[name] = answer.out
     for name in ("tuned", "head", "slow"):
-        said = json.loads((tmp_path / "runs" / name / "weights.json").read_text())
-        assert said["left"] == {}
+        assert json.loads((tmp_path / "runs" / name / "weights.json").read_text())["left"] == {}
     assert "778 parameters" in screens["head"], "only the classifier is trained"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -111,10 +111,7 @@ def train(window: Window, batches: list[dict[str, tf.Tensor]], micro_steps: int)
 
 
 def gradients_of_micro_batch(
-    config: ModelConfig,
-    precision: str,
-    shape: tuple[int, int, int],
-    draws: Draws | None = None,
+    config: ModelConfig, precision: str, shape: tuple[int, int, int], draws: Draws | None = None
 ) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
     """Return the loss, the gradients and the batch statistics of a micro-batch of 8 examples."""
     model = build_model(config, ModelSpec(shape, CLASSES, precision, seed=1))
@@ -137,6 +134,18 @@ def gradients_of_micro_batch(
 
     value, gradients, statistics = ([tensor.numpy() for tensor in tensors] for tensors in run())
     return value, gradients, statistics
+
+
+def assert_same_bits(one: Iterable[Any], other: Iterable[Any]) -> None:
+    assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def norm(arrays: Iterable[np.ndarray]) -> float:
+    return np.sqrt(sum(np.sum(np.square(array, dtype=np.float64)) for array in arrays))
+
+
+def distance(one: Iterable[np.ndarray], other: Iterable[np.ndarray]) -> float:
+    return norm(a - b for a, b in zip(one, other, strict=True))
 
 
 def all_variables(window: Window) -> list[tf.Variable]:

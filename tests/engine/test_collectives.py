@@ -1,19 +1,12 @@
-"""One all-reduce per update, of one vector, whatever accum.steps is.
-
-In a process of its own: logical devices and a cluster have to be set before TensorFlow runs.
-"""
+"""One all-reduce per update, of one vector, whatever accum.steps is."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from accumtrain.cli.workers import find_free_ports
+from tests.programs import output_of
 
-ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import json
 import sys
@@ -64,20 +57,16 @@ STEPS = (1, 8)
 
 @pytest.fixture(scope="module")
 def updates():
-    """By accum.steps, all in one process."""
+    """By accum.steps, all in one process: logical devices and a cluster have to be set before TensorFlow runs."""
     (port,) = find_free_ports(1)
-    command = [sys.executable, "-c", SCRIPT, f"localhost:{port}", *map(str, STEPS)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return dict(zip(STEPS, json.loads(done.stdout.splitlines()[-1]), strict=True))
+    out = output_of("-c", SCRIPT, f"localhost:{port}", *STEPS, timeout=120)
+    return dict(zip(STEPS, json.loads(out.splitlines()[-1]), strict=True))
 
 
 @pytest.mark.parametrize("steps", STEPS)
 def test_an_update_makes_one_all_reduce_of_one_vector(updates, steps):
     found = updates[steps]
-    assert found["accumulate"] == 0
-    assert len(found["commit"]) == 2, "each of the two replicas takes part in one"
+    assert (found["accumulate"], len(found["commit"])) == (0, 2), "each of the two replicas takes part in one"
     ((size,), (same,)) = found["shapes"]
     assert size == same
     assert 0 < size - found["params"] < 1024, "parameters, batch statistics and a few scalars"

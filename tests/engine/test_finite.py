@@ -1,7 +1,5 @@
 """One number that is not finite is found among tensors of any rank and dtype, wherever it stands."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The settings of the graph optimizer hold for one function in one thread; a function can be traced ahead."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest
@@ -33,13 +31,17 @@ def test_settings_hold_within_and_are_undone(options):
     assert settings() == before
 
 
-def test_settings_are_undone_after_an_error():
+@pytest.mark.parametrize("ahead", [False, True], ids=["at the call", "ahead"])
+def test_an_error_comes_out_of_the_call_and_settings_are_undone(ahead):
     def function(x):
         raise ValueError("no")
 
     before = settings()
+    compiled = CompiledFunction(function, NO_GRAPH_OPTIMIZER)
+    if ahead:
+        compiled.trace_ahead(tf.constant(1))
     with pytest.raises(ValueError, match="no"):
-        CompiledFunction(function, NO_GRAPH_OPTIMIZER)(tf.constant(1))
+        compiled(tf.constant(1))
     assert settings() == before
 
 
@@ -64,13 +66,3 @@ def test_traced_ahead_once_while_another_runs_under_its_own_settings():
     assert ahead(tf.constant(1)).numpy() == 2
     assert sorted(seen) == [False, True, True]
     assert ahead.experimental_get_tracing_count() == 1
-
-
-def test_an_error_ahead_comes_out_of_the_call():
-    def function(x):
-        raise ValueError("no")
-
-    compiled = CompiledFunction(function, NO_GRAPH_OPTIMIZER)
-    compiled.trace_ahead(tf.constant(1))
-    with pytest.raises(ValueError, match="no"):
-        compiled(tf.constant(1))

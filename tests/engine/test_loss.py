@@ -1,7 +1,5 @@
 """Losses and metrics are arguments; labels may be of any integer dtype and weights may be left out."""
 
-from __future__ import annotations
-
 import shlex
 
 import keras
@@ -135,13 +133,18 @@ def test_two_labels_are_a_mixed_target(dtype):
     assert float(right) == pytest.approx(0.3 + 1.0 + 0.0)
 
 
+def uncounted():
+    pytest.fail("nothing to count")
+
+
 def test_balanced_weights_give_every_class_the_same_sum():
     config = CrossEntropyConfig(class_weights="balanced").for_training([], lambda: [10, 30, 0, 60])
     assert np.multiply(config.factors, [10, 30, 0, 60]) == pytest.approx([100 / 3, 100 / 3, 0, 100 / 3])
-    assert CrossEntropyConfig().for_training([], lambda: pytest.fail("nothing to count")) == CrossEntropyConfig()
+    assert CrossEntropyConfig().for_training([], uncounted) == CrossEntropyConfig()
 
 
 NAMES = ["0", "1", "10", "2"]  # of folders, in the order of texts
+COUNTS = [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
@@ -153,12 +156,12 @@ NAMES = ["0", "1", "10", "2"]  # of folders, in the order of texts
     ],
 )
 def test_weights_go_by_the_names_of_classes(weights, names, factors):
-    assert CrossEntropyConfig(class_weights=weights).for_training(names, lambda: [1, 2, 3, 4]).factors == factors
+    assert CrossEntropyConfig(class_weights=weights).for_training(names, lambda: COUNTS).factors == factors
 
 
 def test_weights_by_name_need_no_counts():
     loss = CrossEntropyConfig(class_weights={"2": 5.0})
-    assert loss.for_training(NAMES, lambda: pytest.fail("nothing to count")).factors == [1.0, 1.0, 1.0, 5.0]
+    assert loss.for_training(NAMES, uncounted).factors == [1.0, 1.0, 1.0, 5.0]
 
 
 @pytest.mark.parametrize(
@@ -173,16 +176,16 @@ def test_weights_by_name_need_no_counts():
 )  # fmt: skip
 def test_weights_of_other_classes_are_refused(weights, names, message):
     with pytest.raises(ConfigError, match=message):
-        CrossEntropyConfig(class_weights=weights).for_training(names, lambda: [1, 2, 3, 4])
+        CrossEntropyConfig(class_weights=weights).for_training(names, lambda: COUNTS)
 
 
 def test_the_remedy_for_a_list_gives_the_classes_its_weights(compose):
     """The remedy is a word of a shell as it stands in the message, with its quotes."""
     with pytest.raises(ConfigError) as refused:
-        CrossEntropyConfig(class_weights=[1.0, 2.0, 3.0, 4.0]).for_training(NAMES, lambda: [1, 2, 3, 4])
+        CrossEntropyConfig(class_weights=[1.0, 2.0, 3.0, 4.0]).for_training(NAMES, lambda: COUNTS)
     (override,) = [each for each in shlex.split(str(refused.value)) if each.startswith("loss.class_weights={")]
     loss = compose(override.rstrip(",")).loss
-    assert loss.for_training(NAMES, lambda: [1, 2, 3, 4]).factors == [1.0, 2.0, 3.0, 4.0]
+    assert loss.for_training(NAMES, lambda: COUNTS).factors == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_evaluations_measure_the_plain_loss():

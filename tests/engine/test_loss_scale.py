@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from accumtrain.engine.losses import LossScale
 from accumtrain.optim.config import AdamConfig
-from tests.engine.small import examples, resnet20, revnet38, train, window_for
+from tests.engine.small import assert_same_bits, examples, resnet20, revnet38, train, window_for
 
 SHAPE = (8, 8, 1)
 ADAM = AdamConfig(lr=1e-3, weight_decay=0.0, epsilon=1e-7)
@@ -36,7 +36,7 @@ def test_an_overflow_in_one_micro_batch_skips_the_window_and_halves_the_scale():
     (update,) = train(window, [overflowing(examples(16, SHAPE, 1), row=5)], 4)
     assert not update["finite"]
     assert (update["loss_scale"], update["skipped"], update["step"]) == (1024.0, 1, 1)
-    assert all(np.array_equal(a, b) for a, b in zip(before, state(window), strict=True))
+    assert_same_bits(before, state(window))
     assert window.loss_scale.value.numpy() == 512.0
     assert all(not np.any(buffer.numpy()) for buffer in window.buffers), "nothing of it reaches the next window"
     (update,) = train(window, [examples(16, SHAPE, 2)], 4)
@@ -48,9 +48,8 @@ def test_a_window_without_examples_is_counted_and_is_no_overflow():
     batches = [examples(8, SHAPE, seed) for seed in range(2)]
     empty = {**batches[0], "weight": tf.zeros([8])}
     updates = train(window, [batches[0], empty, batches[1]], 1)
-    assert [(update["finite"], update["loss_scale"], update["skipped"]) for update in updates] == [
-        (True, 1024.0, 0), (False, 1024.0, 1), (True, 1024.0, 1),
-    ]  # fmt: skip
+    told = [(update["finite"], update["loss_scale"], update["skipped"]) for update in updates]
+    assert told == [(True, 1024.0, 0), (False, 1024.0, 1), (True, 1024.0, 1)]
     assert window.loss_scale.value.numpy() == 2048.0, "it does not end the updates in a row either"
 
 
@@ -76,10 +75,9 @@ def test_a_power_of_two_as_scale_changes_no_bit_where_nothing_overflows():
     """In float32, where nothing is lost by it either."""
     plain, scaled = window_for(resnet20("group", units=(1, 1)), ADAM, SHAPE), window_with(1024.0, precision="float32")
     batches = [examples(16, SHAPE, seed) for seed in range(3)]
-    assert [update["loss"] for update in train(plain, batches, 2)] == [
-        update["loss"] for update in train(scaled, batches, 2)
-    ]
-    assert all(np.array_equal(a, b) for a, b in zip(state(plain), state(scaled), strict=True))
+    losses = [[update["loss"] for update in train(window, batches, 2)] for window in (plain, scaled)]
+    assert losses[0] == losses[1]
+    assert_same_bits(state(plain), state(scaled))
 
 
 @pytest.mark.slow
@@ -91,4 +89,4 @@ def test_reversed_equals_stored_in_float16(norm):
         updates = train(window, [examples(8, SHAPE, seed) for seed in range(2)], 2)
         assert all(update["finite"] for update in updates)
         updated.append(state(window))
-    assert all(np.array_equal(a, b) for a, b in zip(*updated, strict=True))
+    assert_same_bits(*updated)

@@ -1,7 +1,5 @@
 """The moving average of the weights against its definition, and the weights and averages changing places."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np
@@ -45,11 +43,12 @@ def test_it_begins_with_the_weights_and_changes_places_with_them():
     for each, weight in zip(average.averages, weights, strict=True):
         np.testing.assert_array_equal(each, weight)
         weight.assign(weight + 0.1)
-    own, averages = [each.numpy() for each in weights], [each.numpy() for each in average.averages]
+
+    def values(variables):
+        return [each.numpy().tolist() for each in variables]
+
+    own, averages = values(weights), values(average.averages)
+    assert own != averages
     with average.in_place():
-        for weight, each, old, mean in zip(weights, average.averages, own, averages, strict=True):
-            np.testing.assert_array_equal(weight, mean)
-            np.testing.assert_array_equal(each, old)
-    for weight, each, old, mean in zip(weights, average.averages, own, averages, strict=True):
-        np.testing.assert_array_equal(weight, old)
-        np.testing.assert_array_equal(each, mean)
+        assert (values(weights), values(average.averages)) == (averages, own)
+    assert (values(weights), values(average.averages)) == (own, averages)

@@ -1,7 +1,5 @@
 """The moving statistics of a window against those of all its values at once, in float64 NumPy."""
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow as tf
 

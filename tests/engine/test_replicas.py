@@ -1,15 +1,12 @@
 """Two mirrored replicas with two micro-steps each make the update of one device with four."""
 
-from __future__ import annotations
-
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.programs import output_of
+
+PROGRAM = ("-m", "tests.engine.replicas")
 SUMS, STATE = ("loss", "gradient", "statistics sum"), ("weight", "optimizer state", "statistics")
 CASES = {
     ("group", "float64", "float64"): 1e-12,
@@ -18,29 +15,22 @@ CASES = {
 }
 
 
-def output_of(*program):
-    command = [sys.executable, "-m", "tests.engine.replicas", *program]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
-
-
 @pytest.mark.slow
 def test_what_is_not_finite_on_one_replica_is_found():
-    found = dict(line.split(",", 1) for line in output_of("plant_nan", *SUMS, *STATE).splitlines())
+    found = dict(line.split(",", 1) for line in output_of(*PROGRAM, "plant_nan", *SUMS, *STATE).splitlines())
     assert {place: found[place] for place in SUMS} == dict.fromkeys(SUMS, "False,True,True"), "nothing is changed"
     assert {place: found[place] for place in STATE} == dict.fromkeys(STATE, "True,False,False")
 
 
 @pytest.mark.slow
 def test_an_overflow_of_one_replica_skips_the_window_on_all():
-    output_of("overflow")
+    output_of(*PROGRAM, "overflow")
 
 
 @pytest.fixture(scope="module")
 def trained():
     """Train each case by two replicas and by one device, all in one process."""
-    pairs = json.loads(output_of("train_cases", json.dumps(list(CASES))).splitlines()[-1])
+    pairs = json.loads(output_of(*PROGRAM, "train_cases", json.dumps(list(CASES))).splitlines()[-1])
     return dict(zip(CASES, pairs, strict=True))
 
 

@@ -1,27 +1,24 @@
 """Several updates in one call are the same updates, bit for bit, and end where one is not finite."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
-from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from accumtrain.devices.resolve import resolve_devices
+from accumtrain.engine import step as step_module
 from accumtrain.engine.ema import MovingAverage
-from accumtrain.engine.step import Step
+from accumtrain.engine.step import CallLength, Step
 from accumtrain.optim.config import AdafactorConfig, SgdConfig
 from tests.engine.small import all_variables, examples, is_compiled_by_xla, lenet, revnet38, window_for
+from tests.programs import output_of
 
-ROOT = Path(__file__).parents[2]
-SGD = SgdConfig(lr=0.1, weight_decay=1e-4, momentum=0.9)
+LENET, SGD = lenet(), SgdConfig(lr=0.1, weight_decay=1e-4, momentum=0.9)
 UPDATES, MICRO_STEPS, MICRO_BATCH = 5, 3, 4
 
 
-def step_and_batches(config, optim, shape, strategy=None, image_of=lambda image: image, ema=None):
+def step_and_batches(config=LENET, optim=SGD, shape=(12, 12, 1), strategy=None, image_of=lambda x: x, ema=None):
     """A window's compiled functions and enough micro-batches, the same bits each time."""
     strategy = strategy or tf.distribute.get_strategy()
     with strategy.scope():
@@ -36,9 +33,9 @@ def step_and_batches(config, optim, shape, strategy=None, image_of=lambda image:
 
 
 def test_the_sums_are_those_of_all_updates():
-    _, separate, batches = step_and_batches(lenet(), SGD, (12, 12, 1))
+    _, separate, batches = step_and_batches()
     each = [apart(separate, batches, 1) for _ in range(UPDATES)]
-    _, together, batches = step_and_batches(lenet(), SGD, (12, 12, 1))
+    _, together, batches = step_and_batches()
     update = together.updates(batches, UPDATES)
     for name in ("loss", "accuracy"):
         expected = sum(float(one[name] * one["examples"]) for one in each)
@@ -68,9 +65,7 @@ def compare(config, optim, shape, strategy, ema=None):
     together.updates(batches, 1)
     update = together.updates(batches, UPDATES - 2)
     assert int(update["step"]) == UPDATES
-    assert {name: update[name].numpy() for name in expected} == {
-        name: value.numpy() for name, value in expected.items()
-    }
+    assert all(np.array_equal(update[name], value) for name, value in expected.items())
     assert_same_bits(strategy, one, other)
     for function in (together.compiled_micro_steps, together.compiled_commit, together.compiled_updates):
         assert function.experimental_get_tracing_count() == 1
@@ -91,9 +86,7 @@ def test_revnet_with_adafactor_and_averaged_weights(compose):
 @pytest.mark.slow
 def test_on_two_replicas():
     """In a process of its own: logical devices have to be set before TensorFlow runs."""
-    script = "from tests.engine.test_step import two_replicas; two_replicas()"
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    output_of("-c", "from tests.engine.test_step import two_replicas; two_replicas()")
 
 
 def two_replicas():
@@ -112,22 +105,19 @@ def test_an_update_that_is_not_finite_ends_the_call(bad):
         place = bad * MICRO_STEPS * MICRO_BATCH + 1
         return tf.tensor_scatter_nd_update(image, [[place, 0, 0, 0]], [np.nan])
 
-    shape, strategy = (12, 12, 1), tf.distribute.get_strategy()
-    one, separate, batches = step_and_batches(lenet(), SGD, shape)
+    one, separate, batches = step_and_batches()
     if bad:
         apart(separate, batches, bad)
-    other, together, batches = step_and_batches(lenet(), SGD, shape, image_of=with_a_bad_image)
+    other, together, batches = step_and_batches(image_of=with_a_bad_image)
     update = together.updates(batches, UPDATES)
-    assert not update["finite"]
-    assert int(update["step"]) == bad
-    assert_same_bits(strategy, one, other)
-    left = sum(1 for _ in batches)
-    assert left == (UPDATES - 1 - bad) * MICRO_STEPS
+    assert (bool(update["finite"]), int(update["step"])) == (False, bad)
+    assert_same_bits(tf.distribute.get_strategy(), one, other)
+    assert sum(1 for _ in batches) == (UPDATES - 1 - bad) * MICRO_STEPS
 
 
 def test_a_state_that_is_not_finite_ends_the_call():
     """The optimizer made it of a finite gradient. The update after it is not begun."""
-    window, step, batches = step_and_batches(lenet(), SGD, (12, 12, 1))
+    window, step, batches = step_and_batches()
     momentum = window.optimizer.state[0]
     momentum.assign(tf.fill(momentum.shape, np.inf))
     update = step.updates(batches, UPDATES)
@@ -136,20 +126,19 @@ def test_a_state_that_is_not_finite_ends_the_call():
 
 
 def test_the_longer_call_is_traced_when_it_is_asked_for():
-    _, step, batches = step_and_batches(lenet(), SGD, (12, 12, 1))
+    _, step, batches = step_and_batches()
     apart(step, batches, 2)
     assert step.compiled_updates.experimental_get_tracing_count() == 0
 
 
 @pytest.mark.parametrize("xla", [False, pytest.param(True, marks=pytest.mark.xla)])
 def test_xla_compiles_micro_steps_where_it_is_asked_for(xla):
-    window, step, batches = step_and_batches(lenet(), SGD, (12, 12, 1))
-    asked = Step(window, xla=True) if xla else step
-    assert is_compiled_by_xla(asked, batches) is xla
+    window, step, batches = step_and_batches()
+    assert is_compiled_by_xla(Step(window, xla=True) if xla else step, batches) is xla
 
 
 def test_one_update_is_made_if_no_number_is_given():
-    window, step, batches = step_and_batches(lenet(), SGD, (12, 12, 1))
+    window, step, batches = step_and_batches()
     step.updates(batches)
     assert int(window.step) == 1
 
@@ -175,16 +164,14 @@ def test_a_data_set_that_ends_inside_a_call_leaves_a_window_of_unknown_fill(toge
     assert all(np.array_equal(*pair) for pair in zip(before, all_variables(window), strict=True))
     if together:
         step.drop()
-        step.accumulate(iter(dataset), 4)
-        assert float(step.commit()["examples"]) == 8.0
     else:
         assert float(step.commit(partial=True)["examples"]) == 12.0
-        step.accumulate(iter(dataset), 4)
-        assert float(step.commit()["examples"]) == 8.0
+    step.accumulate(iter(dataset), 4)
+    assert float(step.commit()["examples"]) == 8.0
 
 
 def test_a_commit_that_fails_leaves_a_window_of_unknown_fill(monkeypatch):
-    _, step, batches = step_and_batches(lenet(), SGD, (12, 12, 1))
+    _, step, batches = step_and_batches()
     step.accumulate(batches, MICRO_STEPS)
 
     def fail():
@@ -200,9 +187,42 @@ def test_a_commit_that_fails_leaves_a_window_of_unknown_fill(monkeypatch):
 
 
 def test_several_updates_begin_with_an_empty_window():
-    _, step, batches = step_and_batches(lenet(), SGD, (12, 12, 1))
+    _, step, batches = step_and_batches()
     step.accumulate(batches, 1)
     with pytest.raises(ValueError, match="holds micro-steps already"):
         step.updates(batches, 1)
     step.drop()
     assert int(step.updates(batches, 1)["step"]) == 1
+
+
+# ---- the length of a call: it grows to that, and shrinks at once ----
+
+
+@pytest.mark.parametrize(
+    ("least", "seconds", "lengths"),
+    [
+        (1, [5.0, *[0.05] * 5], [1, 1, 2, 4, 8, 10]),  # doubles up to half a second
+        (1, [0.01, 0.01, 0.2, 0.2, 1.0, 1.0], [1, 2, 4, 2, 2, 1]),  # shrinks at once
+        (1, [0.3] * 4, [1, 1, 1, 1]),
+        (10, [0.05] * 5, [1, 2, 4, 8, 10]),
+        (10, [0.06] * 4, [1, 1, 1, 1]),  # too few would fit
+        (10, [0.04, 0.04, 0.04, 0.06, 0.06], [1, 2, 4, 8, 1]),
+    ],
+)
+def test_the_length_follows_the_seconds_of_a_part(least, seconds, lengths, monkeypatch):
+    length, chosen = CallLength(least), []
+    for duration in seconds:
+        count = length.next(1000)
+        times = iter([0.0, duration * count])
+        monkeypatch.setattr(step_module, "time", SimpleNamespace(perf_counter=lambda times=times: next(times)))
+        with length.timed(count):
+            chosen.append(count)
+    assert chosen == lengths
+
+
+def test_never_beyond_what_remains():
+    length = CallLength()
+    for _ in range(5):
+        with length.timed(length.next(3)):
+            pass
+    assert length.next(3) == 3

@@ -132,8 +132,9 @@ class Apart:
             assert norm > self.case.clip_norm, "or nothing is clipped"
             gradients = [gradient * self.case.clip_norm / norm for gradient in gradients]
         if self.case.adaptive_clip:
-            pairs = zip(gradients, self.weights, strict=True)
+            pairs = list(zip(gradients, self.weights, strict=True))
             gradients = [clip_units(gradient, weight, self.case.adaptive_clip) for gradient, weight in pairs]
+            assert any(np.any(now != before) for now, (before, _) in zip(gradients, pairs, strict=True)), "some clipped"
         decay = self.case.optim.weight_decay
         self.weights = [
             rule(weight, gradient, float(rate), decay if decayed else 0.0)

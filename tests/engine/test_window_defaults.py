@@ -1,7 +1,5 @@
 """A window without a run around it: updates against TensorFlow's own gradients, and the state after commits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -29,11 +27,10 @@ SHAPE, RATE, UPDATES = (8, 8, 1), 0.1, 2
     ids=["no options", "sums in float64", "clipped", "not clipped"],
 )
 def test_updates_are_those_of_tensorflows_own_gradient(config, options):
-    model = build_model(config, ModelSpec(SHAPE, CLASSES, seed=1))
-    window = Window(model, SGD(RATE), **options)
-    step = Step(window)
-    batches = [examples(6, SHAPE, seed) for seed in range(UPDATES)]
-    for batch in batches:
+    window = window_of(config, **options)
+    step, model = Step(window), window.model
+    for seed in range(UPDATES):
+        batch = examples(6, SHAPE, seed)
         before, gradients = weights_and_gradients(model, batch)
         norm = np.sqrt(sum(np.sum(np.square(gradient, dtype=np.float64)) for gradient in gradients))
         rate = RATE * min(1.0, options.get("clip_norm", np.inf) / norm)
@@ -52,8 +49,12 @@ def weights_and_gradients(model, batch):
     return [weight.numpy() for weight in weights], tape.gradient(loss, weights)
 
 
+def window_of(config, optimizer=None, **options):
+    return Window(build_model(config, ModelSpec(SHAPE, CLASSES, seed=1)), optimizer or SGD(RATE), **options)
+
+
 def test_a_commit_for_xla_clears_the_window():
-    window = Window(build_model(lenet(), ModelSpec(SHAPE, CLASSES, seed=1)), SGD(RATE))
+    window = window_of(lenet())
     window.accumulate(examples(6, SHAPE))
     assert all(np.any(buffer) for buffer in window.gradients)
     with for_xla():
@@ -62,7 +63,7 @@ def test_a_commit_for_xla_clears_the_window():
 
 
 def test_a_commit_moves_the_statistics_of_norms_by_the_tenth_that_their_momentum_leaves():
-    window = Window(build_model(resnet20(units=(1, 1)), ModelSpec(SHAPE, CLASSES, seed=1)), SGD(RATE))
+    window = window_of(resnet20(units=(1, 1)))
     batch, mode = examples(6, SHAPE), Mode(training=True, recording=True)
     window.model(batch["image"], mode)
     assert len(window.model.norms) == len(mode.statistics) > 0
@@ -85,8 +86,7 @@ class Skipping(SGD):
 
 def test_the_first_call_may_be_one_of_several_updates():
     """The commit is traced after the micro-step, which finds the variables on which the loss depends."""
-    config, spec = lenet(), ModelSpec(SHAPE, CLASSES, seed=1)
-    window = Window(build_model(config, spec), Skipping(RATE))
+    window = window_of(lenet(), Skipping(RATE))
     step, batch = Step(window), examples(6, SHAPE)
     with pytest.raises(RuntimeError, match="trace a micro-step before the commit"):
         step.commit(partial=True)
@@ -98,7 +98,7 @@ def test_the_first_call_may_be_one_of_several_updates():
 
 
 def test_an_update_says_whether_it_was_asked_to_stop():
-    window = Window(build_model(lenet(), ModelSpec(SHAPE, CLASSES, seed=1)), SGD(RATE))
+    window = window_of(lenet())
     for asked in (False, True):
         if asked:
             window.ask_to_stop(tf.distribute.get_strategy())

@@ -1,7 +1,5 @@
 """Micro-steps compiled by XLA."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +10,7 @@ from accumtrain.backprop import replay
 from accumtrain.dispatch import run
 from accumtrain.engine.step import Step
 from accumtrain.optim.config import SgdConfig
-from tests.engine.small import bottleneck_revnet, examples, lenet, revnet38, window_for
+from tests.engine.small import bottleneck_revnet, distance, examples, lenet, norm, revnet38, window_for
 
 pytestmark = pytest.mark.xla
 
@@ -27,10 +25,6 @@ def sums_of_a_window(config, xla, shape=SHAPE):
     step.accumulate(iter(dataset.batch(MICRO_BATCH, drop_remainder=True)), 2)
     sums = [*window.gradients, window.examples, window.loss, *window.metric_sums, *window.statistics.buffers]
     return [buffer.numpy() for buffer in sums]
-
-
-def norm(arrays):
-    return np.sqrt(sum(np.sum(np.square(array, dtype=np.float64)) for array in arrays))
 
 
 # without the grid, on which a sum that is rounded otherwise may fall on the next point
@@ -59,7 +53,7 @@ def test_gradient_is_that_of_stored_activations(config, shape, monkeypatch):
     stored = sums_of_a_window(replace(config, memory="store"), True, shape)
     for policy in ("reverse", "recompute"):
         other = sums_of_a_window(replace(config, memory=policy), True, shape)
-        assert norm([a - b for a, b in zip(other, stored, strict=True)]) <= 3e-6 * norm(stored), policy
+        assert distance(other, stored) <= 3e-6 * norm(stored), policy
 
 
 @pytest.mark.slow
@@ -68,10 +62,8 @@ def test_a_reversal_is_not_said_to_be_exact(compose, tmp_path, capsys):
     told = {}
     for xla in ("true", "false"):
         done = run(compose(*small, f"run.dir={tmp_path}", f"run.name=xla_{xla}", f"device.xla={xla}"))
-        told[xla] = (
-            done["reversal"],
-            "reversed activations are not compared" in " ".join(capsys.readouterr().out.split()),
-        )
+        shown = " ".join(capsys.readouterr().out.split())
+        told[xla] = done["reversal"], "reversed activations are not compared" in shown
     assert told == {"true": ("not compared", True), "false": ("exact", False)}
     done = run(compose(*small, f"run.dir={tmp_path}", "run.name=stored", "model.memory=store"))
     assert done["reversal"] is None

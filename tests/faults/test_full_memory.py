@@ -1,12 +1,10 @@
 """A run whose weights leave little of its memory limit: it is continued, tested and begun with weights within it."""
 
-from __future__ import annotations
-
 import shutil
-import subprocess
-import sys
 
 import pytest
+
+from tests.programs import output_of
 
 # weights and gradient buffers take 181 MB, a micro-step 24 MB more; the weights once more would be 90 MB
 TIGHT = (
@@ -18,9 +16,7 @@ TIGHT = (
 
 def train(folder, name, *others):
     """Runs the command, and returns the bytes of its last state."""
-    command = [sys.executable, "-m", "accumtrain", *TIGHT, f"run.dir={folder}", f"run.name={name}", *others]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
+    output_of("-m", "accumtrain", *TIGHT, f"run.dir={folder}", f"run.name={name}", *others)
     (state,) = (folder / name / "checkpoints" / "step-2").glob("state.data*")
     return state.read_bytes()
 

@@ -20,10 +20,7 @@ from tests.faults.strace import CALLS, calls_in
 PROGRAM = Path(__file__).with_name("save_with_tensorflow.py")
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")]
 
 
 class Saver:

@@ -45,17 +45,9 @@ POLITE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 START = 0.1  # seconds of CPU time that Python takes to start, about
 UPDATES, EVALUATE_EVERY = 80, 5
 OVERRIDES = [
-    "model=lenet5",
-    "data=synthetic",
-    "data.image_size=32",
-    "data.train_examples=2048",
-    "data.test_examples=512",
-    "batch_size=256",
-    "accum.dtype=float64",
-    f"train.steps={UPDATES}",
-    f"eval.every={EVALUATE_EVERY}",
-    "checkpoint.every=1",
-    "log.every=1",
+    *("model=lenet5", "data=synthetic", "data.image_size=32", "data.train_examples=2048", "data.test_examples=512"),
+    *("batch_size=256", "accum.dtype=float64", f"train.steps={UPDATES}", f"eval.every={EVALUATE_EVERY}"),
+    *("checkpoint.every=1", "log.every=1"),
 ]
 
 
@@ -157,7 +149,6 @@ def await_update(run: Path, process: Any) -> None:
 
 
 def listed(run: Path) -> set[str]:
-    """The names of the checkpoints, whole or not."""
     return {path.name for path in (run / "checkpoints").glob("step-*")}
 
 

@@ -1,12 +1,7 @@
 """job=bench on a small network: its numbers agree with each other, and a slow input is found."""
 
-from __future__ import annotations
-
 import gc
 import json
-import os
-import subprocess
-import sys
 import time
 from types import SimpleNamespace
 
@@ -21,6 +16,7 @@ from accumtrain.errors import ConfigError
 from accumtrain.measure import bench
 from accumtrain.measure.dry_run import DryRun
 from accumtrain.process import environment
+from tests.programs import output_of
 
 SHORT = ("job=bench", "model=lenet5", "bench.updates=3", "bench.seconds=0", "batch_size=32", "accum.steps=4")
 
@@ -86,8 +82,8 @@ def test_a_step_is_traced_once(measured, monkeypatch):
     probes = []
     monkeypatch.setattr(bench, "DryRun", lambda *arguments: probes.append(DryRun(*arguments)) or probes[-1])
     measured("accum.steps=1")
-    assert probes[0].step.compiled_micro_steps.experimental_get_tracing_count() == 1
-    assert probes[0].step.compiled_commit.experimental_get_tracing_count() == 1
+    for function in (probes[0].step.compiled_micro_steps, probes[0].step.compiled_commit):
+        assert function.experimental_get_tracing_count() == 1
 
 
 @pytest.mark.slow
@@ -106,10 +102,8 @@ def test_no_room_for_the_matrix_product(measured, monkeypatch, capsys):
 def test_on_two_replicas_an_image_takes_the_same_operations(measured, tmp_path):
     alone = measured("accum.steps=2")
     (tmp_path / "run" / "bench.json").unlink()
-    command = [sys.executable, "-m", "accumtrain", *SHORT, "accum.steps=2"]
-    where = ["device=mirrored", "device.virtual=2", f"run.dir={tmp_path}", "run.name=run"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([*command, *where], env=environment, check=True)  # devices can't change in this process
+    where = ("device=mirrored", "device.virtual=2", f"run.dir={tmp_path}", "run.name=run")
+    output_of("-m", "accumtrain", *SHORT, "accum.steps=2", *where)  # devices can't change in this process
     shared = json.loads((tmp_path / "run" / "bench.json").read_text())
     assert (shared["replicas"], shared["micro_batch_size"]) == (2, 8)
     assert shared["flops_per_image"] == alone["flops_per_image"] > 0
@@ -133,16 +127,20 @@ def updates_that_take(monkeypatch):
     return of
 
 
-def test_updates_are_timed_until_both_bounds_are_met(updates_that_take):
-    calls = [(1, 9.0), (1, 8.0), (1, 0.03), (1, 0.01), (1, 0.02), (1, 0.04)]
-    updates = bench.time_updates(updates_that_take(*calls), BenchConfig(updates=2, seconds=0.055))
-    assert updates == pytest.approx([0.03, 0.01, 0.02])
+ONE_BY_ONE = [(1, 9.0), (1, 8.0), (1, 0.03), (1, 0.01), (1, 0.02), (1, 0.04)]
+GROWING = [(1, 9.0), (2, 8.0), (4, 7.0), (4, 6.0), (4, 0.02), (4, 0.04), (4, 0.08)]
 
 
-def test_updates_are_timed_once_calls_have_their_length(updates_that_take):
-    calls = [(1, 9.0), (2, 8.0), (4, 7.0), (4, 6.0), (4, 0.02), (4, 0.04), (4, 0.08)]
-    updates = bench.time_updates(updates_that_take(*calls), BenchConfig(updates=8, seconds=0.0))
-    assert updates == pytest.approx([0.005] * 4 + [0.01] * 4)
+@pytest.mark.parametrize(
+    ("calls", "config", "seconds"),
+    [
+        (ONE_BY_ONE, BenchConfig(updates=2, seconds=0.055), [0.03, 0.01, 0.02]),
+        (GROWING, BenchConfig(updates=8, seconds=0.0), [0.005] * 4 + [0.01] * 4),
+    ],
+    ids=["until both bounds are met", "once calls have their length"],
+)
+def test_updates_are_timed(updates_that_take, calls, config, seconds):
+    assert bench.time_updates(updates_that_take(*calls), config) == pytest.approx(seconds)
 
 
 def test_spread():

@@ -1,7 +1,5 @@
 """The checks of job=verify alone: NaN does not pass, wherever it stands among the compared values."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A dry run makes the updates of training, and a probe's numbers follow from its measurements."""
 
-from __future__ import annotations
-
 import gc
 from types import SimpleNamespace
 
@@ -116,10 +114,8 @@ def test_a_probe_reckons_whole_updates_from_short_ones(config, data, tmp_path, m
 def test_sizes_are_measured_one_after_the_other(config, data, tmp_path):
     found = measure(config, data, ONE_REPLICA, [2, 24], tmp_path)
     assert Timed.last.did == [(12, tmp_path), (2, 2), *ONE_SIZE, (24, 1), *ONE_SIZE]
-    assert [(each["micro_batch"], each["accum_steps"], each["peak_bytes"]) for each in found] == [
-        (2, 12, 20),
-        (24, 1, 240),
-    ]
+    peaks = [(each["micro_batch"], each["accum_steps"], each["peak_bytes"]) for each in found]
+    assert peaks == [(2, 12, 20), (24, 1, 240)]
 
 
 def test_a_micro_batch_that_does_not_divide_is_refused(config, data, tmp_path):
@@ -143,9 +139,7 @@ def test_each_of_two_sizes_has_its_own_peak(compose, tmp_path, model):
 
 def test_its_updates_are_those_of_training(run, config, data):
     """Each update has two micro-batches, those with which a run of this configuration begins."""
-    micro_step, commit = run.update()
-    assert micro_step > 0
-    assert commit > 0
+    assert min(run.update()) > 0
     assert run.calls == 3, "two micro-steps, the first of which sets the pace, and the commit"
     assert [run.updates(2), run.updates(1)] == [1, 1]
     assert int(run.window.step) == 3

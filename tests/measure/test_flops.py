@@ -1,7 +1,5 @@
 """Counted operations against a count by hand, and the operations of a traced function that run."""
 
-from __future__ import annotations
-
 import time
 
 import pytest
@@ -24,19 +22,21 @@ def micro_step_flops(config, batch=BATCH):
     return count_flops(step.compiled_micro_steps.get_concrete_function(batches, tf.constant(3)).graph, batch)
 
 
-def test_a_residual_network():
-    stem, conv = 8 * 8 * 9 * 3 * 16, 8 * 8 * 9 * 16 * 16  # multiply-adds of an image, forward
-    # Backward takes each product twice, for kernel and input. The image itself needs no gradient.
-    by_hand = (2 * stem) + 3 * (2 * conv + DENSE)
-    assert micro_step_flops(resnet20(units=(1,))) == 2 * BATCH * by_hand
+STEM, CONV = 8 * 8 * 9 * 3 * 16, 8 * 8 * 9 * 16 * 16  # multiply-adds of an image, forward
 
 
-def test_a_replay_counts():
-    stem, conv = 8 * 8 * 9 * 3 * 16, 8 * 8 * 9 * 16 * 16
-    # Once more the stem and the unit's first convolution. No gradient asks for the output of the second one, and the
-    # head is stored.
-    by_hand = (3 * stem) + 3 * (2 * conv) + conv + 3 * DENSE
-    assert micro_step_flops(resnet20(units=(1,), memory="recompute")) == 2 * BATCH * by_hand
+@pytest.mark.parametrize(
+    ("memory", "by_hand"),
+    [
+        # Backward takes each product twice, for kernel and input. The image itself needs no gradient.
+        ("store", (2 * STEM) + 3 * (2 * CONV + DENSE)),
+        # Once more the stem and the unit's first convolution. No gradient asks for the output of the second one, and
+        # the head is stored.
+        ("recompute", (3 * STEM) + 3 * (2 * CONV) + CONV + 3 * DENSE),
+    ],
+)
+def test_a_residual_network(memory, by_hand):
+    assert micro_step_flops(resnet20(units=(1,), memory=memory)) == 2 * BATCH * by_hand
 
 
 @pytest.mark.slow
@@ -50,10 +50,10 @@ def test_reversal_replays_a_forward_pass():
 
 def test_a_spared_replay_takes_over_what_was_kept():
     stored, reversed_ = (micro_step_flops(revnet38(memory=memory, units=(1, 1))) for memory in ("store", "reverse"))
-    stem, conv = 8 * 8 * 9 * 3 * 32, 8 * 8 * 9 * 16 * 16
+    stem = 2 * STEM  # of twice the filters
     # The whole first stage, and nothing of the second one. There the first convolutions are spared, and nobody asks for
     # the outputs of the second ones, as the stage's input is kept.
-    assert reversed_ - stored == 2 * BATCH * (stem + 4 * conv)
+    assert reversed_ - stored == 2 * BATCH * (stem + 4 * CONV)
 
 
 def test_it_is_proportional_to_the_batch():
@@ -61,19 +61,23 @@ def test_it_is_proportional_to_the_batch():
     assert three == 3 * one
 
 
+def convolution(x, kernel):
+    return tf.nn.conv2d(x, kernel, 2, "SAME")
+
+
 KERNEL, DEPTHWISE = [3, 5, 6, 8], [3, 5, 6, 2]
 # 3 images of 8 x 8 x 6, convolved with stride 2 to 4 x 4
 OPERATIONS = {
     "matrices": (lambda a, b: tf.matmul(a, b, transpose_a=True), [[5, 2], [5, 7]], 5 * 2 * 7),
     "batches of matrices": (lambda a, b: tf.matmul(a, b, transpose_b=True), [[3, 2, 5], [3, 7, 5]], 3 * 5 * 2 * 7),
-    "convolution": (lambda x, k: tf.nn.conv2d(x, k, 2, "SAME"), [[3, 8, 8, 6], KERNEL], 3 * 16 * 15 * 6 * 8),
-    "groups": (lambda x, k: tf.nn.conv2d(x, k, 2, "SAME"), [[3, 8, 8, 12], KERNEL], 3 * 16 * 15 * 6 * 8),
+    "convolution": (convolution, [[3, 8, 8, 6], KERNEL], 3 * 16 * 15 * 6 * 8),
+    "groups": (convolution, [[3, 8, 8, 12], KERNEL], 3 * 16 * 15 * 6 * 8),
     "depthwise": (
         lambda x, k: tf.nn.depthwise_conv2d(x, k, [1, 2, 2, 1], "SAME"),
         [[3, 8, 8, 6], DEPTHWISE],
         3 * 16 * 15 * 12,
     ),
-    "open batch": (lambda x, k: tf.nn.conv2d(x, k, 2, "SAME"), [[None, 8, 8, 6], KERNEL], 3 * 16 * 15 * 6 * 8),
+    "open batch": (convolution, [[None, 8, 8, 6], KERNEL], 3 * 16 * 15 * 6 * 8),
     "an open number of values": (
         lambda x, y: tf.matmul(tf.reshape(x, [6, -1]), tf.reshape(y, [-1, 5])),
         [[None, 8, 8, 6], [None, 8, 8, 5]],
@@ -115,9 +119,8 @@ def test_the_largest_branch_counts():
 
 
 def test_an_open_image_is_refused():
-    function, _, _ = OPERATIONS["convolution"]
     with pytest.raises(ValueError, match="open shape"):
-        count_flops(graph_of(function, [[1, None, 8, 6], KERNEL]), batch=1)
+        count_flops(graph_of(convolution, [[1, None, 8, 6], KERNEL]), batch=1)
 
 
 def test_the_device_can_do_something(monkeypatch):
@@ -148,5 +151,4 @@ def test_operations_that_a_control_dependency_waits_for_run():
             return x + x
 
     found = {operation.type for operation in live_operations(graph_of(function, [[2, 2]]))}
-    assert "Exp" in found
-    assert "Sin" not in found
+    assert found & {"Exp", "Sin"} == {"Exp"}

@@ -43,9 +43,8 @@ def test_the_schedule_and_the_configured_rate_change_nothing(config):
     options = ("range_test.updates=4", "range_test.low=1e-3", "range_test.high=1e-2")
     one = run(config(*options))
     other = run(config(*options, "optim.lr=7", "schedule=constant", "schedule.warmup=9"))
-    np.testing.assert_allclose(
-        [point["loss"] for point in one["points"]], [point["loss"] for point in other["points"]], rtol=1e-4
-    )
+    losses = [[point["loss"] for point in found["points"]] for found in (one, other)]
+    np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
 def test_a_rate_that_the_optimizer_computes_is_refused(config):

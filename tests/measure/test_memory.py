@@ -1,7 +1,5 @@
 """job=memory: a row and a bar for each policy, with made-up probes, and refusals."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -36,9 +34,7 @@ def probed(monkeypatch):
 @pytest.mark.slow
 def test_policies_side_by_side(compose, probed, tmp_path, capsys):
     result = run(compose("job=memory", "batch_size=64", "accum.steps=2", f"run.dir={tmp_path}", "run.name=one"))
-    assert probed == [
-        (name, 32, f" ({number} of 3)") for number, name in enumerate(("store", "recompute", "reverse"), 1)
-    ]
+    assert probed == [("store", 32, " (1 of 3)"), ("recompute", 32, " (2 of 3)"), ("reverse", 32, " (3 of 3)")]
     out = capsys.readouterr().out
     rows = [line.split() for line in out.splitlines() if "MB" in line]
     assert ["reverse", "40.0", "MB", "4.0", "MB", "16.0", "MB", "20.0", "MB", "-", "yes"] in rows

@@ -1,12 +1,9 @@
 """model.memory=<MB>: the search against made-up memory, and a run that must stay within its budget."""
 
-from __future__ import annotations
-
 import json
 import random
-import subprocess
-import sys
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,6 +15,7 @@ from accumtrain.measure import settle
 from accumtrain.measure.probe import ProbeResult
 from accumtrain.measure.settle import FILE, FILLED, choose_kept_activations, find_kept_activations
 from accumtrain.process.environment import KERNELS_16BIT, ONEDNN
+from tests.programs import output_of
 
 MB = 2**20
 SIZE = ("data=synthetic", "batch_size=8", "accum.steps=2")
@@ -48,10 +46,7 @@ class Memory:
 
 @pytest.fixture
 def config(compose, tmp_path):
-    def of(*overrides):
-        return compose(*SIZE, f"run.dir={tmp_path}", "run.name=mine", *overrides)
-
-    return of
+    return partial(compose, *SIZE, f"run.dir={tmp_path}", "run.name=mine")
 
 
 @pytest.mark.parametrize("model", ["revnet38", "resnet50", "lenet5"])
@@ -179,14 +174,12 @@ def test_a_run_stays_within_its_budget_and_learns_the_same(tmp_path, model, budg
     def train(name, *overrides):
         size = ("data.image_size=32", "data.train_examples=512", "data.test_examples=64", "batch_size=128")
         run = (f"model={model}", "data=synthetic", *size, "accum.steps=2", "train.steps=12")
-        command = [sys.executable, "-m", "accumtrain", *run, f"run.dir={tmp_path}", f"run.name={name}", *overrides]
-        subprocess.run(command, check=True, capture_output=True)
+        output_of("-m", "accumtrain", *run, f"run.dir={tmp_path}", f"run.name={name}", *overrides)
         return json.loads((tmp_path / name / "summary.json").read_text())
 
     filled = train("filled", f"model.memory={budget}")
     assert filled["memory"]["tensor_peak_bytes"] <= budget * MB
-    plain = train("plain")
-    assert filled["test"] == plain["test"]
+    assert filled["test"] == train("plain")["test"]
 
 
 @pytest.mark.slow

@@ -1,12 +1,9 @@
 """job=plan and accum.steps=auto against made-up memory, and one run against the real one."""
 
-from __future__ import annotations
-
 import json
 import random
-import subprocess
-import sys
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import yaml
@@ -19,28 +16,21 @@ from accumtrain.measure import auto_steps, plan
 from accumtrain.measure.plan import draw_plan
 from accumtrain.measure.probe import ProbeResult
 from accumtrain.measure.search import doubled, micro_batches
-from accumtrain.runs.run import Run
 from accumtrain.train.remedies import with_each_policy
+from tests.begun import save_config
+from tests.programs import output_of
 
 MB = 2**20
 
 
 @pytest.fixture
 def config(compose, tmp_path):
-    def of(*overrides):
-        run = (f"run.dir={tmp_path}", "run.name=mine")
-        return compose("model=lenet5", "batch_size=48", "accum.steps=auto", *run, *overrides)
-
-    return of
+    run = (f"run.dir={tmp_path}", "run.name=mine")
+    return partial(compose, "model=lenet5", "batch_size=48", "accum.steps=auto", *run)
 
 
 def settle(config):
     return dispatch.settle_accum_steps(config, JOBS["train"])
-
-
-def begin(config):
-    with Run(config) as run:
-        run.save_config(config)
 
 
 @pytest.fixture
@@ -206,7 +196,7 @@ def test_a_number_is_left_alone_and_a_run_keeps_its_own(config, monkeypatch):
     monkeypatch.setattr(auto_steps, "probe", lambda config, micro_batch: pytest.fail("nothing to probe"))
     given = config("accum.steps=6")
     assert settle(given) is given
-    begin(given)
+    save_config(given)
     assert settle(config()).accum.count == 6
     assert dispatch.settle_accum_steps(config(), JOBS["evaluate"]).accum.count == 6
 
@@ -218,11 +208,10 @@ def test_a_number_under_a_limit_is_probed_once(config, monkeypatch):
     fitting = config("accum.steps=4", "device.memory_limit_mb=45")
     assert settle(fitting) is fitting
     assert memory.asked == [12]
-    with pytest.raises(
-        OutOfMemoryError, match=r"device\.memory_limit_mb=45 is not enough for this run.*accum\.steps=6"
-    ):
+    told = r"device\.memory_limit_mb=45 is not enough for this run.*accum\.steps=6"
+    with pytest.raises(OutOfMemoryError, match=told):
         settle(config("accum.steps=3", "device.memory_limit_mb=45"))
-    begin(fitting)
+    save_config(fitting)
     settle(fitting)
     settle(replace(fitting, train=replace(fitting.train, epochs=9)))
     assert memory.asked == [12, 16], "a run that has begun fits"
@@ -244,7 +233,7 @@ def test_a_number_is_probed_under_a_limit_of_the_users_own(config, monkeypatch):
 @pytest.mark.parametrize("change", ["data.on_error=skip", "train.epochs=9", "schedule=cosine", "an older version"])
 def test_auto_goes_on_where_what_takes_memory_is_the_same(config, monkeypatch, tmp_path, change):
     monkeypatch.setattr(auto_steps, "probe", lambda config, micro_batch: pytest.fail("nothing to probe"))
-    begin(config("accum.steps=6"))
+    save_config(config("accum.steps=6"))
     if change == "an older version":
         file = tmp_path / "mine/config.yaml"
         values = yaml.safe_load(file.read_text())
@@ -257,7 +246,7 @@ def test_auto_goes_on_where_what_takes_memory_is_the_same(config, monkeypatch, t
 @pytest.mark.parametrize("other", ["batch_size=96", "device.memory_limit_mb=30", "model=resnet20"])
 def test_auto_looks_again_for_another_run_in_the_same_folder(config, probing, other):
     memory = probing(Memory(limit=45, each=2.0))
-    begin(config("accum.steps=6"))
+    save_config(config("accum.steps=6"))
     assert settle(config()).accum.count == 6
     assert not memory.asked
     settle(config(other))
@@ -278,12 +267,12 @@ def test_nothing_fits_says_what_would(config, probing):
     with pytest.raises(OutOfMemoryError) as error:
         settle(config("optim=adam", "device.memory_limit_mb=40"))
     message = str(error.value)
-    assert "not even a micro-batch of 1 fits in device.memory_limit_mb=40" in message
-    assert "as it is: 80.0 MB" in message
-    assert "model.memory=recompute: 80.0 MB" in message
-    assert "optim=adafactor: 50.0 MB" in message
-    assert "precision=bfloat16: 70.0 MB" in message
-    assert "all of these: 40.0 MB" in message
+    for part in (
+        "not even a micro-batch of 1 fits in device.memory_limit_mb=40",
+        *("as it is: 80.0 MB", "model.memory=recompute: 80.0 MB", "optim=adafactor: 50.0 MB"),
+        *("precision=bfloat16: 70.0 MB", "all of these: 40.0 MB"),
+    ):
+        assert part in message
     assert "(fits)" not in message, "a probe has 95 % of the limit"
     assert message.endswith("So raise device.memory_limit_mb to 85 at least")
 
@@ -312,9 +301,7 @@ def test_help_is_tried_under_the_limit(config):
 
 
 def test_help_without_a_limit(config):
-    message = auto_steps.describe_remedies(
-        config(), lambda config, micro_batch, note="": ProbeResult("store", 1, fits=False), 1
-    )
+    message = auto_steps.describe_remedies(config(), lambda *_: ProbeResult("store", 1, fits=False), 1)
     assert "as it is: more than is free here" in message
     assert "(fits)" not in message
     assert message.endswith("So take a smaller model or smaller images")
@@ -436,30 +423,22 @@ def test_the_picture_tells_measured_from_what_lies_on_a_line(saved_figures, tmp_
     trials = [ProbeResult("store", size, True, peak_bytes=size * MB, measured=size == 4) for size in (1, 2, 4)]
     draw_plan(trials, 8, tmp_path / "plan.png")
     lines = saved_figures[-1].axes[0].get_lines()
-    rings = {
-        tuple(line.get_xdata()): line.get_markerfacecolor() == "white" for line in lines if line.get_ls() == "None"
-    }
-    assert (rings[4,], rings[1, 2]) == (False, True)
+    faces = {tuple(line.get_xdata()): line.get_markerfacecolor() for line in lines if line.get_ls() == "None"}
+    assert (faces[4,] == "white", faces[1, 2] == "white") == (False, True)
 
 
 @pytest.mark.slow
 def test_auto_trains_and_continues_with_its_choice(tmp_path):
     """ResNet-20 at batch 64 under a limit that the whole batch exceeds: two runs of the same command."""
-    command = [
-        sys.executable,
-        "-c",
-        f"import sys; sys.path[:] = {sys.path!r}; from accumtrain.cli.main import main; main()",
-        *("data=synthetic", "data.train_examples=128", "data.test_examples=64", "accum.steps=auto", "run.name=mine"),
-        *("model=resnet20", "device.memory_limit_mb=110", "batch_size=64", f"run.dir={tmp_path}"),
-    ]
-    first = subprocess.run([*command, "train.steps=2"], capture_output=True, text=True, check=False)
-    assert first.returncode == 0, first.stdout + first.stderr
+    command = (
+        *("-m", "accumtrain", "data=synthetic", "data.train_examples=128", "data.test_examples=64", "accum.steps=auto"),
+        *("model=resnet20", "device.memory_limit_mb=110", "batch_size=64", f"run.dir={tmp_path}", "run.name=mine"),
+    )
+    first = output_of(*command, "train.steps=2")
     steps = yaml.safe_load((tmp_path / "mine/config.yaml").read_text())["accum"]["steps"]
     assert 1 < steps < 64
-    assert f"accum.steps={steps}: micro-batch {64 // steps}" in first.stdout
-    again = subprocess.run([*command, "train.steps=3"], capture_output=True, text=True, check=False)
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert "probing" not in again.stdout
+    assert f"accum.steps={steps}: micro-batch {64 // steps}" in first
+    assert "probing" not in output_of(*command, "train.steps=3")
     summary = json.loads((tmp_path / "mine/summary.json").read_text())
     assert (summary["step"], summary["accum_steps"], summary["batch_size"]) == (3, steps, 64)
     assert summary["memory"]["tensor_peak_bytes"] < 110 * MB

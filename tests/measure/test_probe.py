@@ -1,14 +1,11 @@
 """Probes: the measurements of a child process, the ways it ends, and that it never outlives its parent."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import signal
-import subprocess
 import sys
-import time
+from functools import partial
 
 import psutil
 import pytest
@@ -18,20 +15,12 @@ from accumtrain.errors import CheckpointError, ConfigError, DataError
 from accumtrain.measure import probe
 from accumtrain.measure.probe import ProbeResult
 from accumtrain.process import environment
-
-COMMAND = [
-    sys.executable,
-    "-c",
-    f"import sys; sys.path[:] = {sys.path!r}; from accumtrain.cli.main import main; main()",
-]
+from tests.programs import eventually, output_of, start_python, with_path
 
 
 @pytest.fixture
 def config(compose, tmp_path):
-    def of(*overrides):
-        return compose("model=lenet5", "batch_size=48", f"run.dir={tmp_path}", "run.name=mine", *overrides)
-
-    return of
+    return partial(compose, "model=lenet5", "batch_size=48", f"run.dir={tmp_path}", "run.name=mine")
 
 
 @pytest.mark.slow
@@ -44,9 +33,8 @@ def test_probe_measures_a_run_without_tensorflow_here(config, tmp_path):
         "assert 'tensorflow' not in sys.modules;"
         "print(json.dumps(vars(trial)))"
     )
-    path = {"PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", program], env=path, capture_output=True, text=True, check=True)
-    trial = json.loads(done.stdout.splitlines()[-1])
+    path = {"PYTHONPATH": with_path()["PYTHONPATH"]}
+    trial = json.loads(output_of("-c", program, env=path).splitlines()[-1])
     assert (trial["fits"], trial["accum_steps"], trial["replicas"], trial["memory"]) == (True, 4, 1, "store")
     assert 0 < trial["static_bytes"] < trial["peak_bytes"] < trial["rss_bytes"]
     assert 0 <= trial["workspace_bytes"] < trial["peak_bytes"] - trial["static_bytes"]
@@ -57,10 +45,8 @@ def test_probe_measures_a_run_without_tensorflow_here(config, tmp_path):
 @pytest.mark.slow
 def test_two_small_sizes_are_measured_in_one_process(config):
     first, second = probe.probe_smallest(config("model=revnet38", "batch_size=48"))
-    assert [(trial.micro_batch, trial.accum_steps, trial.fits) for trial in (first, second)] == [
-        (2, 24, True),
-        (4, 12, True),
-    ]
+    assert (first.micro_batch, first.accum_steps, first.fits) == (2, 24, True)
+    assert (second.micro_batch, second.accum_steps, second.fits) == (4, 12, True)
     assert second.static_bytes == first.static_bytes < first.peak_bytes
     assert second.peak_bytes == pytest.approx(first.peak_bytes, rel=0.1), "images of 8 pixels take little"
     assert (second.rss_bytes, second.seconds_to_first_update) == (None, None)
@@ -68,8 +54,7 @@ def test_two_small_sizes_are_measured_in_one_process(config):
 
 
 @pytest.mark.parametrize(
-    ("on_cpu", "resident"),
-    [(True, {"rss_bytes": None, "expected_bytes": 912}), (False, {"rss_bytes": 990})],
+    ("on_cpu", "resident"), [(True, {"rss_bytes": None, "expected_bytes": 912}), (False, {"rss_bytes": 990})]
 )
 def test_what_an_earlier_size_has_left_is_not_that_of_a_later_one(on_cpu, resident):
     first = {"static_bytes": 10, "peak_bytes": 20, "rss_bytes": 900, "seconds_to_first_update": 5.0}
@@ -186,13 +171,6 @@ def test_a_long_probe_says_what_it_is_doing(config, child, monkeypatch, capsys):
     assert re.fullmatch(r"  \d+\.\d s: timing", lines[-1])
 
 
-def eventually(condition, seconds=20):
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.05)
-    return condition()
-
-
 def runs(process):
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
@@ -205,23 +183,16 @@ def runs(process):
 )
 def test_a_probe_ends_with_its_command(tmp_path, job, stopped, number):
     """Stopped in the middle of a probe, a command takes the children and their folders with it."""
-    environment = os.environ | {"TMPDIR": str(tmp_path)}
-    arguments = ("model=lenet5", job, f"run.dir={tmp_path / 'runs'}")
-    command = subprocess.Popen(
-        [*COMMAND, *arguments],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background may ignore it
-    )
-    assert eventually(lambda: list(tmp_path.glob("accumtrain-probe-*/doing")), seconds=60)  # TensorFlow starts twice
+    arguments = ("-m", "accumtrain", "model=lenet5", job, f"run.dir={tmp_path / 'runs'}")
+    command = start_python(*arguments, env=with_path(TMPDIR=str(tmp_path)))
+    assert eventually(lambda: list(tmp_path.glob("accumtrain-probe-*/doing")))  # TensorFlow starts twice
     children = psutil.Process(command.pid).children()
     command.send_signal(number)
     command.communicate(timeout=60)
     assert command.returncode == (-9 if number == signal.SIGKILL else stopped)
     assert children
-    assert eventually(lambda: not any(map(runs, children)))
-    assert eventually(lambda: not list(tmp_path.glob("accumtrain-probe-*")))
+    assert eventually(lambda: not any(map(runs, children)), seconds=20)
+    assert eventually(lambda: not list(tmp_path.glob("accumtrain-probe-*")), seconds=20)
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """The search for the largest size that fits, against made-up memory; test_plan.py has the one of the command line."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

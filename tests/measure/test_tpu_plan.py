@@ -1,17 +1,15 @@
 """job=plan device=tpu, with stand-ins for the lowering and for the compiler."""
 
-from __future__ import annotations
-
 import json
-import os
-import subprocess
 import sys
+from functools import partial
 
 import pytest
 
 from accumtrain import dispatch
 from accumtrain.errors import ConfigError
 from accumtrain.measure import tpu
+from tests.programs import output_of, run_python, with_path
 
 GB = 2**30
 NEEDS = {"temporary_bytes": GB, "argument_bytes": 2 * GB, "output_bytes": GB, "aliased_bytes": GB}
@@ -19,11 +17,8 @@ NEEDS = {"temporary_bytes": GB, "argument_bytes": 2 * GB, "output_bytes": GB, "a
 
 @pytest.fixture
 def config(compose, tmp_path):
-    def of(*overrides):
-        run = (f"run.dir={tmp_path}", "run.name=mine")
-        return compose("job=plan", "device=tpu", "model=lenet5", "batch_size=48", "accum.steps=4", *run, *overrides)
-
-    return of
+    run = (f"run.dir={tmp_path}", "run.name=mine")
+    return partial(compose, "job=plan", "device=tpu", "model=lenet5", "batch_size=48", "accum.steps=4", *run)
 
 
 @pytest.fixture
@@ -95,11 +90,8 @@ def test_a_topology_the_compiler_does_not_know(config, compiler):
 
 @pytest.mark.parametrize("compiler", [None, "nowhere/python"])
 def test_without_a_compiler_the_remedy_is_named(tmp_path, compiler):
-    command = [sys.executable, "-c", "from accumtrain.cli.main import main; main()"]
-    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    given = {} if compiler is None else {tpu.COMPILER: compiler}
-    arguments = ("job=plan", "device=tpu", f"run.dir={tmp_path}")
-    done = subprocess.run([*command, *arguments], env=path | given, capture_output=True, text=True, check=False)
+    environment = {"PYTHONPATH": with_path()["PYTHONPATH"]} | ({} if compiler is None else {tpu.COMPILER: compiler})
+    done = run_python("-m", "accumtrain", "job=plan", "device=tpu", f"run.dir={tmp_path}", env=environment)
     assert done.returncode == 2
     assert "make tpu-compile" in done.stderr
     assert "Traceback" not in done.stderr
@@ -110,5 +102,4 @@ def test_the_parent_does_without_tensorflow():
         "import sys; from accumtrain import dispatch; from accumtrain.measure import plan, tpu;"
         "assert 'tensorflow' not in sys.modules"
     )
-    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", program], env=path, check=True)
+    output_of("-c", program)

@@ -73,13 +73,8 @@ def test_every_bound_holds_for_a_reversible_network(verified):
     assert policies == ["store", "recompute", "reverse"]
 
 
-@pytest.mark.parametrize(
-    "filters",
-    [
-        pytest.param("[8,8,16]", id="streams in", marks=pytest.mark.slow),
-        pytest.param("[8,16,32]", id="bfloat16 in", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("filters", ["[8,8,16]", "[8,16,32]"], ids=["streams in", "bfloat16 in"])
 def test_bfloat16_is_reversed_to_the_bit(verified, filters):
     passed = verified(*REVNET, SGD, f"model.filters={filters}", "precision=bfloat16")
     assert failed(passed) == set()
@@ -154,14 +149,7 @@ def test_one_other_bit_fails_unless_the_device_repeats_nothing(stored, repeatabl
     window, batch, gradient = stored
     gradient[0].flat[0] = np.nextafter(gradient[0].flat[0] * 2.0, np.inf)
     (result,) = check_policies(
-        window,
-        ["recompute"],
-        batch,
-        gradient,
-        repeatable=repeatable,
-        bitwise=True,
-        precision="float32",
-        snap_bits=None,
+        window, ["recompute"], batch, gradient, repeatable=repeatable, bitwise=True, precision="float32", snap_bits=None
     )
     assert result.measured >= 1.0
     assert result.passed is passed
@@ -172,11 +160,7 @@ OPTIMIZERS = {
     "adam": AdamConfig(lr=1e-3, weight_decay=0.0, epsilon=1e-7),
     "adamw": AdamWConfig(lr=1e-3, weight_decay=0.1, epsilon=1e-7),
     "sgd": SgdConfig(lr=0.1, weight_decay=1e-4, momentum=0.9, nesterov=True),
-    "adafactor": AdafactorConfig(
-        lr=None,
-        weight_decay=0.0,
-        momentum=0.0,
-    ),
+    "adafactor": AdafactorConfig(lr=None, weight_decay=0.0, momentum=0.0),
     "keras": KerasOptimConfig(lr=1e-3, weight_decay=0.0, name="Nadam"),
 }
 

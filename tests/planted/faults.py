@@ -32,17 +32,9 @@ LENET = ("model=lenet5", *SGD)
 RESNET = ("model=resnet20", "model.units=[1,1]", "model.filters=[8,8,16]", *SGD)
 REVNET = ("model=revnet38", "model.units=[2,1]", "model.filters=[8,8,16]", *SGD)
 GROUP = (*REVNET, "model.norm=group")
-MOBILENET = (
-    "model=keras",
-    "model.name=MobileNet",
-    "model.args={alpha:0.25}",
-    "data=synthetic",
-    "data.image_size=32",
-    *SGD,
-)
+KERAS_MODEL = ("model=keras", "model.name=MobileNet", "model.args={alpha:0.25}")
+MOBILENET = (*KERAS_MODEL, "data=synthetic", "data.image_size=32", *SGD)
 BOTTLENECK = ("model=revnet38", "model.bottleneck=true", "model.units=[1,1]", "model.filters=[16,16,32]", *SGD)
-
-
 COSINE = (*LENET, "schedule=cosine", "schedule.warmup=5")
 AVERAGED = (*LENET, "ema.decay=0.999")
 ADAM, ADAMW, ADAFACTOR, KERAS = (("model=lenet5", f"optim={kind}") for kind in ("adam", "adamw", "adafactor", "keras"))

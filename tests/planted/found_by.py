@@ -1,7 +1,5 @@
 """The checks of job=verify that find each planted fault, by parts of their names. Others may fail as well."""
 
-from __future__ import annotations
-
 SUM = " micro-batches against the mean of each alone"
 WHOLE = " micro-batches against one batch"
 DIFFERENCES = "gradient against differences of the loss, in float64"

@@ -1,7 +1,5 @@
 """job=verify finds every planted fault by the checks that should, and nothing where there is none."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,9 +1,6 @@
 """The protocol of child processes: what is asked, what is answered, and the ways they end."""
 
-from __future__ import annotations
-
 import json
-import os
 import re
 import signal
 import subprocess
@@ -15,6 +12,7 @@ import pytest
 from accumtrain.errors import AccumtrainError, DataError
 from accumtrain.process import child
 from accumtrain.process.program import child_command
+from tests.programs import start_python
 
 TASKS = """
 import os, time
@@ -146,10 +144,7 @@ def test_the_end_of_the_parent_does_not_hurry_a_job_that_saves(ask, tmp_path, fi
     """A scheduler may send a signal to all processes of a sweep."""
     folder = tmp_path / "folder"
     (folder / child.REQUEST).write_text(json.dumps({child.TASK: "tasks_of_child:save"}))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
-    process = subprocess.Popen(
-        [*child_command(), str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    )
+    process = start_python(*child_command()[1:], folder, stdin=subprocess.PIPE, stderr=None)
     assert process.stdout.readline() == "training\n"
     if first:
         process.send_signal(signal.SIGTERM)

@@ -1,7 +1,6 @@
 """The import of TensorFlow: what it brings along, and the settings before it."""
 
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -13,6 +12,7 @@ import pytest
 from accumtrain.devices.config import CpuConfig
 from accumtrain.errors import ConfigError
 from accumtrain.process import environment
+from tests.programs import output_of, run_python
 
 SCRIPT = """
 import sys
@@ -35,15 +35,9 @@ assert keras.backend.backend() == "tensorflow"
 """
 
 
-def run_script(script):
-    """Return the stderr of a program that must succeed."""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stderr
-
-
 def test_keras_is_imported_only_when_asked_for():
-    assert run_script(SCRIPT) == ""
+    done = run_python("-c", SCRIPT)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 GARBAGE = """
@@ -69,7 +63,7 @@ assert (gc.get_freeze_count() > 100_000) is {frozen}
     ids=["on", "off", "imported before"],
 )
 def test_garbage_is_looked_for_as_before_but_not_in_tensorflow(before, enabled, frozen):
-    run_script(GARBAGE.format(before=before, enabled=enabled, frozen=frozen))
+    output_of("-c", GARBAGE.format(before=before, enabled=enabled, frozen=frozen))
 
 
 AGE = """
@@ -87,7 +81,7 @@ print(environment.process_seconds() - age, environment.job_seconds() - age)
 
 def test_the_start_of_a_process_lies_between_its_command_and_its_first_line():
     called = time.time()
-    started, first_line, *ages = map(float, subprocess.check_output([sys.executable, "-c", AGE], text=True).split())
+    started, first_line, *ages = map(float, output_of("-c", AGE).split())
     tick = 0.02  # Linux counts in hundredths of a second
     assert called - tick <= started <= first_line + tick
     assert all(0 <= age < 60 for age in ages), "whatever the clock says"

@@ -1,21 +1,18 @@
 """Signals that stop a job."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from accumtrain.process.signals import SIGNALS, DeferredSignals, JobSignals, StoppedBySignal
+from tests.programs import start_python
 
 PROGRAM = """
-import os, signal, sys, time
-sys.path[:] = {path!r}
+import sys
 from accumtrain.process.signals import DeferredSignals, JobSignals
 with JobSignals(), DeferredSignals() as interrupt:
     print("ready", flush=True)
@@ -44,19 +41,8 @@ def child():
     processes = []
 
     def start(ignored=None):
-        def begin():
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            if ignored is not None:
-                signal.signal(ignored, signal.SIG_IGN)
-
-        process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM.format(path=sys.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=begin,
-        )
+        ignoring = None if ignored is None else lambda: signal.signal(ignored, signal.SIG_IGN)
+        process = start_python("-c", PROGRAM, stdin=subprocess.PIPE, preexec_fn=ignoring)
         processes.append(process)
         assert process.stdout.readline() == "ready\n"
         return process
@@ -92,7 +78,7 @@ def test_in_an_interrupt_a_signal_only_asks(name, capfd):
             send(signal.Signals[name])
             assert interrupt.requested
         assert DeferredSignals().requested
-    assert capfd.readouterr().err == ("\nstopping: what is done is being saved (once more to stop at once)\n")
+    assert capfd.readouterr().err == "\nstopping: what is done is being saved (once more to stop at once)\n"
 
 
 def test_after_an_interrupt_a_signal_raises_again():

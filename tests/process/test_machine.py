@@ -1,15 +1,12 @@
 """Free memory within a container, by made-up folders of control groups, and the processor."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 
 from accumtrain.process import machine
 from accumtrain.process.machine import V1, V2, cpu, list_cgroup_bytes, read_vendor
+from tests.programs import output_of
 
 NO_LIMIT_V1 = 2**63 - 4096
 
@@ -37,27 +34,32 @@ def own(tmp_path):
     return name
 
 
-def test_version_2_limits_on_the_way_up(tmp_path, group, own):
-    group("user/job", V2, "max", 300, 0)
-    group("user", V2, 1000, 400, 50)
-    assert list(list_cgroup_bytes(tmp_path, own("0::/user/job\n"))) == [650]
+OUTSIDE = "9:cpu:/docker/abc\n8:memory:/docker/abc\n0::/\n"
 
 
-def test_version_2_in_a_container(tmp_path, group, own):
-    group(".", V2, 1000, 990, 0)
-    assert list(list_cgroup_bytes(tmp_path, own("0::/\n"))) == [10]
-
-
-def test_version_1_whose_path_is_outside_of_the_container(tmp_path, group, own):
-    group("memory", V1, 1000, 100, 20)
-    group("cpu", V1, 1, 1, 0)
-    lines = "9:cpu:/docker/abc\n8:memory:/docker/abc\n0::/\n"
-    assert list(list_cgroup_bytes(tmp_path, own(lines))) == [920]
-
-
-def test_more_used_than_allowed_leaves_nothing(tmp_path, group, own):
-    group(".", V2, 1000, 1200, 0)
-    assert list(list_cgroup_bytes(tmp_path, own("0::/\n"))) == [0]
+@pytest.mark.parametrize(
+    ("groups", "lines", "left"),
+    [
+        pytest.param(
+            [("user/job", V2, "max", 300, 0), ("user", V2, 1000, 400, 50)],
+            "0::/user/job\n",
+            650,
+            id="version 2: limits on the way up",
+        ),
+        pytest.param([(".", V2, 1000, 990, 0)], "0::/\n", 10, id="version 2 in a container"),
+        pytest.param([(".", V2, 1000, 1200, 0)], "0::/\n", 0, id="more used than allowed leaves nothing"),
+        pytest.param(
+            [("memory", V1, 1000, 100, 20), ("cpu", V1, 1, 1, 0)],
+            OUTSIDE,
+            920,
+            id="version 1: a path outside of the container",
+        ),
+    ],
+)
+def test_what_control_groups_leave(tmp_path, group, own, groups, lines, left):
+    for each in groups:
+        group(*each)
+    assert list(list_cgroup_bytes(tmp_path, own(lines))) == [left]
 
 
 def test_no_control_groups(tmp_path):
@@ -77,9 +79,10 @@ def test_the_smaller_of_machine_and_container(tmp_path, group, own, monkeypatch,
 
 def test_a_limit_of_addresses_counts():
     """`ulimit -v`, in a process of its own, as it can't be raised again."""
-    program = """
-import resource, sys
-sys.path[:] = {path!r}
+    output_of(
+        "-c",
+        """
+import resource
 from accumtrain.process.machine import count_free_addresses, free_bytes
 import psutil
 assert count_free_addresses() is None
@@ -87,8 +90,8 @@ taken = psutil.Process().memory_info().vms
 resource.setrlimit(resource.RLIMIT_AS, (taken + 2**28, resource.RLIM_INFINITY))
 assert 0 < count_free_addresses() <= 2**28
 assert free_bytes() <= 2**28 + psutil.Process().memory_info().rss
-"""
-    subprocess.run([sys.executable, "-c", program.format(path=sys.path)], check=True)
+""",
+    )
 
 
 # ---- processor ----

@@ -1,9 +1,6 @@
 """The program of a child: accumtrain itself, or that of a user who calls main()."""
 
-from __future__ import annotations
-
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
@@ -25,6 +22,7 @@ from accumtrain.process.program import (
 )
 from accumtrain.registry import Entry, with_kind
 from accumtrain.train.config import LOSSES
+from tests.programs import run_python
 
 OWN = """
 import accumtrain
@@ -104,7 +102,5 @@ def test_what_is_own_run(monkeypatch):
 @pytest.mark.parametrize("start", [["mine.py"], pytest.param(["-m", "mine"], marks=pytest.mark.slow)], ids=" ".join)
 def test_a_child_knows_the_choices_of_the_users_program(tmp_path, start):
     (tmp_path / "mine.py").write_text(OWN)
-    command = [sys.executable, *start, "job=plan", "data=nothing", "run.seed=7"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = run_python(*start, "job=plan", "data=nothing", "run.seed=7", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (3, "error: no nothing with 7\n"), "a probe has opened the data"

@@ -1,19 +1,16 @@
 """A signal stops a job in whatever phase it is, and the exit code says whether the same command goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
-import subprocess
-import sys
 from contextlib import contextmanager
 
 import pytest
 
 from accumtrain import dispatch
 from accumtrain.process.signals import SIGNALS, DeferredSignals
-from accumtrain.runs.names import CHECKPOINTS
+from tests.begun import leave_checkpoint
+from tests.programs import start_python
 
 NAMES = [each.name for each in SIGNALS]
 # exec runs a text as extensions in C do: a KeyboardInterrupt itself would then end the process by SIGINT, not by 75
@@ -31,15 +28,7 @@ def importing(tmp_path):
 
     def start(*arguments, module="tensorflow"):
         (tmp_path / f"{module}.py").write_text(SLOW)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "accumtrain", *arguments],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background may ignore it
-        )
+        process = start_python("-m", "accumtrain", *arguments, cwd=tmp_path)  # where a module is found first
         processes.append(process)
         assert process.stdout.readline() == "importing\n"
         return process
@@ -69,40 +58,30 @@ def test_a_job_that_cannot_be_continued(importing, name):
     assert (process.returncode, err) == (130, "error: interrupted before there was anything to save\n")
 
 
-@pytest.fixture
-def _trained(tmp_path):
-    file = tmp_path / "runs" / "one" / CHECKPOINTS / "step-1.index"
-    file.parent.mkdir(parents=True)
-    file.touch()
-
-
-@pytest.mark.usefixtures("_trained")
 @pytest.mark.parametrize(("job", "code"), [("train", 75), ("evaluate", 75), ("verify", 130)])
-def test_while_the_job_does_what_can_be_done_again(command, fake_job, job, code):
+def test_while_the_job_does_what_can_be_done_again(command, fake_job, compose, job, code):
+    leave_checkpoint(compose("run.name=one"))
     fake_job(lambda config: os.kill(os.getpid(), signal.SIGTERM), job)
     assert command(f"job={job}", "run.name=one").code == code
 
 
-def test_a_job_that_finishes_all_the_same(command, fake_job, tmp_path):
-    def job(config):
-        with DeferredSignals():
-            os.kill(os.getpid(), signal.SIGTERM)
-        return {"step": 7}
-
-    fake_job(job)
-    assert command("run.name=one").code == 0
-    assert json.loads((tmp_path / "runs/one/summary.json").read_text()) == {"step": 7}
-
-
-def test_while_the_result_is_written(command, fake_job, monkeypatch, tmp_path):
+@pytest.mark.parametrize("written", [False, True], ids=["in the job", "while its result is written"])
+def test_a_job_that_finishes_all_the_same(command, fake_job, monkeypatch, tmp_path, written):
     write = dispatch.write_json
+
+    def job(config):
+        if not written:
+            with DeferredSignals():
+                os.kill(os.getpid(), signal.SIGTERM)
+        return {"step": 7}
 
     def signal_and_write(path, value):
         os.kill(os.getpid(), signal.SIGTERM)
         write(path, value)
 
-    monkeypatch.setattr(dispatch, "write_json", signal_and_write)
-    fake_job(lambda config: {"step": 7})
+    if written:
+        monkeypatch.setattr(dispatch, "write_json", signal_and_write)
+    fake_job(job)
     assert command("run.name=one").code == 0
     assert json.loads((tmp_path / "runs/one/summary.json").read_text()) == {"step": 7}
 

@@ -1,10 +1,9 @@
 """SIGTERM in each phase of a training: exit code 75, and the same command goes on to the same end."""
 
-from __future__ import annotations
-
-import importlib
 import os
 import signal
+from functools import reduce
+from importlib import import_module
 
 import pytest
 
@@ -23,11 +22,9 @@ def stop_in(monkeypatch):
     """Send SIGTERM when the code at "module:name" is called."""
 
     def stop(place):
-        module, name = place.split(":")
-        owner = importlib.import_module(f"accumtrain.{module}")
-        for part in name.split(".")[:-1]:
-            owner = getattr(owner, part)
-        name = name.split(".")[-1]
+        module, _, path = place.partition(":")
+        *parts, name = path.split(".")
+        owner = reduce(getattr, parts, import_module(f"accumtrain.{module}"))
         called = getattr(owner, name)
 
         def signalled(*arguments, **keywords):

@@ -1,7 +1,5 @@
 """Folders for a while: gone afterwards, and what is told where there can be none."""
 
-from __future__ import annotations
-
 import errno
 import os
 import tempfile
@@ -29,9 +27,8 @@ def test_it_is_there_for_a_while(tmp_path):
 
 def test_a_machine_without_a_place_for_it(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
-    with pytest.raises(
-        CheckpointError, match=r"no temporary folder can be made: No such file.*; set TMPDIR to a folder"
-    ):
+    told = r"no temporary folder can be made: No such file.*; set TMPDIR to a folder"
+    with pytest.raises(CheckpointError, match=told):
         temporary_folder("probe").__enter__()
 
 
@@ -39,10 +36,8 @@ def test_a_machine_without_a_place_for_it(tmp_path, monkeypatch):
 def test_a_disk_that_is_full(number, tmp_path, monkeypatch):
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
     words = os.strerror(number)
-    with (
-        pytest.raises(CheckpointError, match=rf"accumtrain-probe-.* can't be written: {words}; set TMPDIR to a folder"),
-        temporary_folder("probe"),
-    ):
+    told = rf"accumtrain-probe-.* can't be written: {words}; set TMPDIR to a folder"
+    with pytest.raises(CheckpointError, match=told), temporary_folder("probe"):
         raise OSError(number, words)
     assert list(tmp_path.iterdir()) == []
 

@@ -1,7 +1,5 @@
 """The folder of things that can be made anew."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from accumtrain.data.sources.record_index import find_user_cache

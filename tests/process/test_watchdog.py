@@ -1,26 +1,21 @@
 """A process that hangs ends, and says where; one that makes progress does not. The time that is left of a job."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
-
 import pytest
 
 from accumtrain.process import watchdog
 from accumtrain.process.watchdog import Deadline, Watchdog
+from tests.programs import run_python, start_python
 
 PROGRAM = """
-import ctypes, sys, time
+import ctypes, time
 from pathlib import Path
-sys.path[:] = {path!r}
 from accumtrain.process.watchdog import Watchdog
 
 def hang_in_c():
     ctypes.CDLL(None).sleep(60)
 
 {before}
-with Watchdog({timeout}, Path({folder!r})) as watchdog:
+with Watchdog(0.5, Path({folder!r})) as watchdog:
     for number in range(30):
         watchdog.beat(f"update {{number}}")
     hang_in_c()
@@ -29,53 +24,45 @@ with Watchdog({timeout}, Path({folder!r})) as watchdog:
 
 @pytest.fixture
 def hang(tmp_path):
-    """A program that hangs in C, ended."""
+    """End a program that hangs in C. Return what it says."""
 
     def run(before="", folder=tmp_path):
-        program = PROGRAM.format(path=sys.path, timeout=0.5, folder=str(folder), before=before)
-        return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False)
+        ended = run_python("-c", PROGRAM.format(folder=str(folder), before=before), timeout=50)
+        assert ended.returncode == 75
+        return ended.stderr
 
     return run
 
 
 def test_a_hang_ends_and_leaves_behind_where(hang, tmp_path):
-    ended = hang()
-    assert ended.returncode == 75
+    said = hang()
     (file,) = tmp_path.glob("hang-*.txt")
-    assert ended.stderr == (
+    assert said == (
         f"\nerror: no progress for 0.5 s (run.hang_timeout) in: update 29; {file} has the stack of each thread. The "
         "last checkpoint is intact: run the same command again to continue from it\n"
     )
     text = file.read_text()
     assert text.startswith("no progress for 0.5 s (run.hang_timeout) in: update 29\n")
-    assert [line.split("  ")[-1] for line in text.splitlines() if "  update " in line] == [
-        f"update {number}" for number in range(10, 30)
-    ]
+    updates = [line.split("  ")[-1] for line in text.splitlines() if "  update " in line]
+    assert updates == [f"update {number}" for number in range(10, 30)]
     assert "in hang_in_c" in text
     assert "most recent call first" in text
 
 
 def test_a_disk_that_hangs_too_is_not_waited_for(hang, tmp_path):
-    ended = hang(
-        "import accumtrain.process.watchdog as module\n"
-        "module.LAST_WORK = 0.5\n"
-        "Path.open = lambda *_, **__: time.sleep(60)\n"
-    )
-    assert ended.returncode == 75
-    assert "no progress for 0.5 s" in ended.stderr
+    before = "import accumtrain.process.watchdog as module; module.LAST_WORK = 0.5\n"
+    assert "no progress for 0.5 s" in hang(f"{before}Path.open = lambda *_, **__: time.sleep(60)")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written(hang, tmp_path):
-    ended = hang(folder=tmp_path / "nowhere")
-    assert ended.returncode == 75
-    assert "can't be written: No such file or directory" in ended.stderr
-    assert "in hang_in_c" in ended.stderr
+    said = hang(folder=tmp_path / "nowhere")
+    assert "can't be written: No such file or directory" in said
+    assert "in hang_in_c" in said
 
 
 def test_nobody_reads_what_is_said(tmp_path):
-    program = PROGRAM.format(path=sys.path, timeout=0.5, folder=str(tmp_path), before="")
-    with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE) as process:
+    with start_python("-c", PROGRAM.format(folder=str(tmp_path), before="")) as process:
         process.stderr.close()
         assert process.wait(timeout=50) == 75
 
@@ -123,17 +110,17 @@ def clock(monkeypatch):
     return now
 
 
-def test_it_ends(clock):
-    left = Deadline(160.0)
-    assert not left.due(30)
-    clock[0] = 20.0
-    assert not left.due(30)
-    clock[0] = 31.0
-    assert left.due(30)
-    assert not left.due(5)
-
-
-def test_it_never_ends(clock):
-    left = Deadline(None)
-    clock[0] = 1e9
-    assert not left.due(1e9)
+@pytest.mark.parametrize(
+    ("walltime", "now", "needed", "due"),
+    [
+        (160.0, 0.0, 30, False),
+        (160.0, 20.0, 30, False),
+        (160.0, 31.0, 30, True),
+        (160.0, 31.0, 5, False),
+        (None, 1e9, 1e9, False),
+    ],
+)
+def test_a_deadline(clock, walltime, now, needed, due):
+    left = Deadline(walltime)
+    clock[0] = now
+    assert left.due(needed) is due

@@ -1,12 +1,8 @@
 """Files are replaced as a whole or not at all, whatever ends the process that writes them."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +12,7 @@ from accumtrain.process.signals import StoppedBySignal
 from accumtrain.runs import files
 from accumtrain.runs.files import remove_unfinished, replacing, write_atomic, write_json
 from accumtrain.runs.run import Run
+from tests.programs import output_of, start_python, with_path
 
 NO_SPACE = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -48,9 +45,8 @@ def test_write_atomic_names_a_file_it_can_not_write(tmp_path):
 def test_text_is_utf8_whatever_the_locale(tmp_path):
     program = "import sys; from pathlib import Path; from accumtrain.runs.files import write_atomic; "
     program += "write_atomic(Path(sys.argv[1]), 'M\\u00fcller')"
-    ascii_locale = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
-    variables = os.environ | ascii_locale | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", program, str(tmp_path / "file")], env=variables, check=True)
+    ascii_locale = with_path(PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", LC_ALL="C")
+    output_of("-c", program, tmp_path / "file", env=ascii_locale)
     assert (tmp_path / "file").read_bytes() == "Müller".encode()
 
 
@@ -105,9 +101,8 @@ def test_a_file_takes_no_place_of_a_folder(tmp_path):
 @pytest.fixture
 def dead():
     """The number of a process that has ended."""
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    return gone.pid
+    with start_python("-c", "") as gone:
+        return gone.pid
 
 
 def test_what_a_killed_process_has_left_is_removed_with_the_next_training(compose, tmp_path, dead):

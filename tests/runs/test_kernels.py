@@ -1,7 +1,5 @@
 """The choice of a run's CPU kernels."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace
@@ -16,6 +14,7 @@ from accumtrain.process.environment import KERNELS_16BIT, ONEDNN
 from accumtrain.runs import kernels as module
 from accumtrain.runs.kernels import choose_kernels, record_kernels
 from accumtrain.runs.names import folder_of
+from tests.begun import leave_checkpoint
 
 DESKTOP = ["avx", "avx2", "fma"]
 SERVER = [*DESKTOP, "avx512f", "avx512_vnni", "avx512_bf16"]
@@ -71,14 +70,16 @@ def chosen_16bit(config, job="train"):
     return both_chosen(config, job)[1]
 
 
+def record_of(config):
+    return folder_of(config) / "kernels.json"
+
+
 def begin(config, job="train"):
     """Leave the record and the checkpoint of a training."""
-    folder = folder_of(config)
-    folder.mkdir(exist_ok=True)
+    folder_of(config).mkdir(exist_ok=True)
     with choose_kernels(config, JOBS[job]):
         record_kernels(config)
-        (folder / "checkpoints/step-1").mkdir(parents=True)
-        (folder / "checkpoints/step-1/state.index").touch()
+        leave_checkpoint(config)
 
 
 @pytest.mark.parametrize("vendor", [INTEL, AMD])
@@ -130,11 +131,7 @@ def test_the_vendor_decides_of_bfloat16_without_amx(server, config, vendor, valu
     ("instructions", "overrides", "said"),
     [
         (DESKTOP, LARGE, f"oneDNN's kernels are used ({ONEDNN}=1): they are the faster ones on this processor"),
-        (
-            DESKTOP,
-            SMALL,
-            f"TensorFlow's own kernels are used ({ONEDNN}=0): they are the faster ones for images",
-        ),
+        (DESKTOP, SMALL, f"TensorFlow's own kernels are used ({ONEDNN}=0): they are the faster ones for images"),
         (SERVER, ["precision=bfloat16"], f"float32's kernels are used ({KERNELS_16BIT}=0): they are the faster ones"),
     ],
 )
@@ -160,7 +157,7 @@ def test_a_continued_run_keeps_its_kernels(machine, config, capsys, overrides):
 def test_a_run_whose_kernels_were_timed_goes_on_with_them(machine, config):
     """The record is one of a version that timed kernels."""
     begin(config())
-    (folder_of(config()) / "kernels.json").write_text('{"used": "0"}')
+    record_of(config()).write_text('{"used": "0"}')
     assert chosen(config()) == "0"
 
 
@@ -188,7 +185,7 @@ def test_what_does_not_train_leaves_no_record_and_asks_none(machine, config, job
 @pytest.mark.parametrize("job", ["train", "evaluate"])
 def test_a_damaged_record_is_told(machine, config, capsys, content, job):
     begin(config())
-    path = folder_of(config()) / "kernels.json"
+    path = record_of(config())
     path.write_text(content)
     assert chosen(config(), job) == "0"
     told = " ".join(capsys.readouterr().err.split())
@@ -199,7 +196,7 @@ def test_a_damaged_record_is_told(machine, config, capsys, content, job):
 
 def test_a_run_without_a_record_keeps_the_default(machine, config):
     begin(config())
-    (folder_of(config()) / "kernels.json").unlink()
+    record_of(config()).unlink()
     for _ in range(2):
         assert chosen(config()) == "0"
     assert json.loads((folder_of(config()) / "kernels.json").read_text()) == {"used": "0"}
@@ -244,10 +241,8 @@ def test_the_second_job_of_a_process_has_the_kernels_of_the_first(machine, confi
     assert f"TensorFlow's own kernels are used: {reason}" in " ".join(capsys.readouterr().out.split())
     assert chosen(config("run.name=own")) == "0"
     told = " ".join(capsys.readouterr().err.split())
-    assert (
-        f"this run began with oneDNN's kernels, and now TensorFlow's own compute, whose last bits differ: {reason}"
-        in told
-    )
+    differs = "this run began with oneDNN's kernels, and now TensorFlow's own compute, whose last bits differ"
+    assert f"{differs}: {reason}" in told
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -259,13 +254,12 @@ def test_nothing_is_chosen_beside_other_workers(machine, config, precision, inst
     assert both_chosen(config(*workers)) == NOTHING
 
 
-@pytest.mark.parametrize("override", ["device.xla=true", "device=mirrored", "device=tpu"])
-def test_only_kernels_of_one_cpu_are_chosen(machine, config, override):
-    assert both_chosen(config(override)) == NOTHING
-
-
-def test_what_does_not_compute_chooses_nothing(machine, config):
-    assert both_chosen(config(), "report") == NOTHING
+@pytest.mark.parametrize(
+    ("overrides", "job"),
+    [(["device.xla=true"], "train"), (["device=mirrored"], "train"), (["device=tpu"], "train"), ([], "report")],
+)
+def test_only_kernels_of_one_cpu_that_computes_are_chosen(machine, config, overrides, job):
+    assert both_chosen(config(*overrides), job) == NOTHING
 
 
 def test_what_is_verified_is_what_a_training_computes(machine, config):

@@ -10,9 +10,12 @@ import re
 import resource
 import signal
 from dataclasses import replace
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from accumtrain.config.read import from_mapping, to_mapping
 from accumtrain.config.schema import AccumConfig, Config
@@ -34,23 +37,28 @@ def config(compose, tmp_path):
 def changed(config, key: str, value):
     mapping = to_mapping(config)
     *groups, name = key.split(".")
-    inner = mapping
-    for group in groups:
-        inner = inner[group]
-    inner[name] = value
+    reduce(getitem, groups, mapping)[name] = value
     return from_mapping(mapping)
+
+
+def record(step: int, split: str = "train", **more):
+    return {"step": step, "split": split, "seconds": 1.0, **more}
 
 
 def train(config) -> None:
     """Leave the files of a run that has trained."""
     with Run(config) as run:
         run.save_config(config)
-        run.log({"step": 1, "split": "train", "loss": 1.0, "seconds": 1.0})
+        run.log(record(1, loss=1.0))
         facts = {"learned": learned_values(config)}
         CheckpointStore(run.checkpoints).write(1, lambda prefix: Path(prefix).touch(), lambda prefix: None, facts)
 
 
 # ---- names ----
+
+
+def named(compose, *overrides):
+    return run_name(compose(*overrides), overrides)
 
 
 @pytest.mark.parametrize(
@@ -72,23 +80,19 @@ def train(config) -> None:
     ],
 )
 def test_name_is_derived_from_the_command(overrides, name, compose):
-    assert run_name(compose(*overrides), overrides) == name
+    assert named(compose, *overrides) == name
 
 
 def test_names_that_are_shortened_stay_apart(compose):
-    names = [
-        run_name(compose("data=folder", f"data.path={path}"), ["data=folder", f"data.path={path}"])
-        for path in ("/a/photos", "/b/photos", "/a_photos", "/a/" + "photos/" * 30)
-    ]
+    paths = ("/a/photos", "/b/photos", "/a_photos", "/a/" + "photos/" * 30)
+    names = [named(compose, "data=folder", f"data.path={path}") for path in paths]
     assert len(set(names)) == len(names)
     assert all(len(name) <= 55 and "/" not in name for name in names)
 
 
 def test_many_keys_are_cut_between_words(compose):
     overrides = ["data=folder", "data.path=photos", "data.image_size=64", "data.augment=crop_flip", "optim.lr=0.01"]
-    first, second = (
-        run_name(compose(*overrides, f"run.seed={seed}"), [*overrides, f"run.seed={seed}"]) for seed in (1, 2)
-    )
+    first, second = (named(compose, *overrides, f"run.seed={seed}") for seed in (1, 2))
     assert re.fullmatch(r"revnet38-photos-augment_crop_flip-image_size64-[0-9a-f]{6}", first)
     assert first != second
 
@@ -100,15 +104,11 @@ def difference(before: AccumConfig, now: AccumConfig) -> str:
     return differences(*(learned_values(Config(accum=accum)) for accum in (before, now)))
 
 
-def test_the_number_of_micro_batches_decides_nothing_under_a_mean():
+def test_the_number_of_micro_batches_decides_nothing_under_a_mean_and_does_under_a_sum():
     assert difference(AccumConfig(steps=4), AccumConfig(steps=8)) == ""
-
-
-def test_it_does_under_a_sum():
-    sums = (AccumConfig(steps=steps, reduction="sum") for steps in (4, 8))
-    assert difference(*sums) == "accum.steps=4 there and 8 here"
-    by_sum = AccumConfig(steps=4, reduction="sum")
-    assert difference(AccumConfig(steps=4), by_sum) == "accum.reduction=mean there and sum here"
+    four, eight = (AccumConfig(steps=steps, reduction="sum") for steps in (4, 8))
+    assert difference(four, eight) == "accum.steps=4 there and 8 here"
+    assert difference(AccumConfig(steps=4), four) == "accum.reduction=mean there and sum here"
 
 
 def test_the_state_of_a_run_goes_on_with_as_many_classes():
@@ -130,8 +130,8 @@ def test_constructing_touches_nothing(config, tmp_path):
 
 def test_folder_that_is_a_file(config, tmp_path):
     (tmp_path / "runs").write_text("")
-    with pytest.raises(ConfigError, match=r"can't be used: .*; choose another run\.dir"), Run(config):
-        pass
+    with pytest.raises(ConfigError, match=r"can't be used: .*; choose another run\.dir"):
+        Run(config).__enter__()
 
 
 def test_folder_that_can_not_be_written(config, monkeypatch):
@@ -139,11 +139,8 @@ def test_folder_that_can_not_be_written(config, monkeypatch):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     monkeypatch.setattr(Path, "mkdir", refuse)  # permissions do not stop root
-    with (
-        pytest.raises(ConfigError, match=r"runs/one can't be used: Permission denied; choose another run\.dir"),
-        Run(config),
-    ):
-        pass
+    with pytest.raises(ConfigError, match=r"runs/one can't be used: Permission denied; choose another run\.dir"):
+        Run(config).__enter__()
 
 
 def hold(config, held, release) -> None:
@@ -159,13 +156,9 @@ def test_one_process_at_a_time(config):
     other.start()
     try:
         assert held.wait(60)
-        with (
-            pytest.raises(
-                ConfigError, match=f"process {other.pid} on .* started .* is training in .*choose another run.name"
-            ),
-            Run(config),
-        ):
-            pass
+        told = f"process {other.pid} on .* started .* is training in .*choose another run.name"
+        with pytest.raises(ConfigError, match=told):
+            Run(config).__enter__()
     finally:
         release.set()
         other.join()
@@ -228,8 +221,6 @@ def test_resume_false_spares_a_trained_run(config):
 def test_saved_config_is_the_configuration(config):
     with Run(config) as run:
         run.save_config(config)
-        from omegaconf import OmegaConf
-
         assert from_mapping(OmegaConf.to_container(OmegaConf.load(run.path / "config.yaml"))) == config
 
 
@@ -249,50 +240,45 @@ class Scalar:
 def test_log_is_json_line_by_line(config):
     with Run(config) as run:
         run.log(
-            {
-                "step": Scalar(1),
-                "split": "train",
-                "seconds": 1.0,
-                "loss": float("nan"),
-                "rate": Scalar(float("inf")),
-            }
+            {"step": Scalar(1), "split": "train", "seconds": 1.0, "loss": float("nan"), "rate": Scalar(float("inf"))}
         )
-        run.log({"step": 2, "split": "train", "seconds": 1.0, "loss": None})
+        run.log(record(2, loss=None))
         lines = (run.path / "metrics.jsonl").read_text().splitlines()
         assert [json.loads(line) for line in lines] == run.records()
-        assert run.records() == [
-            {"step": 1, "split": "train", "seconds": 1.0, "loss": None, "rate": None},
-            {"step": 2, "split": "train", "seconds": 1.0, "loss": None},
-        ]
+        assert run.records() == [record(1, loss=None, rate=None), record(2, loss=None)]
+
+
+def steps_of(run):
+    return [each["step"] for each in run.records()]
 
 
 def test_truncate_drops_what_comes_after_the_checkpoint(config):
     with Run(config) as run:
         run.truncate(0)  # no file yet
         for step in range(1, 5):
-            run.log({"step": step, "split": "train", "seconds": 1.0, "loss": 1 / 3})
+            run.log(record(step, loss=1 / 3))
         before = (run.path / "metrics.jsonl").read_text().splitlines(keepends=True)
         with (run.path / "metrics.jsonl").open("a") as file:
             file.write('{"step": 5, "lo')  # the process was killed here
         run.truncate(2)
         assert (run.path / "metrics.jsonl").read_text() == "".join(before[:2])
-        run.log({"step": 3, "split": "train", "seconds": 1.0})
-        assert [record["step"] for record in run.records()] == [1, 2, 3]
+        run.log(record(3))
+        assert steps_of(run) == [1, 2, 3]
 
 
 def test_a_bystander_sees_what_the_holder_keeps_and_writes_nothing(config):
     """The holder may cut off what was logged after the checkpoint before or after the bystander reads."""
     with Run(config) as held:
         for step in (1, 2, 3):
-            held.log({"step": step, "split": "test", "seconds": 1.0})
+            held.log(record(step, "test"))
         before = sorted(held.path.iterdir())
         with ReadOnlyRun(config) as run:
             run.truncate(2)
             run.save_config(config)
-            run.log({"step": 9, "split": "test", "seconds": 1.0})
-            assert [record["step"] for record in run.records()] == [1, 2]
+            run.log(record(9, "test"))
+            assert steps_of(run) == [1, 2]
         assert sorted(held.path.iterdir()) == before
-        assert [record["step"] for record in held.records()] == [1, 2, 3]
+        assert steps_of(held) == [1, 2, 3]
 
 
 def test_damaged_metrics_are_named(config):
@@ -314,19 +300,19 @@ def test_summary_is_read_back(config):
 
 def test_full_disk_leaves_no_half_line(config):
     with Run(config) as run:
-        run.log({"step": 1, "split": "train", "seconds": 1.0})
+        run.log(record(1))
         line = (run.path / "metrics.jsonl").stat().st_size
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (line + 5, before[1]))  # room for five bytes of the next line
         try:
             with pytest.raises(CheckpointError, match="no space is left"):
-                run.log({"step": 2, "split": "train", "seconds": 1.0})
+                run.log(record(2))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
             signal.signal(signal.SIGXFSZ, ignored)
-        run.log({"step": 3, "split": "train", "seconds": 1.0})
-        assert [record["step"] for record in run.records()] == [1, 3]
+        run.log(record(3))
+        assert steps_of(run) == [1, 3]
 
 
 def test_a_full_disk_has_room_for_the_lock(config, monkeypatch):
