@@ -30,6 +30,7 @@ from accumtrain.config.read import OverLimitError, check_yaml, from_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import escape_lines
 from accumtrain.errors import ConfigError
+from accumtrain.fields import walk_values
 from accumtrain.runs.names import learned_values, run_name
 
 
@@ -178,10 +179,10 @@ def read_config(values: Mapping[str, Any], overrides: Sequence[str]) -> Config:
 
 def _check_written_down(config: Config) -> None:
     learned = learned_values(asdict(config)) | {"run.name": config.run.name}
-    for key, value in learned.items():
-        for text in value if isinstance(value, list) else value.values() if isinstance(value, dict) else [value]:
-            if isinstance(text, FromEnvironment):
-                raise ConfigError(
-                    f"{key}={text.expression}: is written into the run's files or its name, and a value of the "
-                    f'environment may be a secret; if it is none, let the shell put it in: {key}="$NAME"'
-                )
+    for place, text in walk_values(learned):
+        if isinstance(text, FromEnvironment):
+            key, _, _ = place.partition("[")  # an item of a list can't be given alone
+            raise ConfigError(
+                f"{key}={text.expression}: is written into the run's files or its name, and a value of the "
+                f'environment may be a secret; if it is none, let the shell put it in: {key}="$NAME"'
+            )
