@@ -30,9 +30,8 @@ CHECKPOINTS = "checkpoints"  # of a run, within its folder
 BEST = "best"  # the checkpoints of the best state, within their folder
 QUARANTINE = "quarantine"  # of damaged checkpoints, within their folder
 
-# The keys that decide what is learned. A continued run must keep their values; all others may change.
+# Groups of keys that decide what is learned. A continued run must keep their values.
 LEARNED_GROUPS = ("model", "optim", "schedule", "loss", "data", "ema")
-LEARNED_KEYS = ("batch_size", "precision", "run.seed")
 METRICS = "eval.metrics"
 # Places of data and first weights do not matter: a checkpoint's manifest holds fingerprints of their content.
 UNLEARNED_KEYS = (
@@ -188,12 +187,8 @@ def learned_values(config: Config | Mapping[str, Any]) -> dict[str, Any]:
     """
     mapping = to_mapping(config) if isinstance(config, Config) else config
     flat = {f"{group}.{key}": value for group in LEARNED_GROUPS for key, value in mapping[group].items()}
-    for key in LEARNED_KEYS:
-        value: Any = mapping
-        for name in key.split("."):
-            value = value[name]
-        flat[key] = value
-    accum = mapping["accum"]
+    flat |= {"batch_size": mapping["batch_size"], "precision": mapping["precision"]}
+    flat["run.seed"], accum = mapping["run"]["seed"], mapping["accum"]
     if accum["reduction"] == "sum":
         flat["accum.steps"] = accum["steps"]
     flat["accum.reduction"] = accum["reduction"]
@@ -218,12 +213,9 @@ def fits_state(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
 
 def has_same_class_count(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Return whether two fingerprints of data have as many classes, which the state of a run needs to go on."""
-    first, second = (fingerprint.get(CLASSES) for fingerprint in (before, now))
-    return _count(first) == _count(second)
-
-
-def _count(classes: Any) -> Any:
-    return len(classes) if isinstance(classes, list) else classes
+    classes = [fingerprint.get(CLASSES) for fingerprint in (before, now)]
+    first, second = (len(names) if isinstance(names, list) else names for names in classes)
+    return bool(first == second)
 
 
 def _list_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
