@@ -46,12 +46,12 @@ def test_an_address_that_does_not_answer(machine, monkeypatch):
 
 def test_a_tpu_that_is_there(machine):
     machine(True, ["accel0"])
-    assert tpu_runtime.has_tpu()
+    assert tpu_runtime.explain_missing_tpu() is None
     assert tpu_runtime.quiet_environment() == {}
     tpu_runtime.check(TpuConfig())
 
 
 def test_without_a_chip_the_metadata_server_is_not_asked(machine):
     machine(True, [])
-    assert not tpu_runtime.has_tpu()
+    assert tpu_runtime.explain_missing_tpu() is not None
     assert tpu_runtime.quiet_environment() == {"TPU_SKIP_MDS_QUERY": "1"}
