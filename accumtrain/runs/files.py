@@ -30,7 +30,6 @@ STALE = 3600.0  # seconds
 
 
 def has_form(value: Any, form: Form) -> bool:
-    """Return whether a value is of a form."""
     match form:
         case None:
             return value is None

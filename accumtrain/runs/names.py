@@ -13,8 +13,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from accumtrain.config.jobs import JOBS
-from accumtrain.config.keys import list_config_classes
-from accumtrain.config.read import to_mapping
+from accumtrain.config.read import list_known_keys, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.fields import format_value
@@ -94,15 +93,9 @@ def _join_words(base: str, shown: Mapping[str, str]) -> str:
 
 def _shorten_keys() -> dict[str, str]:
     """Return the last part of each dotted key that no other key ends with."""
-    top = [field.name for field in fields(Config)]
-    dotted = {
-        f"{group}.{field.name}"
-        for group, found in list_config_classes().items()
-        for cls in found
-        for field in fields(cls)
-    }
-    last = Counter([*top, *(key.rpartition(".")[2] for key in dotted)])
-    return {key: name for key in dotted if last[name := key.rpartition(".")[2]] == 1}
+    keys = list_known_keys()
+    last = Counter([*(field.name for field in fields(Config)), *(key.rpartition(".")[2] for key in keys)])
+    return {key: name for key in keys if last[name := key.rpartition(".")[2]] == 1}
 
 
 def _replace_odd(text: str) -> str:
@@ -114,7 +107,6 @@ def _replace_odd(text: str) -> str:
 
 
 def folder_of(config: Config) -> Path:
-    """Return the folder of the configured run."""
     return Path(config.run.dir) / run_name(config, [])
 
 

@@ -113,11 +113,9 @@ class Run:
         self._lock.__exit__()
 
     def save_config(self, config: Config) -> None:
-        """Write config.yaml."""
         write_atomic(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(to_mapping(config))))
 
     def save_images(self, images: Images) -> None:
-        """Write images.json."""
         write_json(self.path / IMAGES, {"shape": list(images.shape), "class_names": images.class_names})
 
     def log(self, record: Mapping[str, Any]) -> None:
@@ -154,10 +152,6 @@ class Run:
         """Return all records of metrics.jsonl, in order."""
         return read_records(self.path)
 
-    def read_summary(self) -> dict[str, Any] | None:
-        """Return the summary written last; None if there is none yet."""
-        return read_summary(self.path)
-
     def accept(self, facts: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], None]:
         """Return a function that refuses the manifest of a checkpoint that this run does not continue.
 
@@ -189,7 +183,7 @@ class Run:
         traces = {
             "the metrics": self._has_metrics(),
             "damaged checkpoints": any(path.name != "step-0" for path in list_folder(self.checkpoints / QUARANTINE)),
-            "the summary": bool((self.read_summary() or {}).get("step")),
+            "the summary": bool((read_summary(self.path) or {}).get("step")),
         }
         if left := next((name for name, found in traces.items() if found), None):
             raise CheckpointError(
