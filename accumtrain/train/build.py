@@ -31,7 +31,6 @@ ENOUGH = 4  # examples of a micro-batch, for batch norm
 
 
 def build_loss(config: LossConfig) -> PerExample:
-    """Return the loss of `config`."""
     loss: PerExample = LOSSES.build(config)
     return loss
 
@@ -102,12 +101,10 @@ def model_for(config: Config, data: Dataset, *, draws: bool = True) -> Model:
 
 
 def moving_average(config: Config, model: Model) -> MovingAverage | None:
-    """Return the moving average of the weights; None if ema.decay is 0."""
     return MovingAverage(model.trainable_variables, config.ema.decay) if config.ema.decay > 0 else None
 
 
 def loss_scale(config: Config) -> LossScale | None:
-    """Return the loss scale for float16; None for other precisions."""
     if config.precision != "float16":
         return None
     return LossScale(config.loss_scale.initial, config.loss_scale.growth_every)
