@@ -104,12 +104,6 @@ def moving_average(config: Config, model: Model) -> MovingAverage | None:
     return MovingAverage(model.trainable_variables, config.ema.decay) if config.ema.decay > 0 else None
 
 
-def loss_scale(config: Config) -> LossScale | None:
-    if config.precision != "float16":
-        return None
-    return LossScale(config.loss_scale.initial, config.loss_scale.growth_every)
-
-
 def build_window(
     config: Config,
     data: Dataset,
@@ -134,6 +128,7 @@ def build_window(
         optimizer = build_optimizer(config.optim)
         if config.optim.rates:
             optimizer.scale_rates(find_rate_factors(config.optim.rates, model.trainable_paths))
+        scale = config.loss_scale
         return Window(
             model,
             optimizer,
@@ -143,7 +138,7 @@ def build_window(
             clip_norm=config.optim.clip_norm,
             adaptive_clip=config.optim.adaptive_clip,
             ema=moving_average(config, model),
-            loss_scale=loss_scale(config),
+            loss_scale=LossScale(scale.initial, scale.growth_every) if config.precision == "float16" else None,
             seed=config.run.seed,
             micro_steps=config.accum.count,
             reduction=config.accum.reduction,
