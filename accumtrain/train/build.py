@@ -35,7 +35,7 @@ def build_loss(config: LossConfig) -> PerExample:
     return loss
 
 
-def build_metrics(config: LossConfig, chosen: Sequence[str] | None = None) -> dict[str, PerExample]:
+def build_metrics(config: LossConfig, chosen: Sequence[str] | None) -> dict[str, PerExample]:
     """Return what is measured beside the loss, by name: the metrics of eval.metrics, or of None the loss's own."""
     if chosen is not None:
         return {name: load(METRICS[name].function) for name in chosen}
