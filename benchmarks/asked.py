@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from accumtrain.train.memory import log_allocations, paired, peak_bytes, without_workspace
+from accumtrain.train.memory import log_allocations, peak_bytes
 
 
 def bytes_asked_at_peak(work: Callable[[], Any], *, workspace: bool = True) -> int:
@@ -19,5 +19,5 @@ def bytes_asked_at_peak(work: Callable[[], Any], *, workspace: bool = True) -> i
     Args:
         workspace: with the scratch memory of kernels.
     """
-    pieces = list(paired(replace(change, size=change.asked) for change in log_allocations(work)))
-    return peak_bytes(pieces if workspace else without_workspace(pieces))
+    pieces = [replace(piece, size=piece.asked) for piece in log_allocations(work)]
+    return peak_bytes([piece for piece in pieces if workspace or not piece.is_workspace])

@@ -208,7 +208,7 @@ class Mix:
     def _draw_cutmix(self, key: tf.Tensor) -> tf.Tensor:
         """Return whether CutMix is drawn, bool [n]; every second time if both are on."""
         if self.mixup and self.cutmix:
-            return random_below(2, key, _KIND) == 1
+            return _coin(key, _KIND)
         return tf.fill(tf.shape(key), self.cutmix > 0)
 
 

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.config.jobs import cell
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table, warn
 from accumtrain.data.encoded import EncodedSplit
@@ -250,8 +251,7 @@ def _print_tables(label: str, result: dict[str, Any], classes: list[str]) -> Non
 
 
 def _format_row(split: str, summary: dict[str, Any]) -> tuple[str, ...]:
-    sizes = (summary[key] for key in ("width", "height"))
-    shown = ("-" if size is None else " / ".join(map(str, size.values())) for size in sizes)
+    shown = (cell(summary[key], lambda size: " / ".join(map(str, size.values()))) for key in ("width", "height"))
     return split, f"{summary['examples']:,}", *shown, str(summary["bad"])
 
 

@@ -27,6 +27,7 @@ _CLASSES = Range(2)
 _MIX_ALPHA = Range(0, 100)
 _SCALE = "must be auto, 1 or 255"
 _PATH = NotEmpty("say where the data is, data.path=<value>")
+_AUGMENT = OneOf(("none", "shift", "crop_flip", "inception"))
 
 
 @dataclass(kw_only=True)
@@ -55,7 +56,7 @@ class DataConfig(ComponentConfig):
     test split.
     """
 
-    augment: Annotated[str, OneOf(("none", "shift", "crop_flip", "inception"))] = "none"
+    augment: Annotated[str, _AUGMENT] = "none"
     jitter: Annotated[float, FRACTION] = 0.0
     randaugment: Annotated[int, Range(0, 17)] = 0
     magnitude: Annotated[float, Range(0, 10, closed=True)] = 9.0
@@ -160,9 +161,8 @@ class RecordsConfig(DataConfig):
             )
         if names and len(names) != self.num_classes:
             raise ConfigError(
-                f"data.class_names={format_value(self.class_names)}: names {len(names)} classes, and "
-                f"data.num_classes={format_value(self.num_classes)}; set data.num_classes={len(names)}, or "
-                "name all classes"
+                f"data.class_names={format_value(self.class_names)}: names {len(names)} classes, and data.num_classes="
+                f"{format_value(self.num_classes)}; set data.num_classes={len(names)}, or name all classes"
             )
 
     def about_labels(self, num_classes: int) -> tuple[str, str]:
@@ -280,7 +280,7 @@ class CifarBinaryConfig(DataConfig):
     path: Annotated[str, _PATH, LOCAL_PATH] = required("cifar-10-batches-bin")
     mean: list[float] = field(default_factory=lambda: [0.4914, 0.4822, 0.4465])
     std: list[float] = field(default_factory=lambda: [0.2470, 0.2435, 0.2616])
-    augment: Annotated[str, OneOf(("none", "shift", "crop_flip", "inception"))] = "crop_flip"
+    augment: Annotated[str, _AUGMENT] = "crop_flip"
 
     @property
     def label(self) -> str:

@@ -77,9 +77,10 @@ class EncodedSplit(Split):
     def skipped(self) -> dict[int, BadExample]:
         return dict(sorted(self._skipped.items()))
 
-    def remember(self, index: np.ndarray) -> None:
-        """Remember that the examples `index`, int64 [n], are read."""
+    def remember(self, index: np.ndarray) -> np.ndarray:
+        """Remember that the examples `index`, int64 [n], are read. Return them."""
         self._recent.append(index)
+        return index
 
     def inspect(self, index: int) -> StoredExample:
         """Return an example. Raise BadExample if it can't be read or decoded, or has the wrong size."""
@@ -123,22 +124,19 @@ class EncodedSplit(Split):
         Raises:
             DataError: It may not be left out, or no example is left.
         """
+        number = int(index)
         try:
-            self._skip(int(index))
+            if number not in self._skipped:
+                self.inspect(number)
+                raise DataError(f"{self.name(number)} could not be read and now it can: run the same command again")
+        except UnreadableExample as error:
+            self._skipped[number] = error
         except DataError as error:
             self.failure = error
             raise
-
-    def _skip(self, index: int) -> None:
-        if index not in self._skipped:
-            try:
-                self.inspect(index)
-            except UnreadableExample as error:
-                self._skipped[index] = error
-            else:
-                raise DataError(f"{self.name(index)} could not be read and now it can: run the same command again")
         if len(self._skipped) == self.size:
-            raise self._none_left()
+            self.failure = self._none_left()
+            raise self.failure
 
     def _none_left(self) -> DataError:
         first = next(iter(self.skipped.values()))

@@ -72,23 +72,14 @@ def find_image_fault(head: bytes) -> str | None:
     return f"is {other}, none of {FORMATS}" if other else f"has no {FORMATS} inside"
 
 
-def find_image_file_fault(file: Path) -> str | None:
-    """Return what keeps a file from being read as an image, as far as its first bytes tell."""
-    if fault := find_file_fault(file):
-        return fault
-    try:
-        with file.open("rb") as stream:
-            return find_image_fault(stream.read(_HEAD))
-    except OSError as error:
-        return f"can't be read: {error.strerror}"
-
-
 def _read_header(file: Path) -> Header:
-    if fault := find_image_file_fault(file):
+    if fault := find_file_fault(file):
         return Header(fault)
     try:
         with file.open("rb") as stream:
             head = stream.read(_HEAD)
+            if fault := find_image_fault(head):
+                return Header(fault)
             return _parse_header(stream, head) if _may_be_unusual(head) else Header()
     except OSError as error:
         return Header(f"can't be read: {error.strerror}")

@@ -7,7 +7,6 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,7 +57,6 @@ def check_name(path: Path) -> None:
 
 
 def is_image(file: Path) -> bool:
-    """Return whether the name of a file is that of an image."""
     return file.suffix.lower() in IMAGE_SUFFIXES
 
 
@@ -104,19 +102,11 @@ def count_files(files: Sequence[object]) -> str:
     return "1 file" if len(files) == 1 else f"{len(files):,} files"
 
 
-def list_first(names: Sequence[object]) -> str:
-    return ", ".join(map(str, names[:_LISTED])) + (", ..." if len(names) > _LISTED else "")
+def list_first(names: Sequence[object], most: int = _LISTED) -> str:
+    return ", ".join(map(str, names[:most])) + (", ..." if len(names) > most else "")
 
 
 # ---- predict.input ----
-
-
-@dataclass
-class NamedImages:
-    """The files in the order of their names, and the files between them that are not named as images."""
-
-    files: list[Path] = field(default_factory=list)
-    ignored: list[Path] = field(default_factory=list)
 
 
 def check_predict(config: Config) -> None:
@@ -130,27 +120,28 @@ def check_predict(config: Config) -> None:
         raise ConfigError(f"predict.output={output}: ends in neither {CSV} nor {JSONL}; name such a file, or a folder")
 
 
-def list_named_images(text: str) -> NamedImages:
-    """Return the images that `text` names, each once. A file that is named itself, or by a glob, may have any name.
+def list_named_images(text: str) -> tuple[list[Path], list[Path]]:
+    """Return the images that `text` names, each once, and the other files in its folders.
+
+    A file that is named itself, or by a glob, may have any name.
 
     Raises:
         DataError: there is none, a folder can't be read, or a name is not UTF-8.
     """
-    named = NamedImages()
+    files, others = dict[Path, None](), dict[Path, None]()  # in order
     for path in _find_paths(text):
         if not path.is_dir():
-            named.files.append(path)
+            files[path] = None
             continue
         with readable():
             for file in walk_files(path):
-                (named.files if is_image(file) else named.ignored).append(file)
-    named.files, named.ignored = ([*dict.fromkeys(found)] for found in (named.files, named.ignored))
-    if not named.files:
+                (files if is_image(file) else others)[file] = None
+    if not files:
         endings = ", ".join(IMAGE_SUFFIXES)
         raise DataError(f"predict.input={text}: holds no image; save some as files whose names end in {endings}")
-    for file in named.files:
+    for file in files:
         check_name(file)
-    return named
+    return list(files), list(others)
 
 
 def _find_paths(text: str) -> list[Path]:

@@ -34,15 +34,9 @@ def open_data(config: DataConfig, seed: int) -> Dataset:
     shape = train.image_shape if config.pixels is None else (*config.pixels, train.channels)
     assert shape is not None, "a source whose images keep their size has one shape"
     return Dataset(
-        train=train,
-        test=source.test,
-        val=source.val,
-        num_classes=source.num_classes,
+        **{**vars(source), "fingerprint": compute_fingerprint(source)},
         image_shape=shape,
         preprocess=make_preprocess(config, channels=train.channels, white=train.white),
-        notes=source.notes,
-        class_names=source.class_names,
-        fingerprint=compute_fingerprint(source),
         mix=Mix(config.mixup, config.cutmix),
         balanced=config.sampling == "balanced",
     )

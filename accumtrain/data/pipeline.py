@@ -77,12 +77,13 @@ def distribute_batches(strategy: tf.distribute.Strategy, batches: Callable[[Host
 
 
 def make_train_stream(strategy: tf.distribute.Strategy, data: Dataset, *, batch: int, seed: int, first: int = 0) -> Any:
-    """Return an iterator over the training stream, distributed over replicas. Arguments are as in `train_batches`."""
+    """Return an iterator over the training stream, distributed over replicas, from `make_train_batches`."""
 
-    def of_process(share: HostShard) -> tf.data.Dataset:
-        return make_train_batches(data, batch=batch, first=first, seed=seed, share=share)
-
-    return iter(distribute_batches(strategy, of_process))
+    return iter(
+        distribute_batches(
+            strategy, lambda share: make_train_batches(data, batch=batch, first=first, seed=seed, share=share)
+        )
+    )
 
 
 def make_train_batches(
@@ -108,7 +109,8 @@ def make_train_batches(
     train = data.train
 
     def stream(seed: int, *, keyed: bool = False) -> tf.data.Dataset:
-        order = _order(data, seed)
+        by_labels = balanced_order(read_labels(train), seed) if data.balanced else None
+        order = by_labels or partial(example_at, size=train.size, seed=seed)
 
         def address(position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             epoch, index = order(first + position)
@@ -127,20 +129,13 @@ def make_train_batches(
     return both.map(mix, tf.data.AUTOTUNE).prefetch(_PREFETCH).with_options(_options())
 
 
-def _order(data: Dataset, seed: int) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-    """Return the function from positions to epochs and example indices, each int64 [n]."""
-    if data.balanced:
-        return balanced_order(read_labels(data.train), seed)
-    return partial(example_at, size=data.train.size, seed=seed)
-
-
 def make_eval_batches(
     data: Dataset, *, batch: int, split: str = "test", share: HostShard = WHOLE_BATCH
 ) -> tf.data.Dataset:
     """Return every example of a split of `data.splits` once, in the source's order, without augmentation.
 
     The last batch is filled up with copies of the last example, of weight 0. It is smaller than the others if
-    `data.fills_last_batch` is false. Elements are as in `train_batches`.
+    `data.fills_last_batch` is false. Elements are as in `make_train_batches`.
     """
     examples = data.splits[split]
     stored = cache_decoded(examples.whole)
@@ -152,11 +147,7 @@ def make_eval_batches(
 
     if data.fills_last_batch or not rest:
         return _batches(data, stored, address, whole + bool(rest), batch, share, training=False)
-
-    def address_at_end(position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        return address(position + whole * batch)
-
-    last = _batches(data, stored, address_at_end, 1, rest, share, training=False)
+    last = _batches(data, stored, lambda position: address(position + whole * batch), 1, rest, share, training=False)
     return _batches(data, stored, address, whole, batch, share, training=False).concatenate(last) if whole else last
 
 

@@ -44,14 +44,10 @@ def randaugment(image: tf.Tensor, key: tf.Tensor, count: int, strength: float, f
 # ---- geometry ----
 
 
-def _warp(matrix: Callable[..., tuple], fill: np.ndarray, image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Move pixels about the centre of the image, with bilinear interpolation.
-
-    `matrix` is a function of strength, height and width. It returns the rows of a 2 x 3 matrix. This turns a
-    place (x, y, 1) in the result into the place in the image from which the pixel is taken.
-    """
+def _warp(kind: int, fill: np.ndarray, image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
+    """Move pixels about the centre of the image, with bilinear interpolation. `kind`: place in `_matrices`."""
     height, width = (tf.cast(size, tf.float32) for size in tf.unstack(tf.shape(image)[:2]))
-    (a, b, c), (d, e, f) = matrix(strength, height, width)
+    (a, b, c), (d, e, f) = _matrices(strength, height, width)[kind]
     x, y = (width - 1) / 2, (height - 1) / 2
     transform = tf.stack([a, b, c + x - a * x - b * y, d, e, f + y - d * x - e * y, 0.0, 0.0])
     moved = tf.raw_ops.ImageProjectiveTransformV3(
@@ -65,25 +61,19 @@ def _warp(matrix: Callable[..., tuple], fill: np.ndarray, image: tf.Tensor, stre
     return moved[0] + fill
 
 
-def _rotation(strength: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> tuple:
-    angle = strength * math.radians(30)
-    return (tf.cos(angle), -tf.sin(angle), 0.0), (tf.sin(angle), tf.cos(angle), 0.0)
+def _matrices(strength: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> list[tuple]:
+    """Return the rows of 2 x 3 matrices: of a rotation, two shears and two shifts.
 
-
-def _shear_x(strength: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> tuple:
-    return (1.0, 0.3 * strength, 0.0), (0.0, 1.0, 0.0)
-
-
-def _shear_y(strength: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> tuple:
-    return (1.0, 0.0, 0.0), (0.3 * strength, 1.0, 0.0)
-
-
-def _shift_x(strength: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> tuple:
-    return (1.0, 0.0, 150 / 331 * strength * width), (0.0, 1.0, 0.0)
-
-
-def _shift_y(strength: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> tuple:
-    return (1.0, 0.0, 0.0), (0.0, 1.0, 150 / 331 * strength * height)
+    A matrix turns a place (x, y, 1) in the result into the place in the image from which the pixel is taken.
+    """
+    angle, shear, shift = strength * math.radians(30), 0.3 * strength, 150 / 331 * strength
+    return [
+        ((tf.cos(angle), -tf.sin(angle), 0.0), (tf.sin(angle), tf.cos(angle), 0.0)),
+        ((1.0, shear, 0.0), (0.0, 1.0, 0.0)),
+        ((1.0, 0.0, 0.0), (shear, 1.0, 0.0)),
+        ((1.0, 0.0, shift * width), (0.0, 1.0, 0.0)),
+        ((1.0, 0.0, 0.0), (0.0, 1.0, shift * height)),
+    ]
 
 
 # ---- colours ----
@@ -97,10 +87,6 @@ def _blend(other: Callable[[tf.Tensor], tf.Tensor], image: tf.Tensor, strength: 
 
 def _grey(image: tf.Tensor) -> tf.Tensor:
     return tf.image.rgb_to_grayscale(image) if image.shape[-1] == 3 else image
-
-
-def _mean_grey(image: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_mean(_grey(image))
 
 
 def _smooth(image: tf.Tensor) -> tf.Tensor:
@@ -151,15 +137,11 @@ def _levels(image: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.round(image * _GREYS), tf.int32)
 
 
-def _same(image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    return tf.identity(image)
-
-
 def _operations(fill: np.ndarray) -> list[Operation]:
-    matrices = (_rotation, _shear_x, _shear_y, _shift_x, _shift_y)
-    others = (tf.zeros_like, _mean_grey, _grey, _smooth)  # brightness, contrast, colour, sharpness
+    # of brightness, contrast, colour and sharpness
+    poorer = (tf.zeros_like, lambda image: tf.reduce_mean(_grey(image)), _grey, _smooth)
     return [
-        *(partial(_warp, matrix, fill) for matrix in matrices),
-        *(partial(_blend, other) for other in others),
-        *(_posterize, _solarize, _stretch, _equalize, _same),
+        *(partial(_warp, kind, fill) for kind in range(5)),
+        *(partial(_blend, other) for other in poorer),
+        *(_posterize, _solarize, _stretch, _equalize, lambda image, strength: tf.identity(image)),
     ]

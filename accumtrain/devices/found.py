@@ -48,10 +48,8 @@ def make_devices(
     *,
     on_gpus: bool = False,
     xla_by_itself: bool = False,
-    worker: int = 0,
-    workers: int = 1,
 ) -> Devices:
-    """Return `Devices` with XLA as device.xla says.
+    """Return the `Devices` of one process, with XLA as device.xla says.
 
     Args:
         xla_by_itself: whether device.xla=auto means true. It does on a TPU, which runs nothing else. On a CPU, XLA is
@@ -67,7 +65,7 @@ def make_devices(
         )
     xla = xla_by_itself if config.xla == "auto" else bool(config.xla)
     rounded = ", TensorFloat-32" if config.tensor_float_32 else ""
-    return Devices(strategy, description + rounded + (", XLA" if xla else ""), xla, worker, workers)
+    return Devices(strategy, description + rounded + (", XLA" if xla else ""), xla)
 
 
 def set_once(setter: Callable[..., None], *arguments: Any) -> None:

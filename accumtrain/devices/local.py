@@ -58,18 +58,14 @@ def take_memory_in_one_piece() -> int:
     """
     with tf.device("/cpu:0"):
         tf.constant(0)  # the devices and their threads are there from now on
-        most = min(1024, int(os.environ.get(CPU_LIMIT, 1024)), _addresses_mb() // 2)
+        left = count_free_addresses()
+        addresses_mb = 2**20 if left is None else max(0, left - count_thread_addresses()) // 2**20
+        most = min(1024, int(os.environ.get(CPU_LIMIT, 1024)), addresses_mb // 2)
         megabytes = most * 9 // 10  # the allocator rounds up, to a power of two or to its limit
         if megabytes >= SMALLEST_PIECE:
             tf.raw_ops.Empty(shape=[megabytes, 2**20], dtype=tf.uint8, init=False)
     tf.config.experimental.reset_memory_stats("CPU:0")
     return megabytes
-
-
-def _addresses_mb() -> int:
-    """Return the megabytes of addresses for tensors; a terabyte without a limit."""
-    left = count_free_addresses()
-    return 2**20 if left is None else max(0, left - count_thread_addresses()) // 2**20
 
 
 # ---- NVIDIA GPUs ----
@@ -127,7 +123,6 @@ def set_up_gpus(config: DeviceConfig, gpus: list[tf.config.PhysicalDevice]) -> N
 
 
 def limit_gpus(config: DeviceConfig, gpus: list[tf.config.PhysicalDevice]) -> None:
-    """Limit the memory of each GPU to device.memory_limit_mb."""
     if config.memory_limit_mb is not None:
         for gpu in gpus:
             limit = [tf.config.LogicalDeviceConfiguration(memory_limit=config.memory_limit_mb)]
@@ -149,7 +144,6 @@ def resolve_tpu(config: DeviceConfig) -> Devices:
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
     except (ValueError, RuntimeError, tf.errors.OpError) as error:
-        reason = first_line(error)
-        raise ConfigError(f"device=tpu: no TPU answers at device.tpu={address}: {reason}") from error
+        raise ConfigError(f"device=tpu: no TPU answers at device.tpu={address}: {first_line(error)}") from error
     strategy = tf.distribute.TPUStrategy(resolver)
     return make_devices(config, strategy, f"TPU {address}, {strategy.num_replicas_in_sync} cores", xla_by_itself=True)

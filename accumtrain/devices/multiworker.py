@@ -6,6 +6,7 @@ import faulthandler
 import os
 import signal
 from dataclasses import replace
+from typing import Any
 
 import tensorflow as tf
 
@@ -47,15 +48,9 @@ def resolve_multiworker(config: DeviceConfig) -> Devices:
     if not gpus:
         take_memory_in_one_piece()
     workers = len(cluster.workers)
-    devices = make_devices(
-        config,
-        strategy,
-        f"{workers} workers, each {local}",
-        on_gpus=bool(gpus),
-        worker=cluster.index,
-        workers=workers,
-    )
-    return replace(devices, watch=WorkerMonitor(cluster.workers, connections))
+    devices = make_devices(config, strategy, f"{workers} workers, each {local}", on_gpus=bool(gpus))
+    watch = WorkerMonitor(cluster.workers, connections)
+    return replace(devices, worker=cluster.index, workers=workers, watch=watch)
 
 
 class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):
@@ -86,12 +81,10 @@ class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             with held_back_stderr() as stderr:  # TensorFlow before 2.21 announces its server there
                 # the runtime holds Python's GIL while it waits: if a worker dies now, only this timer can end the wait
                 faulthandler.dump_traceback_later(JOINING, exit=True, file=stderr)
-                extended = _Extended(self, resolver, options, devices, kind)
+                extended = _Extended(devices, kind, self, cluster_resolver=resolver, communication_options=options)
         except (tf.errors.OpError, RuntimeError, ValueError) as error:
-            reason = first_line(error)
-            raise ConfigError(
-                f"device=multiworker: worker {cluster.index} could not join the others: {reason}"
-            ) from error
+            said = f"device=multiworker: worker {cluster.index} could not join the others: {first_line(error)}"
+            raise ConfigError(said) from error
         finally:
             faulthandler.cancel_dump_traceback_later()
             signal.signal(signal.SIGTERM, on_sigterm)  # the runtime has replaced the handler
@@ -99,19 +92,10 @@ class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):
 
 
 class _Extended(CollectiveAllReduceExtended):
-    def __init__(
-        self,
-        strategy: tf.distribute.Strategy,
-        resolver: tf.distribute.cluster_resolver.ClusterResolver,
-        options: tf.distribute.experimental.CommunicationOptions,
-        devices: int,
-        kind: str,
-    ):
+    def __init__(self, devices: int, kind: str, strategy: tf.distribute.Strategy, **arguments: Any):
         self._count_and_kind = devices, kind
-        super().__init__(strategy, cluster_resolver=resolver, communication_options=options)
+        super().__init__(strategy, **arguments)
 
-    def _initialize_local_devices(
-        self, cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver, worker_device: str
-    ) -> tuple[tuple[str, ...], str]:
+    def _initialize_local_devices(self, cluster_resolver: Any, worker_device: str) -> tuple[tuple[str, ...], str]:
         count, kind = self._count_and_kind
         return tuple(f"{worker_device}/device:{kind}:{index}" for index in range(count)), kind

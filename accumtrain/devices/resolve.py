@@ -44,7 +44,7 @@ def resolve_best_device(config: DeviceConfig) -> Devices:
 
 
 def _find_best_kind() -> type[DeviceConfig]:
-    if tpu_runtime.has_tpu():
+    if tpu_runtime.explain_missing_tpu() is None:
         return TpuConfig
     gpus = len(tf.config.list_physical_devices("GPU"))
     return CpuConfig if gpus == 0 else GpuConfig if gpus == 1 else MirroredConfig

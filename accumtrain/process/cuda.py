@@ -92,7 +92,7 @@ def load_cusolver() -> None:
     """
     if shows_gpu():
         for library in _cusolver():
-            _can_load(library)  # `missing_for_gpu` names one that can't be loaded
+            _can_load(library)  # `explain_missing_gpu` names one that can't be loaded
 
 
 def explain_missing_gpu(build: Mapping[str, Any], gpus: Sequence[Gpu]) -> str | None:

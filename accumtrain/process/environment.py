@@ -58,7 +58,6 @@ def job_seconds() -> float:
 
 
 def process_seconds() -> float:
-    """Return the age of this process in seconds."""
     import psutil  # takes 10 ms, which --help has no use for
 
     started = psutil.Process().create_time()
@@ -108,18 +107,17 @@ def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
         ConfigError: TensorFlow already computes in this process with another memory limit (a sweep over limits) or
             with another allocator, or there is no TPU for device=tpu.
     """
-    _prepare(device, probed=probed)
-    _prepared_seconds.set(job_seconds())
-
-
-def _prepare(device: DeviceConfig, *, probed: bool) -> None:
     computing = "tensorflow" in sys.modules and computes_already()
     again = _job_started.get(None) is not None
     _job_started.set(time.monotonic() - (0.0 if computing or again else process_seconds()))
-    if computing:
-        if not device.as_it_is:
-            _check_unchanged(device)
-        return
+    if not computing:
+        _start_tensorflow(device, probed=probed)
+    elif not device.as_it_is:
+        _check_unchanged(device)
+    _prepared_seconds.set(job_seconds())
+
+
+def _start_tensorflow(device: DeviceConfig, *, probed: bool) -> None:
     look_for_device = DEVICES[device.kind].before_tensorflow
     if look_for_device is not None:
         load(look_for_device)(device)

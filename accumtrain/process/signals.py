@@ -36,7 +36,6 @@ def raise_on_signals() -> None:
 
 
 def ignore_signals() -> None:
-    """Make all signals have no effect."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
@@ -63,9 +62,8 @@ def end_now(message: str, code: int) -> NoReturn:
     It is for a process whose main thread may never come back.
     """
     with suppress(OSError):  # nobody reads it
-        os.write(
-            2, f"\nerror: {escape_controls(message)}\n".encode()
-        )  # the main thread may hold the lock of sys.stderr
+        # not to sys.stderr, whose lock the main thread may hold
+        os.write(2, f"\nerror: {escape_controls(message)}\n".encode())
     os._exit(code)
 
 

@@ -22,11 +22,6 @@ if sys.argv[1] != "local":
 """
 
 
-def has_tpu() -> bool:
-    """Return whether this machine has libtpu and a TPU chip."""
-    return explain_missing_tpu() is None
-
-
 def explain_missing_tpu() -> str | None:
     """Return what this machine lacks for a TPU of its own, with the remedy; None if nothing is missing."""
     if not _has_library():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from accumtrain.process.machine import cpu, free_bytes
 from accumtrain.process.tpu_runtime import explain_missing_tpu
 from accumtrain.runs.contents import collect_results
 from accumtrain.runs.names import CHECKPOINTS, folder_of
-from accumtrain.runs.provenance import WHOLE, inspect_run, platform_name, versions
+from accumtrain.runs.provenance import WHOLE, inspect_run, versions
 
 VARIABLES = {  # of the environment, and their meaning
     "ACCUMTRAIN_16BIT_KERNELS": "0: convolutions and products of 16 bits in float32",
@@ -57,7 +58,7 @@ def _tell_machine() -> dict[str, Any]:
         "status": "completed",
         "versions": versions(),
         "cuda": {name: build.get(name) for name in ("cuda_version", "cudnn_version")},
-        "platform": platform_name(),
+        "platform": platform.platform(),
         "cpu": {**cpu(), "cores": os.cpu_count()},
         "memory": {"bytes": psutil.virtual_memory().total, "free_bytes": free_bytes()},
         "gpus": [vars(gpu) for gpu in gpus],

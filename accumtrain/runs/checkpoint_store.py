@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 from accumtrain.errors import CheckpointError
 from accumtrain.runs.files import (
     disk_errors,
+    list_folder,
     make_inner_folder,
     open_regular,
     sync_to_disk,
@@ -96,7 +97,9 @@ class Saved:
             except OSError as error:
                 raise _unreadable(self.path / name, error) from error
             if found != expected:
-                raise DamagedError(f"{name} is not the file that was written ({_difference(found, expected)})")
+                sizes = f"{found['bytes']} of {expected['bytes']} bytes"
+                fault = sizes if found["bytes"] != expected["bytes"] else "the same size, another checksum"
+                raise DamagedError(f"{name} is not the file that was written ({fault})")
         return manifest
 
     def manifest(self) -> dict[str, Any]:
@@ -140,10 +143,11 @@ class CheckpointStore:
 
     def newest_first(self) -> list[Saved]:
         """Return all checkpoints, whole or not."""
-        if not self.directory.is_dir():
-            return []
-        with disk_errors(self.directory):
-            found = [saved for entry in self.directory.iterdir() if (saved := _as_checkpoint(entry))]
+        found = [
+            Saved(int(match[1]), entry)
+            for entry in list_folder(self.directory)
+            if (match := FOLDER.fullmatch(entry.name)) and entry.is_dir() and not entry.is_symlink()
+        ]
         return sorted(found, key=lambda saved: saved.step, reverse=True)
 
     def write(
@@ -174,7 +178,8 @@ class CheckpointStore:
                 files = sorted(unfinished.iterdir())
                 for file in files:
                     sync_to_disk(file)
-                    _drop_from_cache(file)
+                    with file.open("rb") as synced:  # the next read comes from the disk
+                        os.posix_fadvise(synced.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
                 read_back(str(unfinished / PREFIX))
                 self._add_manifest(unfinished, files, step, facts)
                 unfinished.rename(saved.path)
@@ -188,7 +193,10 @@ class CheckpointStore:
         """Delete the checkpoints that are not among kept(all of them, newest first)."""
         everything = self.newest_first()
         for saved in set(everything) - set(kept(everything)):
-            self._delete(saved)
+            with disk_errors(saved.path):
+                hidden = self.directory / f"{UNFINISHED}{saved.step}-old"  # so a half deleted one is never listed
+                saved.path.rename(hidden)
+                shutil.rmtree(hidden)
 
     def quarantine(self, saved: Saved, reason: str) -> Path:
         """Move a damaged checkpoint to quarantine/, with the reason. Return where it is now."""
@@ -204,33 +212,21 @@ class CheckpointStore:
 
     def sweep(self) -> None:
         """Delete what a killed process has left unfinished."""
-        if not self.directory.is_dir():
-            return
-        with disk_errors(self.directory):
-            entries = list(self.directory.iterdir())
-        for entry in entries:
+        for entry in list_folder(self.directory):
             if entry.name.startswith(UNFINISHED):
                 shutil.rmtree(entry, ignore_errors=True)
 
     def _add_manifest(self, folder: Path, files: list[Path], step: int, facts: Mapping[str, Any]) -> None:
-        versions = {"accumtrain": __version__, "python": platform.python_version()}
         manifest = {
             "format": FORMAT,
             "step": step,
             "written": time.time(),
-            "versions": versions,
+            "versions": {"accumtrain": __version__, "python": platform.python_version()},
             **facts,
             "files": {file.name: _fingerprint(file) for file in files},
         }
         write_atomic(folder / MANIFEST, seal_manifest(manifest))
         sync_to_disk(folder)
-
-    def _delete(self, saved: Saved) -> None:
-        """Delete a checkpoint. It is hidden by a rename first, so that a half deleted one is never listed."""
-        with disk_errors(saved.path):
-            hidden = self.directory / f"{UNFINISHED}{saved.step}-old"
-            saved.path.rename(hidden)
-            shutil.rmtree(hidden)
 
 
 def best_first(directory: Path) -> list[Saved]:
@@ -256,21 +252,6 @@ def newest_manifest(directory: Path) -> dict[str, Any] | None:
     return None
 
 
-def _as_checkpoint(entry: Path) -> Saved | None:
-    if (match := FOLDER.fullmatch(entry.name)) and entry.is_dir() and not entry.is_symlink():
-        return Saved(int(match[1]), entry)
-    return None
-
-
-def _drop_from_cache(file: Path) -> None:
-    """Make the next read of a synced file come from the disk."""
-    descriptor = os.open(file, os.O_RDONLY)
-    try:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
-
-
 def _unreadable(file: Path, error: OSError) -> Exception:
     """Return a DamagedError if the file itself is at fault, else a CheckpointError, as it may be whole."""
     if error.errno in FILE_ERRNOS:
@@ -285,17 +266,16 @@ def _opened(file: Path) -> BinaryIO:
 
 def _fingerprint(file: Path) -> dict[str, Any]:
     """Return size in bytes and CRC32C of a file, as the manifest holds them."""
+    with _opened(file) as content:
+        checksum = crc32c_of(content)
+        return {"bytes": content.tell(), "crc32c": checksum}
+
+
+def crc32c_of(content: BinaryIO) -> str:
+    """Return the CRC32C of all that is left to read, as 8 hexadecimal digits."""
     import google_crc32c  # takes 10 ms, which --help has no use for
 
     checksum = 0
-    with _opened(file) as content:
-        while chunk := content.read(CHUNK):
-            checksum = google_crc32c.extend(checksum, chunk)
-        return {"bytes": content.tell(), "crc32c": f"{checksum:08x}"}
-
-
-def _difference(found: Mapping[str, Any], expected: Any) -> str:
-    bytes_ = expected.get("bytes") if isinstance(expected, Mapping) else None
-    if found["bytes"] != bytes_:
-        return f"{found['bytes']} of {bytes_} bytes"
-    return "the same size, another checksum"
+    while chunk := content.read(CHUNK):
+        checksum = google_crc32c.extend(checksum, chunk)
+    return f"{checksum:08x}"

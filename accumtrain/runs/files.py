@@ -30,7 +30,6 @@ STALE = 3600.0  # seconds
 
 
 def has_form(value: Any, form: Form) -> bool:
-    """Return whether a value is of a form."""
     match form:
         case None:
             return value is None
@@ -137,9 +136,7 @@ def remove_unfinished(folder: Path) -> None:
 
     One that was changed within STALE seconds may be of a process on another machine, and stays.
     """
-    with disk_errors(folder):
-        entries = list(folder.iterdir())
-    for entry in entries:
+    for entry in list_folder(folder):
         match = UNFINISHED.match(entry.name)
         with suppress(OSError):  # gone by now, or another user's: it is in nobody's way
             if match and time.time() - entry.lstat().st_mtime > STALE:
@@ -206,6 +203,12 @@ def read_json(path: Path, form: Mapping[Any, Form] | None = None) -> dict[str, A
             f"{path} is damaged: {error}; move it away, the job that wrote it writes it anew"
         ) from error
     return content
+
+
+def list_folder(path: Path) -> list[Path]:
+    """Return what is in a folder; [] if there is none. Raise CheckpointError if it can't be read."""
+    with disk_errors(path):
+        return list(path.iterdir()) if path.is_dir() else []
 
 
 def make_inner_folder(path: Path) -> None:

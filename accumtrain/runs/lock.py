@@ -37,13 +37,15 @@ class Lock:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._lock_folder()
             with suppress(OSError):  # on a full disk the lock holds without its owner's name
+                started = time.strftime("%Y-%m-%d %H:%M:%S %z")
+                owner = {"host": socket.gethostname(), "process": os.getpid(), "started": started}
                 os.ftruncate(file, 0)
-                os.pwrite(file, _describe_owner().encode(), 0)
+                os.pwrite(file, json.dumps(owner).encode(), 0)
         except BlockingIOError as error:
-            owner = self._read_owner()
+            other = self._read_owner()
             self._release()
             raise ConfigError(
-                f"{owner} is training in {self._folder}; wait for it or stop it, or choose another run.name"
+                f"{other} is training in {self._folder}; wait for it or stop it, or choose another run.name"
             ) from error
         except OSError as error:
             self._release()
@@ -94,8 +96,3 @@ def check_free(folder: Path) -> None:
     if (folder / LOCK).exists():
         with Lock(folder):
             pass
-
-
-def _describe_owner() -> str:
-    started = time.strftime("%Y-%m-%d %H:%M:%S %z")
-    return json.dumps({"host": socket.gethostname(), "process": os.getpid(), "started": started})

@@ -13,8 +13,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from accumtrain.config.jobs import JOBS
-from accumtrain.config.keys import list_config_classes
-from accumtrain.config.read import to_mapping
+from accumtrain.config.read import list_known_keys, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.fields import format_value
@@ -30,9 +29,8 @@ CHECKPOINTS = "checkpoints"  # of a run, within its folder
 BEST = "best"  # the checkpoints of the best state, within their folder
 QUARANTINE = "quarantine"  # of damaged checkpoints, within their folder
 
-# The keys that decide what is learned. A continued run must keep their values; all others may change.
+# Groups of keys that decide what is learned. A continued run must keep their values.
 LEARNED_GROUPS = ("model", "optim", "schedule", "loss", "data", "ema")
-LEARNED_KEYS = ("batch_size", "precision", "run.seed")
 METRICS = "eval.metrics"
 # Places of data and first weights do not matter: a checkpoint's manifest holds fingerprints of their content.
 UNLEARNED_KEYS = (
@@ -95,15 +93,9 @@ def _join_words(base: str, shown: Mapping[str, str]) -> str:
 
 def _shorten_keys() -> dict[str, str]:
     """Return the last part of each dotted key that no other key ends with."""
-    top = [field.name for field in fields(Config)]
-    dotted = {
-        f"{group}.{field.name}"
-        for group, found in list_config_classes().items()
-        for cls in found
-        for field in fields(cls)
-    }
-    last = Counter([*top, *(key.rpartition(".")[2] for key in dotted)])
-    return {key: name for key in dotted if last[name := key.rpartition(".")[2]] == 1}
+    keys = list_known_keys()
+    last = Counter([*(field.name for field in fields(Config)), *(key.rpartition(".")[2] for key in keys)])
+    return {key: name for key in keys if last[name := key.rpartition(".")[2]] == 1}
 
 
 def _replace_odd(text: str) -> str:
@@ -115,7 +107,6 @@ def _replace_odd(text: str) -> str:
 
 
 def folder_of(config: Config) -> Path:
-    """Return the folder of the configured run."""
     return Path(config.run.dir) / run_name(config, [])
 
 
@@ -188,12 +179,8 @@ def learned_values(config: Config | Mapping[str, Any]) -> dict[str, Any]:
     """
     mapping = to_mapping(config) if isinstance(config, Config) else config
     flat = {f"{group}.{key}": value for group in LEARNED_GROUPS for key, value in mapping[group].items()}
-    for key in LEARNED_KEYS:
-        value: Any = mapping
-        for name in key.split("."):
-            value = value[name]
-        flat[key] = value
-    accum = mapping["accum"]
+    flat |= {"batch_size": mapping["batch_size"], "precision": mapping["precision"]}
+    flat["run.seed"], accum = mapping["run"]["seed"], mapping["accum"]
     if accum["reduction"] == "sum":
         flat["accum.steps"] = accum["steps"]
     flat["accum.reduction"] = accum["reduction"]
@@ -218,12 +205,9 @@ def fits_state(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
 
 def has_same_class_count(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Return whether two fingerprints of data have as many classes, which the state of a run needs to go on."""
-    first, second = (fingerprint.get(CLASSES) for fingerprint in (before, now))
-    return _count(first) == _count(second)
-
-
-def _count(classes: Any) -> Any:
-    return len(classes) if isinstance(classes, list) else classes
+    classes = [fingerprint.get(CLASSES) for fingerprint in (before, now)]
+    first, second = (len(names) if isinstance(names, list) else names for names in classes)
+    return bool(first == second)
 
 
 def _list_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:

@@ -26,8 +26,10 @@ from accumtrain.version import __version__
 PACKAGES = ("tensorflow", "keras", "numpy", "hydra-core")
 GIT_SECONDS = 5.0
 # The command writes nothing, and starts no monitor of the file system that the repository's configuration may name.
-GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false")
-DESCRIBE = ("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+GIT = (
+    *("git", "--no-optional-locks", "-c", "core.fsmonitor=false"),
+    *("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"),
+)
 DIRTY = "-dirty"
 WHOLE = "whole"
 SUMMARY_KEYS = ("status", "step", "epoch", "train", "val", "test", "best", "best_on", "provenance")
@@ -55,7 +57,7 @@ def provenance(device: str) -> dict[str, Any]:
         "command": list(sys.argv),
         "started": started.isoformat(timespec="seconds"),
         "host": socket.gethostname(),
-        "platform": platform_name(),
+        "platform": platform.platform(),
         "cpu": cpu(),
         "device": device,
     }
@@ -70,11 +72,6 @@ def versions() -> dict[str, str | None]:
     }
 
 
-def platform_name() -> str:
-    """Return system, kernel, machine and C library, such as Linux-6.1.0-x86_64-with-glibc2.36."""
-    return platform.platform()
-
-
 def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
@@ -84,9 +81,8 @@ def _version(package: str) -> str | None:
 
 def _git() -> dict[str, Any] | None:
     try:
-        command = [*GIT, *DESCRIBE]
         done = subprocess.run(
-            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=GIT_SECONDS, check=True
+            GIT, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=GIT_SECONDS, check=True
         )
     except (OSError, subprocess.SubprocessError):  # no git, no repository, not this user's, too slow
         return None

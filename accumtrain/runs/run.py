@@ -23,6 +23,10 @@ from accumtrain.runs.checkpoint_store import newest_manifest
 from accumtrain.runs.contents import parse_lines, read_records, read_summary
 from accumtrain.runs.files import (
     disk_errors,
+    has_form,
+    is_count,
+    is_text,
+    list_folder,
     open_regular,
     read_json,
     read_text,
@@ -62,11 +66,6 @@ class Images:
     class_names: list[str]
 
 
-def write_images(folder: Path, images: Images) -> None:
-    """Write images.json into the folder of a run."""
-    write_json(folder / IMAGES, {"shape": list(images.shape), "class_names": images.class_names})
-
-
 def read_images(folder: Path) -> Images | None:
     """Return the images that a run was trained on; None if the file is gone, or if the run was given its examples.
 
@@ -78,13 +77,10 @@ def read_images(folder: Path) -> Images | None:
         return None
     content = read_json(file)
     shape, names = content.get("shape", []), content.get("class_names", [])
-    if not (_all(int, shape) and len(shape) == 3 and min(shape) > 0 and _all(str, names) and len(names) > 1):
+    is_shape = has_form(shape, [is_count]) and len(shape) == 3 and min(shape) > 0
+    if not (is_shape and has_form(names, [is_text]) and len(names) > 1):
         raise CheckpointError(f"{file} is damaged: it holds no shape and class names; {REMEDY}")
     return Images(tuple(shape), names)
-
-
-def _all(kind: type, values: Any) -> bool:
-    return isinstance(values, list) and all(type(value) is kind for value in values)
 
 
 class Run:
@@ -117,12 +113,10 @@ class Run:
         self._lock.__exit__()
 
     def save_config(self, config: Config) -> None:
-        """Write config.yaml."""
         write_atomic(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(to_mapping(config))))
 
     def save_images(self, images: Images) -> None:
-        """Write images.json."""
-        write_images(self.path, images)
+        write_json(self.path / IMAGES, {"shape": list(images.shape), "class_names": images.class_names})
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line to metrics.jsonl. Numbers may be NumPy scalars; non-finite ones become null.
@@ -158,10 +152,6 @@ class Run:
         """Return all records of metrics.jsonl, in order."""
         return read_records(self.path)
 
-    def read_summary(self) -> dict[str, Any] | None:
-        """Return the summary written last; None if there is none yet."""
-        return read_summary(self.path)
-
     def accept(self, facts: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], None]:
         """Return a function that refuses the manifest of a checkpoint that this run does not continue.
 
@@ -192,8 +182,8 @@ class Run:
         """Raise CheckpointError if there is anything of a run, whose checkpoints must have been lost then."""
         traces = {
             "the metrics": self._has_metrics(),
-            "damaged checkpoints": any(name != "step-0" for name in listed(self.checkpoints / QUARANTINE)),
-            "the summary": bool((self.read_summary() or {}).get("step")),
+            "damaged checkpoints": any(path.name != "step-0" for path in list_folder(self.checkpoints / QUARANTINE)),
+            "the summary": bool((read_summary(self.path) or {}).get("step")),
         }
         if left := next((name for name, found in traces.items() if found), None):
             raise CheckpointError(
@@ -203,7 +193,7 @@ class Run:
 
     def check_continues(self) -> None:
         """Raise ConfigError if the folder holds a run that this configuration does not continue."""
-        if not (listed(self.checkpoints) or self._has_metrics()):
+        if not (list_folder(self.checkpoints) or self._has_metrics()):
             return
         if self.config.run.resume is False:
             raise ConfigError(
@@ -255,9 +245,3 @@ class ReadOnlyRun(Run):
 def _or_force(effect: str, fits: bool) -> str:
     """Return the remedy run.resume=force, where the state of the run fits."""
     return f", or run.resume=force to {effect}" if fits else ""
-
-
-def listed(folder: Path) -> list[str]:
-    """Return the names in a folder; [] if there is none."""
-    with disk_errors(folder):
-        return [path.name for path in folder.iterdir()] if folder.is_dir() else []

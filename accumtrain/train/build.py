@@ -31,12 +31,11 @@ ENOUGH = 4  # examples of a micro-batch, for batch norm
 
 
 def build_loss(config: LossConfig) -> PerExample:
-    """Return the loss of `config`."""
     loss: PerExample = LOSSES.build(config)
     return loss
 
 
-def build_metrics(config: LossConfig, chosen: Sequence[str] | None = None) -> dict[str, PerExample]:
+def build_metrics(config: LossConfig, chosen: Sequence[str] | None) -> dict[str, PerExample]:
     """Return what is measured beside the loss, by name: the metrics of eval.metrics, or of None the loss's own."""
     if chosen is not None:
         return {name: load(METRICS[name].function) for name in chosen}
@@ -102,15 +101,7 @@ def model_for(config: Config, data: Dataset, *, draws: bool = True) -> Model:
 
 
 def moving_average(config: Config, model: Model) -> MovingAverage | None:
-    """Return the moving average of the weights; None if ema.decay is 0."""
     return MovingAverage(model.trainable_variables, config.ema.decay) if config.ema.decay > 0 else None
-
-
-def loss_scale(config: Config) -> LossScale | None:
-    """Return the loss scale for float16; None for other precisions."""
-    if config.precision != "float16":
-        return None
-    return LossScale(config.loss_scale.initial, config.loss_scale.growth_every)
 
 
 def build_window(
@@ -137,6 +128,7 @@ def build_window(
         optimizer = build_optimizer(config.optim)
         if config.optim.rates:
             optimizer.scale_rates(find_rate_factors(config.optim.rates, model.trainable_paths))
+        scale = config.loss_scale
         return Window(
             model,
             optimizer,
@@ -146,7 +138,7 @@ def build_window(
             clip_norm=config.optim.clip_norm,
             adaptive_clip=config.optim.adaptive_clip,
             ema=moving_average(config, model),
-            loss_scale=loss_scale(config),
+            loss_scale=LossScale(scale.initial, scale.growth_every) if config.precision == "float16" else None,
             seed=config.run.seed,
             micro_steps=config.accum.count,
             reduction=config.accum.reduction,

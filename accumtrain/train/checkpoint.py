@@ -97,6 +97,19 @@ def find_whole(
     )
 
 
+def find_best(directory: Path) -> tuple[Saved, dict[str, Any]]:
+    """Return the best state of a run that is whole, or else its last one, and its manifest.
+
+    Raises:
+        CheckpointError: there is no whole checkpoint.
+        ChangedError: as `find_whole`.
+    """
+    found = best_first(directory)
+    if not found:
+        raise CheckpointError(f"no checkpoint in {directory}: train first, with the same run.name")
+    return find_whole(found)
+
+
 def load_into(checkpoint: tf.train.Checkpoint, saved: Saved, *, frees_first: bool = True) -> None:
     """Restore all objects of `checkpoint`. The files may hold more.
 
@@ -119,16 +132,15 @@ def load_into(checkpoint: tf.train.Checkpoint, saved: Saved, *, frees_first: boo
     except OF_ANOTHER_MODEL as error:
         if not saved.exists:
             raise ChangedError(saved) from error
-        reason = first_line(error)
         raise CheckpointError(
-            f"checkpoint {saved.path} belongs to another model or optimizer: {reason}; give the command that the run "
-            "was trained with, or choose another run.name"
+            f"checkpoint {saved.path} belongs to another model or optimizer: {first_line(error)}; give the command "
+            "that the run was trained with, or choose another run.name"
         ) from error
     except tf.errors.ResourceExhaustedError:
         raise
     except tf.errors.OpError as error:
-        reason = first_line(error)
-        raise CheckpointError(f"checkpoint {saved.path} can't be read: {reason}; run the same command again") from error
+        said = f"checkpoint {saved.path} can't be read: {first_line(error)}; run the same command again"
+        raise CheckpointError(said) from error
 
 
 def _variables(checkpoint: tf.train.Checkpoint) -> Iterator[tf.Variable]:
@@ -438,10 +450,7 @@ def restore_model(
     checkpoint = tf.train.Checkpoint(model=model) if ema is None else tf.train.Checkpoint(model=model, ema=ema)
 
     def restore_best() -> tuple[Saved, dict[str, Any]]:
-        found = best_first(directory)
-        if not found:
-            raise CheckpointError(f"no checkpoint in {directory}: train first, with the same run.name")
-        saved, manifest = find_whole(found)
+        saved, manifest = find_best(directory)
         accept(manifest)
         load_into(checkpoint, saved, frees_first=frees_first)
         return saved, manifest

@@ -65,9 +65,8 @@ class CrossEntropyConfig(LossConfig):
         weights = list(self.class_weights.values()) if isinstance(self.class_weights, dict) else self.class_weights
         if not weights or min(weights) < 0 or not (named or any(weights)):
             raise ConfigError(
-                f"loss.class_weights={format_value(self.class_weights)}: must hold weights of at least 0, and "
-                "one above 0; for "
-                f"example {_quoted({'cat': 1.0, 'dog': 5.0})}"
+                f"loss.class_weights={format_value(self.class_weights)}: must hold weights of at least 0, and one "
+                f"above 0; for example {_quoted({'cat': 1.0, 'dog': 5.0})}"
             )
 
     def for_training(self, class_names: Sequence[str], class_counts: Callable[[], list[int]]) -> CrossEntropyConfig:
@@ -90,9 +89,8 @@ class CrossEntropyConfig(LossConfig):
             )
         if len(self.class_weights) != len(counts):
             raise ConfigError(
-                f"loss.class_weights={format_value(self.class_weights)}: holds {len(self.class_weights)} "
-                "weights, the data has "
-                f"{len(counts)} classes; give one for each, in their order, or loss.class_weights=balanced"
+                f"loss.class_weights={format_value(self.class_weights)}: holds {len(self.class_weights)} weights, the "
+                f"data has {len(counts)} classes; give one for each, in their order, or loss.class_weights=balanced"
             )
         return self
 

@@ -86,7 +86,6 @@ def add_hook(function: str | Callable[[TrainingState], Any], every: int = 1, on:
 
 
 def hook_modules() -> set[str]:
-    """Return the modules of all hooks."""
     return {module_of(hook.function) for hook in ADDED}
 
 
@@ -117,7 +116,6 @@ class Hooks:
         return [function for hook, function in self._hooks if hook.on == event and step % hook.every == 0]
 
     def call(self, event: str, step: int, epoch: float, metrics: Mapping[str, float]) -> None:
-        """Call the functions that are due."""
         log = partial(self._log, step)
         state = TrainingState(
             step=step, epoch=epoch, metrics=metrics, log=log, request_stop=self._request_stop, **self._others

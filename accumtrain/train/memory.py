@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XLine, XPlane, XSpace  # not public; what the profiler writes
+from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XPlane, XSpace  # not public; what the profiler writes
 
 from accumtrain.console import format_bytes, warn
 from accumtrain.engine.window import Window
@@ -29,77 +29,18 @@ EVERY_ALLOCATION = tf.profiler.experimental.ProfilerOptions(host_tracer_level=3)
 
 
 @dataclass(frozen=True)
-class Change:
-    """A piece that is handed out or given back; its times in picoseconds.
-
-    Attributes:
-        size: bytes handed out.
-        asked: bytes asked for.
-        operation_ended: when the operation ended that ran then on that thread; None if none did.
-    """
-
-    moment: int
-    taken: bool
-    address: int
-    size: int
-    asked: int
-    operation_ended: int | None
-
-
-def log_allocations(work: Callable[[], Any]) -> list[Change]:
-    """Do `work`. Return what it takes of and gives back to the CPU's allocator, in the order of time.
-
-    Raises:
-        tf.errors.OpError: a profiler runs in this process already, or its file can't be written.
-        OSError: there is no folder for temporary files.
-    """
-    with tempfile.TemporaryDirectory(prefix="accumtrain-profile-") as folder:
-        with tf.profiler.experimental.Profile(folder, EVERY_ALLOCATION):
-            work()
-        (path,) = Path(folder).glob("**/*.xplane.pb")
-        space = XSpace.FromString(path.read_bytes())
-    with gc_disabled():  # it takes as long as reading a log, which leaves none
-        changes = [change for plane in space.planes for change in _changes(plane)]
-    return sorted(changes, key=lambda change: change.moment)
-
-
-def _changes(plane: XPlane) -> Iterator[Change]:
-    names = {key: found.name for key, found in plane.event_metadata.items()}
-    stat_names = {key: found.name for key, found in plane.stat_metadata.items()}
-    for line in plane.lines:
-        yield from _of_thread(line, names, stat_names)
-
-
-def _of_thread(line: XLine, names: dict[int, str], stat_names: dict[int, str]) -> Iterator[Change]:
-    running: dict[str, int] = {}  # the end of the operation of each name that began last
-    for event in sorted(line.events, key=lambda each: each.offset_ps):
-        name, moment = names[event.metadata_id], line.timestamp_ns * 1000 + event.offset_ps
-        if name not in (ALLOCATION, DEALLOCATION):
-            running[name.rpartition(":")[0]] = moment + event.duration_ps
-            continue
-        stats = {stat_names[stat.metadata_id]: stat for stat in event.stats}
-        told = stats.get("tf_op")
-        ended = None if told is None else running.get(told.str_value or stat_names[told.ref_value])
-        address, size, asked = (stats[key].int64_value for key in ("addr", "allocation_bytes", "requested_bytes"))
-        yield Change(moment, name == ALLOCATION, address, size, asked, ended)
-
-
-# ---- workspace: the scratch that operations take for themselves while they run ---------------------------------------
-#
-# It says nothing about a model's activations, and differs between CPUs: with AVX-512 oneDNN's convolutions take
-# little, without it TensorFlow's own take about as much as the processor's last cache holds.
-
-
-@dataclass(frozen=True)
 class Allocation:
     """A piece of memory that was handed out; its times in picoseconds.
 
     Attributes:
+        size: bytes handed out.
+        asked: bytes asked for.
         ended: when it was given back; None if it was not.
-        operation_ended: when the operation ended that took it; None if none did.
+        operation_ended: when the operation ended that ran then on that thread; None if none did.
     """
 
     size: int
+    asked: int
     began: int
     ended: int | None
     operation_ended: int | None
@@ -110,19 +51,58 @@ class Allocation:
         return self.ended is not None and self.operation_ended is not None and self.ended <= self.operation_ended
 
 
-def workspace_at_peak(work: Callable[[], Any]) -> int:
-    """Bytes by which workspaces raise the peak of what `work` allocates on the CPU.
+def log_allocations(work: Callable[[], Any]) -> list[Allocation]:
+    """Do `work`. Return what it takes of the CPU's allocator.
 
     Raises:
         tf.errors.OpError: a profiler runs in this process already, or its file can't be written.
         OSError: there is no folder for temporary files.
     """
-    allocations = list(paired(log_allocations(work)))
-    return peak_bytes(allocations) - peak_bytes(without_workspace(allocations))
+    with tempfile.TemporaryDirectory(prefix="accumtrain-profile-") as folder:
+        with tf.profiler.experimental.Profile(folder, EVERY_ALLOCATION):
+            work()
+        (path,) = Path(folder).glob("**/*.xplane.pb")
+        space = XSpace.FromString(path.read_bytes())
+    allocations, held = list[Allocation](), dict[int, Allocation]()
+    with gc_disabled():  # it takes as long as reading a log, which leaves none
+        changes = [change for plane in space.planes for change in _changes(plane)]
+        for moment, address, taken in sorted(changes, key=lambda change: change[0]):
+            if taken is not None:
+                held[address] = taken
+            elif address in held:  # else it was taken before
+                allocations.append(replace(held.pop(address), ended=moment))
+    return [*allocations, *held.values()]
 
 
-def without_workspace(allocations: list[Allocation]) -> list[Allocation]:
-    return [allocation for allocation in allocations if not allocation.is_workspace]
+def _changes(plane: XPlane) -> Iterator[tuple[int, int, Allocation | None]]:
+    """Yield moment, address and piece of what is handed out; None in the place of one that is given back."""
+    names = {key: found.name for key, found in plane.event_metadata.items()}
+    stat_names = {key: found.name for key, found in plane.stat_metadata.items()}
+    for line in plane.lines:  # of each thread
+        running: dict[str, int] = {}  # the end of the operation of each name that began last
+        for event in sorted(line.events, key=lambda event: event.offset_ps):
+            name, moment = names[event.metadata_id], line.timestamp_ns * 1000 + event.offset_ps
+            if name not in (ALLOCATION, DEALLOCATION):
+                running[name.rpartition(":")[0]] = moment + event.duration_ps
+                continue
+            stats = {stat_names[stat.metadata_id]: stat for stat in event.stats}
+            told = stats.get("tf_op")
+            ended = None if told is None else running.get(told.str_value or stat_names[told.ref_value])
+            address, size, asked = (stats[key].int64_value for key in ("addr", "allocation_bytes", "requested_bytes"))
+            yield moment, address, Allocation(size, asked, moment, None, ended) if name == ALLOCATION else None
+
+
+# ---- workspace: the scratch that operations take for themselves while they run ---------------------------------------
+#
+# It says nothing about a model's activations, and differs between CPUs: with AVX-512 oneDNN's convolutions take
+# little, without it TensorFlow's own take about as much as the processor's last cache holds.
+
+
+def workspace_at_peak(work: Callable[[], Any]) -> int:
+    """Bytes by which workspaces raise the peak of what `work` allocates on the CPU. Raise as `log_allocations`."""
+    allocations = log_allocations(work)
+    kept = [allocation for allocation in allocations if not allocation.is_workspace]
+    return peak_bytes(allocations) - peak_bytes(kept)
 
 
 def peak_bytes(allocations: list[Allocation]) -> int:
@@ -134,17 +114,6 @@ def peak_bytes(allocations: list[Allocation]) -> int:
         held += change
         peak = max(peak, held)
     return peak
-
-
-def paired(changes: Iterable[Change]) -> Iterator[Allocation]:
-    """Yield the pieces of a log, each with its begin and its end."""
-    held: dict[int, Allocation] = {}
-    for change in changes:
-        if change.taken:
-            held[change.address] = Allocation(change.size, change.moment, None, change.operation_ended)
-        elif taken := held.pop(change.address, None):
-            yield replace(taken, ended=change.moment)
-    yield from held.values()
 
 
 # ---- bytes of a run --------------------------------------------------------------------------------------------------
@@ -187,7 +156,7 @@ class Meter:
 
     def start(self) -> None:
         """Take what is allocated now as static (weights, buffers, optimizer state), and reset the peak."""
-        self.static = sum(self._info(device)["current"] for device in self.devices)
+        self.static = self._sum("current")
         for device in self.devices:
             tf.config.experimental.reset_memory_stats(device)
 
@@ -209,7 +178,7 @@ class Meter:
 
         workspace_bytes is the part of the peak that is operations' own scratch memory. What is not measured is None.
         """
-        peak = sum(self._info(device)["peak"] for device in self.devices) if self.devices else None
+        peak = self._sum("peak") if self.devices else None
         known = None if peak is None or self._workspace is None else min(self._workspace, peak - self.static)
         return {
             "tensor_peak_bytes": peak,
@@ -218,9 +187,8 @@ class Meter:
             "rss_peak_bytes": _rss_peak(),
         }
 
-    @staticmethod
-    def _info(device: str) -> dict[str, int]:
-        return tf.config.experimental.get_memory_info(device)
+    def _sum(self, kind: str) -> int:
+        return sum(tf.config.experimental.get_memory_info(device)[kind] for device in self.devices)
 
 
 def activation_bytes(memory: Mapping[str, int | None]) -> int | None:

@@ -45,7 +45,6 @@ class Place:
         self._epochs.restore(self.done, epochs_of(manifest))
 
     def advance(self, done: int) -> None:
-        """Go on to update `done`."""
         self.examples += (done - self.done) * self._batch_size
         self.done = done
 
@@ -55,7 +54,6 @@ class Place:
 
     @property
     def epoch(self) -> float:
-        """The epochs made."""
         return float(self._epochs.at(self.done))
 
 
@@ -203,10 +201,10 @@ class MetricsLogger:
 
     def evaluated(self, step: int, split: str) -> bool:
         """Return whether an evaluation on a split was logged after `step` updates."""
-        return any(record["split"] == split and record["step"] == step for record in self.records)
+        return any(record["step"] == step for record in self.records_of(split))
 
-    def evaluations(self, split: str) -> list[dict[str, Any]]:
-        """Return the records of all evaluations on a split, in order."""
+    def records_of(self, split: str) -> list[dict[str, Any]]:
+        """Return all records of a split, in order."""
         return [record for record in self.records if record["split"] == split]
 
     def finish(self, summary: Mapping[str, Any]) -> None:
@@ -215,16 +213,13 @@ class MetricsLogger:
             tracker.finish(summary)
 
     def close(self) -> None:
-        """End the trackers."""
         for tracker in self.trackers:
             tracker.close()
 
     def last(self, split: str) -> dict[str, float] | None:
         """Return loss and metrics of the last record of a split; None without a record."""
-        for record in reversed(self.records):
-            if record["split"] == split:
-                return {name: record[name] for name in self._means if name in record}
-        return None
+        records = self.records_of(split)
+        return {name: records[-1][name] for name in self._means if name in records[-1]} if records else None
 
     def _write(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         epoch = float(self._epochs.at(step))

@@ -20,7 +20,7 @@ from accumtrain.backprop.model import Model
 from accumtrain.config.rules import micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table, warn
-from accumtrain.data.local_files import CSV, JSONL, list_named_images
+from accumtrain.data.local_files import CSV, JSONL, list_first, list_named_images
 from accumtrain.data.pipeline import distribute_batches, make_eval_batches
 from accumtrain.data.source import Dataset
 from accumtrain.data.sources.folder import open_files
@@ -39,18 +39,6 @@ SHOWN = 20  # images, and bad ones, that are printed; the files have all
 NAMED = 3  # ignored files that are named
 
 
-@dataclass(frozen=True)
-class Predicted:
-    """The answers for n images: their labels int32 [n], and of each the k most probable classes, falling.
-
-    `classes` is int32 [n, k], `probabilities` float32 [n, k].
-    """
-
-    labels: np.ndarray
-    classes: np.ndarray
-    probabilities: np.ndarray
-
-
 def probabilities(model: Model, images: tf.Tensor) -> tf.Tensor:
     """Return the probabilities, float32 [N, classes], of prepared images [N, H, W, C]: the softmax of the logits."""
     return tf.cast(tf.nn.softmax(model(images, EVALUATION)), tf.float32)
@@ -58,10 +46,11 @@ def probabilities(model: Model, images: tf.Tensor) -> tf.Tensor:
 
 def predictions(
     model: Model, data: Dataset, *, batch: int, strategy: tf.distribute.Strategy, top: int
-) -> Iterator[Predicted]:
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yield the answers for the test images of `data` in their order, as an evaluation reads them.
 
-    Examples that are left out (data.on_error=skip) have no answer.
+    An answer is the labels, int32 [n], and of each image the k most probable classes, int32 [n, k], with their
+    probabilities, float32 [n, k], falling. Examples that are left out (data.on_error=skip) have none.
 
     Args:
         batch: examples per batch over all replicas.
@@ -81,7 +70,7 @@ def predictions(
     for _ in range(-(-data.splits["test"].size // batch)):
         labels, weight, classes, values = (tensor.numpy() for tensor in answers(next(batches)))
         used = weight > 0
-        yield Predicted(labels[used], classes[used], values[used])
+        yield labels[used], classes[used], values[used]
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -101,41 +90,28 @@ def answer_files(output: str | None, folder: Path) -> list[Path]:
     return [place] if place.suffix in (CSV, JSONL) else [place / f"{NAME}{suffix}" for suffix in (CSV, JSONL)]
 
 
-def write_answers(file: Path, answers: Sequence[Answer], top: int) -> None:
-    """Replace a file by one with these answers, `top` classes each. Its folder is made.
-
-    Raises:
-        ConfigError: the folder can't be made.
-        CheckpointError: the file can't be written.
-    """
-    make_folder(file.parent)
-    write_atomic(file, _csv(answers, top) if file.suffix == CSV else _jsonl(answers))
-
-
 def _csv(answers: Sequence[Answer], top: int) -> str:
     """Return the columns file, class, probability, class_2, probability_2, ..."""
     places = ["", *(f"_{place}" for place in range(2, top + 1))]
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["file", *(f"{name}{place}" for place in places for name in ("class", "probability"))])
-    rows.writerows([answer.file, *(value for pair in answer.top for value in _rounded(pair))] for answer in answers)
+    rows.writerows(
+        [answer.file, *(cell for name, value in answer.top for cell in (name, _rounded(value)))] for answer in answers
+    )
     return text.getvalue()
 
 
 def _jsonl(answers: Sequence[Answer]) -> str:
     """Return lines {"file": ..., "class": ..., "probability": ..., "top": [{"class": ..., "probability": ...}, ...]}"""
-    tops = [[_object(pair) for pair in answer.top] for answer in answers]
+    tops = [[{"class": name, "probability": _rounded(value)} for name, value in answer.top] for answer in answers]
     objects = ({"file": answer.file, **top[0], "top": top} for answer, top in zip(answers, tops, strict=True))
     return "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in objects)
 
 
-def _object(pair: tuple[str, float]) -> dict[str, str | float]:
-    return dict(zip(("class", "probability"), _rounded(pair), strict=True))
-
-
-def _rounded(pair: tuple[str, float]) -> tuple[str, float]:
-    """Return the pair with the digits that a float32 has."""
-    return pair[0], float(f"{pair[1]:.9g}")
+def _rounded(probability: float) -> float:
+    """Return it with the digits that a float32 has."""
+    return float(f"{probability:.9g}")
 
 
 # ---- the job ---------------------------------------------------------------------------------------------------------
@@ -153,8 +129,7 @@ def predict_images(config: Config) -> dict[str, Any]:
         CheckpointError: there is no trained run, or a file can't be written.
         Preempted: a signal stopped it; the answers so far are written.
     """
-    named = list_named_images(str(config.predict.input))
-    files = named.files
+    files, ignored = list_named_images(str(config.predict.input))
     images, fingerprint = trained_images(config)
     devices = resolve_devices(config.device)
     micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
@@ -169,7 +144,9 @@ def predict_images(config: Config) -> dict[str, Any]:
     with in_words(), DeferredSignals() as interrupt:
         with counting("images", len(files)) as report:
             for predicted in predictions(model, data, batch=batch, strategy=devices.strategy, top=top):
-                answers += _named(predicted, files, images.class_names)
+                for place, classes, values in zip(*(part.tolist() for part in predicted), strict=True):
+                    names = [images.class_names[number] for number in classes]
+                    answers.append(Answer(str(files[place]), list(zip(names, values, strict=True))))
                 more = min(batch, len(files) - done)
                 done += more
                 report(more)
@@ -177,10 +154,11 @@ def predict_images(config: Config) -> dict[str, Any]:
                     break
         written = answer_files(config.predict.output, folder_of(config))
         for file in written:
-            write_answers(file, answers, top)
-    if named.ignored:
-        some = ", ".join(map(str, named.ignored[:NAMED])) + (", ..." if len(named.ignored) > NAMED else "")
-        say(f"{len(named.ignored)} in the folder are not named as images and are ignored: {some}")
+            make_folder(file.parent)
+            write_atomic(file, _csv(answers, top) if file.suffix == CSV else _jsonl(answers))
+    if ignored:
+        some = list_first(ignored, NAMED)
+        say(f"{len(ignored)} in the folder are not named as images and are ignored: {some}")
     for note in data.notes:
         say(note)
     _show(f"{len(answers)} of {len(files)} images by {saved.path}", answers)
@@ -208,22 +186,11 @@ def predict_images(config: Config) -> dict[str, Any]:
     return result
 
 
-def _named(predicted: Predicted, files: Sequence[Path], names: Sequence[str]) -> Iterator[Answer]:
-    columns = (predicted.labels.tolist(), predicted.classes.tolist(), predicted.probabilities.tolist())
-    for place, classes, values in zip(*columns, strict=True):
-        yield Answer(str(files[place]), [(names[number], value) for number, value in zip(classes, values, strict=True)])
-
-
 def _show(title: str, answers: Sequence[Answer]) -> None:
-    rows = [
-        (
-            answer.file,
-            answer.top[0][0],
-            f"{answer.top[0][1]:.4f}",
-            ", ".join(f"{name} {value:.4f}" for name, value in answer.top[1:]),
-        )
-        for answer in answers[:SHOWN]
-    ]
+    rows = []
+    for answer in answers[:SHOWN]:
+        (name, value), *others = answer.top
+        rows.append((answer.file, name, f"{value:.4f}", ", ".join(f"{name} {value:.4f}" for name, value in others)))
     if rows:
         table(title, ("image", "class", "probability", "or"), rows)
     if len(answers) > SHOWN:

@@ -14,6 +14,7 @@ from accumtrain.backprop.fixed_point import FixedPoint
 from accumtrain.backprop.tracing import on_gpu
 from accumtrain.config.schema import Config
 from accumtrain.console import warn
+from accumtrain.data.local_files import list_first
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
 from accumtrain.engine.step import Step
@@ -70,7 +71,6 @@ class Recovery:
         return RATE_FACTOR**self.rollbacks
 
     def restore(self, counts: Mapping[str, int]) -> None:
-        """Take over the counts of a checkpoint."""
         self.skipped = counts["skipped"]
         self.roll_back(counts["rollbacks"])
 
@@ -81,7 +81,6 @@ class Recovery:
         return self.mode == "rollback" and self.rollbacks < self._most
 
     def skip(self, window: Window) -> None:
-        """Count a window that is not finite."""
         self._in_a_row += 1
         self.skip_empty(window)
 
@@ -166,7 +165,7 @@ def warn_of_rate_jump(config: Config, total_before: int | None, total: int, done
 
 # ---- where it became infinite or NaN ---------------------------------------------------------------------------------
 
-NAMED = 3  # variables named in a message
+NAMED = 3  # variables, or examples, named in a message
 
 
 def describe_window(window: Window, step: Step, batches: Any) -> str:
@@ -274,7 +273,6 @@ class Reversal:
 # ---- examples that are left out (data.on_error=skip) -----------------------------------------------------------------
 
 SKIPPED = "skipped.json"
-_NAMED = 3  # on the screen
 
 
 class SkippedExamples:
@@ -290,7 +288,7 @@ class SkippedExamples:
         if not new:
             return
         write_json(self.file, {"count": len(known + new), "examples": known + new})
-        some = ", ".join(example["name"] for example in new[:_NAMED]) + (", ..." if len(new) > _NAMED else "")
+        some = list_first([example["name"] for example in new], NAMED)
         tell(f"left out, as they can't be read: {len(new):,} examples, which {SKIPPED} names ({some})")
 
     @property

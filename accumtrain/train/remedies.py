@@ -86,47 +86,37 @@ def _numbers(config: Config) -> str:
     return f". What each micro-batch and memory policy takes, in numbers: {shlex.join(command)}"
 
 
-def _more_steps(config: Config, replicas: int) -> list[Remedy]:
+def _more_steps(config: Config, replicas: int) -> Iterator[Remedy]:
     if config.accum.is_auto:
-        return []
+        return
     examples = config.batch_size // replicas
     now = examples // config.accum.count
     least = config.model.least_micro_batch
     smaller = next((size for size in range(now // 2, least - 1, -1) if examples % size == 0), None)
-    if smaller is None:
-        return []
-    steps = examples // smaller
-    effect = f"micro-batches of {smaller} instead of {now}, batch_size stays"
-    return allowed_remedy(f"accum.steps={steps}", effect, config, {"accum": {"steps": steps}})
+    if smaller is not None:
+        steps = examples // smaller
+        effect = f"micro-batches of {smaller} instead of {now}, batch_size stays"
+        yield from allowed_remedy(f"accum.steps={steps}", effect, config, {"accum": {"steps": steps}})
 
 
-def _leaner_policies(config: Config) -> list[Remedy]:
+def _leaner_policies(config: Config) -> Iterator[Remedy]:
     policies = config.model.policies
-    leaner = policies[policies.index(config.model.policy) + 1 :]
-    return [
-        remedy
-        for memory in leaner
-        for remedy in allowed_remedy(f"model.memory={memory}", EFFECTS[memory], config, {"model": {"memory": memory}})
-    ]
+    for memory in policies[policies.index(config.model.policy) + 1 :]:
+        yield from allowed_remedy(f"model.memory={memory}", EFFECTS[memory], config, {"model": {"memory": memory}})
 
 
-def _leaner_optimizers(config: Config) -> list[Remedy]:
+def _leaner_optimizers(config: Config) -> Iterator[Remedy]:
     if config.optim.memory_effect or not config.optim.keeps_state:
-        return []  # no state to save
-    return [
-        remedy
-        for row in OPTIMIZERS
-        if row.config.memory_effect
-        for remedy in allowed_remedy(
-            f"optim={row.name}", row.config.memory_effect, config, {"optim": asdict(row.config())}
-        )
-    ]
+        return  # no state to save
+    for row in OPTIMIZERS:
+        if effect := row.config.memory_effect:
+            yield from allowed_remedy(f"optim={row.name}", effect, config, {"optim": asdict(row.config())})
 
 
-def _bfloat16(config: Config) -> list[Remedy]:
-    if config.precision not in ("float32", "float64"):
-        return []
-    return allowed_remedy("precision=bfloat16", "activations of half the size", config, {"precision": "bfloat16"})
+def _bfloat16(config: Config) -> Iterator[Remedy]:
+    if config.precision in ("float32", "float64"):
+        effect = "activations of half the size"
+        yield from allowed_remedy("precision=bfloat16", effect, config, {"precision": "bfloat16"})
 
 
 def allowed_remedy(override: str, effect: str, config: Config, changes: Mapping[str, Any]) -> list[Remedy]:

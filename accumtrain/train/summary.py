@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.backprop.mode import MovingStatistics
+from accumtrain.config.jobs import cell
 from accumtrain.config.rules import Epochs, micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import banner, format_bytes, format_seconds, say, table, warn
@@ -19,7 +20,7 @@ from accumtrain.data.source import SPLIT_WORDS, Dataset, class_counts
 from accumtrain.devices.found import Devices
 from accumtrain.engine.window import Window
 from accumtrain.models.config import NORM_MOMENTUM, REVERSE
-from accumtrain.runs.contents import collect_results
+from accumtrain.runs.contents import collect_results, read_summary
 from accumtrain.runs.run import Run
 from accumtrain.train.build import training_loss
 from accumtrain.train.checkpoint import Checkpoints
@@ -71,16 +72,6 @@ def results(window: Window, logbook: MetricsLogger, checkpoints: Checkpoints, wa
     }
 
 
-def batch_sizes(config: Config, micro_batch: int, replicas: int) -> dict[str, Any]:
-    """Return the part of the summary that is arithmetic of the batch."""
-    return {
-        "batch_size": config.batch_size,
-        "micro_batch_size": micro_batch,
-        "accum_steps": config.accum.count,
-        "replicas": replicas,
-    }
-
-
 def losses_of_a_guess(config: Config, data: Dataset) -> dict[str, float]:
     """Return the losses by split of a model that gives each class the same probability; empty if they are not known.
 
@@ -88,17 +79,11 @@ def losses_of_a_guess(config: Config, data: Dataset) -> dict[str, float]:
     """
     if not isinstance(config.loss, CrossEntropyConfig) or data.num_classes < 2:
         return {}
-    guess = math.log(data.num_classes)
-    return {**dict.fromkeys(SPLIT_WORDS, guess), "train": guess * _mean_factor(config, data)}
-
-
-def _mean_factor(config: Config, data: Dataset) -> float:
-    """Return the mean factor of the classes, each as often as it appears in training."""
-    factors = training_loss(config, data).factors
-    if not factors:
-        return 1.0
-    counts = np.array(class_counts(data.train, data.num_classes))
-    return float(np.average(factors, weights=counts > 0 if data.balanced else counts))
+    guess, mean_factor = math.log(data.num_classes), 1.0
+    if factors := training_loss(config, data).factors:
+        counts = np.array(class_counts(data.train, data.num_classes))  # a class counts as often as it appears
+        mean_factor = float(np.average(factors, weights=counts > 0 if data.balanced else counts))
+    return {**dict.fromkeys(SPLIT_WORDS, guess), "train": guess * mean_factor}
 
 
 def summary_of_the_end(run: Run, done: int) -> dict[str, Any] | None:
@@ -107,7 +92,7 @@ def summary_of_the_end(run: Run, done: int) -> dict[str, Any] | None:
     Args:
         done: updates of the run.
     """
-    summary = run.read_summary() or {}
+    summary = read_summary(run.path) or {}
     is_whole = summary.keys() >= CLOSING and (summary["status"], summary["step"]) == ("completed", done)
     return summary if is_whole else None
 
@@ -123,17 +108,14 @@ def print_summary(
     """
     splits = collect_results(summary)
     means = list(dict.fromkeys(name for values in splits.values() for name in values))
-    rows = [(title, *(_number(values.get(name)) for name in means)) for title, values in splits.items()]
+    rows = [(title, *(cell(values.get(name), ".4f") for name in means)) for title, values in splits.items()]
     speed = summary["examples_per_second"]
     table(f"{run.path.name}: {summary['step']:,} updates, {summary['epoch']:.4g} epochs", ("", *means), rows)
     if summary["skipped_windows"]:
         say(f"{summary['skipped_windows']:,} windows made no update: not finite, or without examples that can be read")
     say(f"memory: {at_peak(summary['memory'])}")
-    say(
-        f"{format_seconds(summary['seconds'])}"
-        + (f", {speed:.0f} examples/s" if speed else "")
-        + f"; results in {run.path}"
-    )
+    at_speed = f", {speed:.0f} examples/s" if speed else ""
+    say(f"{format_seconds(summary['seconds'])}{at_speed}; results in {run.path}")
     if skipped := summary["skipped_examples"]:
         warn(f"left out, as they can't be read: {skipped:,} examples, which {SKIPPED} names")
     if guesses and summary["epoch"] >= 1:
@@ -171,11 +153,6 @@ def _why_only_training(norms: Sequence[MovingStatistics], updates: int, split: s
         f"the moving statistics of batch norm lag behind, {initial:.0%} of them are still initial values; more updates "
         f"mend it, or model.norm_momentum={min(NORM_MOMENTUM, enough):g}"
     )
-
-
-def _number(value: float | None) -> str:
-    """Return a number with four digits; "-" for one that is not finite, which JSON holds as null."""
-    return "-" if value is None else f"{value:.4f}"
 
 
 def _waiting(pauses: Sequence[float]) -> dict[str, Any]:

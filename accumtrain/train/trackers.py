@@ -51,8 +51,6 @@ class TensorBoardTracker:
         Raises:
             CheckpointError: it can't be written, for example because the disk is full.
         """
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
         if not self._told:
             self._told = True
             self._write(WHOLE_RUN, self._done, _hparams(self._hyperparameters))
@@ -63,29 +61,24 @@ class TensorBoardTracker:
             self._begin(split, step)
             last.clear()
         last.update(dict.fromkeys(tags, step))
-        values = [Summary.Value(tag=tag, simple_value=record[tag]) for tag in tags]
-        self._write(split, step, Summary(value=values))
+        self._write(split, step, {"value": [{"tag": tag, "simple_value": record[tag]} for tag in tags]})
 
     def images(self, tag: str, pictures: Sequence[bytes]) -> None:
         """Append pictures in the format PNG, for the tab IMAGES. Raise CheckpointError as `log`."""
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
         values = [
-            Summary.Value(tag=f"{tag}/{number}", image=Summary.Image(encoded_image_string=picture))
+            {"tag": f"{tag}/{number}", "image": {"encoded_image_string": picture}}
             for number, picture in enumerate(pictures)
         ]
-        self._write(WHOLE_RUN, self._done, Summary(value=values))
+        self._write(WHOLE_RUN, self._done, {"value": values})
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Append the memory by kind, in MB. Raise CheckpointError as `log`."""
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
         values = [
-            Summary.Value(tag=f"memory/{kind} (MB)", simple_value=size / 2**20)
+            {"tag": f"memory/{kind} (MB)", "simple_value": size / 2**20}
             for kind, size in summary["memory_by_kind"].items()
             if size
         ]
-        self._write(WHOLE_RUN, summary["step"], Summary(value=values))
+        self._write(WHOLE_RUN, summary["step"], {"value": values})
 
     def close(self) -> None:
         """Close the files."""
@@ -93,35 +86,36 @@ class TensorBoardTracker:
             writer.close()
         self._writers = {}
 
-    def _write(self, split: str, step: int, content: Any) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-
+    def _write(self, split: str, step: int, summary: Any) -> None:
+        """Append a summary: a message of TensorBoard's, or its fields by name."""
         with disk_errors(self.directory):
             if split not in self._writers:
                 make_inner_folder(self.directory)
                 self._writers[split] = self._open(self.directory / split)
                 # what holds for the whole run is written again
                 self._begin(split, self._done if split == WHOLE_RUN else self._done + 1)
-            self._writers[split].write(Event(wall_time=time.time(), step=step, summary=content).SerializeToString())
+            self._writers[split].write(_event(step=step, summary=summary))
 
     def _begin(self, split: str, step: int) -> None:
         """Make TensorBoard leave out what it knows of a split from update `step` on."""
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-
-        start = Event(wall_time=time.time(), step=step, session_log=SessionLog(status=SessionLog.START))
         with disk_errors(self.directory):
-            self._writers[split].write(start.SerializeToString())
+            self._writers[split].write(_event(step=step, session_log={"status": "START"}))
 
     @staticmethod
     def _open(folder: Path) -> Any:
-        from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         make_inner_folder(folder)
         name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
         writer = RecordWriter((folder / name).open("wb", buffering=0))
-        writer.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+        writer.write(_event(file_version="brain.Event:2"))
         return writer
+
+
+def _event(**fields: Any) -> bytes:
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    return Event(wall_time=time.time(), **fields).SerializeToString()
 
 
 def _hparams(values: Mapping[str, Any]) -> Any:

@@ -53,7 +53,6 @@ from accumtrain.train.recovery import (
 )
 from accumtrain.train.remedies import explain_errors
 from accumtrain.train.summary import (
-    batch_sizes,
     first_images,
     losses_of_a_guess,
     print_banner,
@@ -234,7 +233,6 @@ class Trainer:
 
     @property
     def done(self) -> int:
-        """The number of updates made."""
         return self.place.done
 
     @property
@@ -247,7 +245,7 @@ class Trainer:
         patience = self.config.train.patience
         if self.done >= self.total or patience is None:
             return self.done >= self.total
-        return evaluations_since_best(self.logger.evaluations(self.data.evaluated_split), self.best_by) >= patience
+        return evaluations_since_best(self.logger.records_of(self.data.evaluated_split), self.best_by) >= patience
 
     def _is_complete(self) -> bool:
         """Return whether neither an update nor an evaluation is left."""
@@ -553,7 +551,10 @@ class Trainer:
             **results(self.window, self.logger, self.checkpoints, self.data.evaluated_split),
             "best_by": asdict(self.best_by),
             **speed_and_memory(self.window, self.logger, self.meter),
-            **batch_sizes(self.config, self.micro_batch, self.devices.replicas),
+            "batch_size": self.config.batch_size,
+            "micro_batch_size": self.micro_batch,
+            "accum_steps": self.config.accum.count,
+            "replicas": self.devices.replicas,
             "recovery": self.recovery.counts,
             "skipped_windows": self.recovery.windows_without_update,
             "reversal": self.reversal.known,

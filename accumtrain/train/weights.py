@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import tensorflow as tf
 
@@ -25,13 +24,13 @@ from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError, ConfigError, DataError
 from accumtrain.models.build import NOT, build_model
 from accumtrain.models.layers import ModelSpec
-from accumtrain.runs.checkpoint_store import Saved, best_first
+from accumtrain.runs.checkpoint_store import Saved, best_first, crc32c_of
 from accumtrain.runs.contents import read_config
 from accumtrain.runs.files import write_json
 from accumtrain.runs.names import CHECKPOINTS, differences, folder_of, learned_values
 from accumtrain.runs.run import IMAGES, REMEDY, Images, read_images
 from accumtrain.train.build import build_window, model_for, moving_average
-from accumtrain.train.checkpoint import again_if_changed, find_whole, restore_model
+from accumtrain.train.checkpoint import again_if_changed, find_best, restore_model
 
 # ---- a trained run ---------------------------------------------------------------------------------------------------
 
@@ -68,7 +67,9 @@ def open_measured(config: Config) -> tuple[Dataset, bool]:
     Raises:
         AccumtrainError: there is no checkpoint, images.json is damaged, or the data can't be opened.
     """
-    trained = _trained_data(config)
+    folder = folder_of(config) / CHECKPOINTS
+    _, manifest = again_if_changed(lambda: find_best(folder))
+    trained = manifest["data"]
     images = read_images(folder_of(config))
     try:
         data = open_data(config.data, config.run.seed)
@@ -78,29 +79,16 @@ def open_measured(config: Config) -> tuple[Dataset, bool]:
         data = None  # a class may have too few images to train on, and enough to be measured
     if data is not None and (images is None or data.fingerprint == trained):
         images = images or images_of(data)
-        _check_names(config, images, data)
+        if len(images.class_names) != data.num_classes:
+            raise CheckpointError(
+                f"{folder_of(config) / IMAGES} has the names of {len(images.class_names)} classes, the data has "
+                f"{data.num_classes} classes: it is damaged; {REMEDY}"
+            )
         return replace(data, class_names=images.class_names), True
     assert images is not None
     from accumtrain.data.sources.labelled import open_labelled  # here, as a training has no use for it
 
     return open_labelled(config.data, images, trained, config.run.seed), False
-
-
-def _trained_data(config: Config) -> dict[str, Any]:
-    """Return the fingerprint of the data that the run was trained on."""
-    folder = folder_of(config) / CHECKPOINTS
-    if not best_first(folder):
-        raise CheckpointError(f"no checkpoint in {folder}: train first, with the same run.name")
-    _, manifest = again_if_changed(lambda: find_whole(best_first(folder)))
-    return dict(manifest["data"])
-
-
-def _check_names(config: Config, images: Images, data: Dataset) -> None:
-    if len(images.class_names) != data.num_classes:
-        raise CheckpointError(
-            f"{folder_of(config) / IMAGES} has the names of {len(images.class_names)} classes, the data has "
-            f"{data.num_classes} classes: it is damaged; {REMEDY}"
-        )
 
 
 def trained_model(config: Config, images: Images, fingerprint: Mapping[str, Any]) -> tuple[Model, Saved]:
@@ -191,7 +179,6 @@ def _shape(shape: tuple[int, ...]) -> str:
 KEY = "model.weights"
 REPORT = "weights.json"  # in the run's folder
 SHOWN = 12  # rows of the report on the screen
-CHUNK = 2**20  # bytes
 LEAST_LOADED = 0.5  # share of the variables; a new head, or another stem, is less than the other half
 
 
@@ -227,13 +214,10 @@ def digest(config: Config) -> dict[str, Any]:
     if place is None:
         return {KEY: None}
     if place.is_file():
-        checksum = 0
         with place.open("rb") as content:
-            while chunk := content.read(CHUNK):
-                checksum = google_crc32c.extend(checksum, chunk)
-        return {KEY: f"crc32c {checksum:08x}"}
+            return {KEY: f"crc32c {crc32c_of(content)}"}
     folder = _checkpoints(config, place)
-    _, manifest = again_if_changed(lambda: find_whole(best_first(folder)))
+    _, manifest = again_if_changed(lambda: find_best(folder))
     sums = [entry["crc32c"] for _, entry in sorted(manifest["files"].items())]
     return {KEY: f"crc32c {' '.join(sums)}"}
 
@@ -307,7 +291,7 @@ def _check_fits(config: Config, model: Model, started: Started) -> None:
     frozen = {id(variable) for variable in model.frozen}
     random = [path for path in started.left if id(model.named[path]) in frozen]
     if random:
-        back = [f"{NOT}{layer}/*" for layer in dict.fromkeys(path.rpartition("/")[0] for path in random)]
+        back = [f"{NOT}{layer}/*" for layer in dict.fromkeys(map(_layer, random))]
         raise ConfigError(
             f"{KEY}={config.model.weights} does not have {len(random)} of the variables that model.freeze keeps as "
             f"they are (such as {random[0]}: {started.left[random[0]]}), which would stay random; train them: "

@@ -46,10 +46,11 @@ def test_an_address_that_does_not_answer(machine, monkeypatch):
 
 def test_a_tpu_that_is_there(machine):
     machine(True, ["accel0"])
-    assert (tpu_runtime.has_tpu(), tpu_runtime.quiet_environment()) == (True, {})
+    assert (tpu_runtime.explain_missing_tpu(), tpu_runtime.quiet_environment()) == (None, {})
     tpu_runtime.check(TpuConfig())
 
 
 def test_without_a_chip_the_metadata_server_is_not_asked(machine):
     machine(True, [])
-    assert (tpu_runtime.has_tpu(), tpu_runtime.quiet_environment()) == (False, {"TPU_SKIP_MDS_QUERY": "1"})
+    assert tpu_runtime.explain_missing_tpu() is not None
+    assert tpu_runtime.quiet_environment() == {"TPU_SKIP_MDS_QUERY": "1"}

@@ -45,8 +45,7 @@ def test_it_equals_predictions(trained, here, command):
     data = open_data(trained.data, 0)
     model, _ = trained_model(trained, images_of(data), {})
     parts = predictions(model, data, batch=50, strategy=tf.distribute.get_strategy(), top=10)
-    columns = [(part.labels, part.classes, part.probabilities) for part in parts]
-    labels, classes, probabilities = (np.concatenate(each) for each in zip(*columns, strict=True))
+    labels, classes, probabilities = (np.concatenate(each) for each in zip(*parts, strict=True))
     found = classes[:, 0]
     answer = command("job=evaluate", "run.name=one")
     assert answer.code == 0, answer.err

@@ -15,7 +15,16 @@ from accumtrain.console import format_bytes
 from accumtrain.optim.config import SgdConfig
 from accumtrain.process import environment
 from accumtrain.train import memory as memory_meter
-from accumtrain.train.memory import CPU, Allocation, Change, Meter, activation_bytes, at_peak, peak_bytes, state_bytes
+from accumtrain.train.memory import (
+    CPU,
+    Allocation,
+    Meter,
+    activation_bytes,
+    at_peak,
+    log_allocations,
+    peak_bytes,
+    state_bytes,
+)
 from tests.engine.small import lenet, window_for
 
 KB, MB = 2**10, 2**20
@@ -53,7 +62,7 @@ def piece(address, operation=None):
     return stats if operation is None else {"tf_op": operation, **stats}
 
 
-def test_a_profile_is_read_in_the_order_of_time(monkeypatch):
+def test_a_profile_says_when_each_piece_is_taken_and_given_back(monkeypatch):
     """Times of events count from the start of their thread's line, which is in nanoseconds."""
     space = profile_of(
         {
@@ -61,6 +70,8 @@ def test_a_profile_is_read_in_the_order_of_time(monkeypatch):
                 ("MemoryDeallocation", 900, 0, piece(1, "&Conv")),
                 ("Conv:Conv2D", 100, 400, {}),
                 ("MemoryAllocation", 150, 0, piece(1, "Conv")),
+                ("MemoryAllocation", 950, 0, piece(1)),
+                ("MemoryDeallocation", 960, 0, piece(4)),  # taken before the log begins
             ]),
             8: (1, [
                 ("MemoryAllocation", 1300, 0, piece(2)),
@@ -75,16 +86,16 @@ def test_a_profile_is_read_in_the_order_of_time(monkeypatch):
         Path(folder, "one.xplane.pb").write_bytes(space.SerializeToString())
 
     monkeypatch.setattr(tf.profiler.experimental, "Profile", profile)
-    assert memory_meter.log_allocations(lambda: None) == [
-        Change(2050, True, 3, 256, 200, None),
-        Change(2150, True, 1, 256, 200, 2500),
-        Change(2300, True, 2, 256, 200, None),
-        Change(2900, False, 1, 256, 200, 2500),
+    assert log_allocations(lambda: None) == [
+        Allocation(256, 200, 2150, 2900, 2500),
+        Allocation(256, 200, 2050, None, None),
+        Allocation(256, 200, 2300, None, None),
+        Allocation(256, 200, 2950, None, None),
     ]
 
 
 def allocation(size, began, ended, operation_ended=None):
-    return Allocation(size, began, ended, operation_ended)
+    return Allocation(size, size, began, ended, operation_ended)
 
 
 @pytest.mark.parametrize(
@@ -99,16 +110,6 @@ def test_the_peak_is_what_is_held_at_once():
     kept, first, second = allocation(4, 0, None), allocation(8, 1, 3), allocation(16, 3, 5)
     assert peak_bytes([kept, first, second]) == 4 + 16, "what is given back at a moment makes room for what is taken"
     assert peak_bytes([]) == 0
-
-
-def test_a_piece_is_from_its_begin_to_its_end():
-    changes = [
-        Change(10, True, 1, 8, 5, 30),
-        Change(20, False, 1, 8, 5, 30),
-        Change(25, False, 3, 4, 4, None),  # taken before the log begins
-        Change(40, True, 1, 16, 16, None),
-    ]
-    assert list(memory_meter.paired(changes)) == [allocation(8, 10, 20, 30), allocation(16, 40, None)]
 
 
 MEASURED = """

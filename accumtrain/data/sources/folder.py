@@ -17,13 +17,14 @@ import tensorflow as tf
 from accumtrain.data.config import DataConfig, FolderConfig
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.holdout import hold_out_by_name
-from accumtrain.data.image_header import UPRIGHT, Header, find_image_file_fault, read_unusual_headers
+from accumtrain.data.image_header import UPRIGHT, Header, read_unusual_headers
 from accumtrain.data.local_files import (
     IMAGE_SUFFIXES,
     Image,
     ImagesByClass,
     check_name,
     count_files,
+    find_file_fault,
     get_file_size,
     is_image,
     list_files,
@@ -159,7 +160,7 @@ class FolderSplit(EncodedSplit):
         return [get_file_size(file) for file in self.files]
 
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        index = tf.ensure_shape(tf.numpy_function(self._remember, [index], tf.int64), [None])
+        index = tf.ensure_shape(tf.numpy_function(self.remember, [index], tf.int64), [None])
         return tf.gather(self._paths, index), tf.gather(self._labels, index)
 
     def load(self, item: tf.Tensor) -> tf.Tensor:
@@ -170,7 +171,7 @@ class FolderSplit(EncodedSplit):
 
     def read_stored(self, index: int) -> tuple[bytes, int]:
         file = self.files[index]
-        if fault := find_image_file_fault(file):
+        if fault := find_file_fault(file):  # of an image it is seen when it is decoded
             raise UnreadableExample(str(file), fault, self.undecodable)
         try:
             return file.read_bytes(), self.labels[index]
@@ -179,10 +180,6 @@ class FolderSplit(EncodedSplit):
 
     def name(self, index: int) -> str:
         return str(self.files[index])
-
-    def _remember(self, index: np.ndarray) -> np.ndarray:
-        self.remember(index)
-        return index
 
 
 def _make_split(listing: ImagesByClass, unusual: Mapping[Path, Header], config: DataConfig) -> FolderSplit:
@@ -205,9 +202,9 @@ def _read_usable_headers(files: Sequence[Path], config: DataConfig) -> dict[Path
     unusual = read_unusual_headers(files)
     bad = [f"{file} {header.fault}" for file, header in unusual.items() if header.fault]
     if bad and config.on_error == "raise":
+        more = "; ..." if len(bad) > _LISTED else ""
         raise DataError(
-            f"{count_files(bad)} named as an image can't be used: {'; '.join(bad[:_LISTED])}"
-            f"{'; ...' if len(bad) > _LISTED else ''}: "
+            f"{count_files(bad)} named as an image can't be used: {'; '.join(bad[:_LISTED])}{more}: "
             "replace or remove them, or set data.on_error=skip to go on without them"
         )
     return unusual

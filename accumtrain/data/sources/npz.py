@@ -222,7 +222,6 @@ class NpzFile:
             )
 
     def read_array(self, name: str) -> np.ndarray:
-        """Return all values of an array."""
         size, free = self._members[name].file_size, free_bytes()
         if size > free:
             raise DataError(

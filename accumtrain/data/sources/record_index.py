@@ -49,9 +49,17 @@ def index_shards(paths: list[str]) -> list[np.ndarray]:
 
 def _read_stamp(path: str) -> Stamp:
     try:
-        return read_size_and_time(path)
+        if is_remote(path):
+            remote = tf.io.gfile.stat(path)
+            return remote.length, remote.mtime_nsec
+        local = Path(path).stat()
+        if not stat.S_ISREG(local.st_mode):
+            raise OSError(0, "it is no regular file")
+        return local.st_size, local.st_mtime_ns
     except OSError as error:
         raise DataError(f"{path} can't be read: {error.strerror}") from error
+    except tf.errors.OpError as error:
+        raise DataError(f"{path} can't be read: {first_line(error)}") from error
 
 
 def _find_starts(path: str, size: int) -> np.ndarray:
@@ -198,20 +206,6 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
-def read_size_and_time(path: str) -> tuple[int, int]:
-    """Return size in bytes and time of change in nanoseconds. Raise OSError, also for what is no regular file."""
-    if is_remote(path):
-        try:
-            remote = tf.io.gfile.stat(path)
-        except tf.errors.OpError as error:
-            raise OSError(0, first_line(error)) from error
-        return remote.length, remote.mtime_nsec
-    local = Path(path).stat()
-    if not stat.S_ISREG(local.st_mode):
-        raise OSError(0, "it is no regular file")
-    return local.st_size, local.st_mtime_ns
-
-
 class ByteRanges:
     """An open file: read by pread if it is local, else by TensorFlow's file systems. Threads may share it."""
 
@@ -231,14 +225,11 @@ class ByteRanges:
         except tf.errors.OpError as error:
             raise OSError(0, first_line(error)) from error
 
-    def close(self) -> None:
-        if self._remote is not None:
-            self._remote.close()
-        else:
-            os.close(self._local)
-
     def __enter__(self) -> ByteRanges:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        if self._remote is not None:
+            self._remote.close()
+        else:
+            os.close(self._local)

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
+import tensorflow_datasets as tfds
 from google.protobuf.json_format import ParseError
 
 from accumtrain.console import say
@@ -42,8 +43,6 @@ def open_tfds(config: TfdsConfig, seed: int) -> Source:
 
 
 def _open_builder(config: TfdsConfig) -> Any:
-    import tensorflow_datasets as tfds
-
     try:
         # tfds.builder would run the data set's code first and may ask the network for it.
         return tfds.core.read_only_builder.builder_from_files(config.name, data_dir=config.dir)
@@ -62,8 +61,6 @@ def _open_builder(config: TfdsConfig) -> Any:
 
 def _find_features(config: TfdsConfig, features: dict[str, Any]) -> tuple[Any, int, list[str]]:
     """Return the feature of the image, the number of classes, and their names; empty without names."""
-    import tensorflow_datasets as tfds
-
     image, label = features.get(config.image_feature), features.get(config.label_feature)
     if not isinstance(image, tfds.features.Image):
         remedy = _list_fitting(features, tfds.features.Image) or "it has no Image at all"
@@ -127,16 +124,11 @@ def _open(config: TfdsConfig, builder: Any, key: str, split: str, image: Any, nu
 
 
 def _find_directory(config: TfdsConfig) -> str:
-    """Return the folder of prepared data sets."""
-    import tensorflow_datasets as tfds
-
     return str(config.dir or tfds.core.constants.DATA_DIR)
 
 
 def _check_known(config: TfdsConfig) -> None:
     """Raise DataError if tensorflow-datasets has no data set of that name."""
-    import tensorflow_datasets as tfds
-
     known = tfds.list_builders(with_community_datasets=False)
     name = config.name.split("/")[0].split(":")[0]
     if name not in known:
@@ -165,8 +157,6 @@ def _download(config: TfdsConfig) -> None:
     Raises:
         DataError: There is no network, the disk is full, or files or packages are missing.
     """
-    import tensorflow_datasets as tfds
-
     where = _find_directory(config)
     say(f"downloading {config.name} into {where}; without a network this is tried for some minutes")
     if not sys.stderr.isatty():

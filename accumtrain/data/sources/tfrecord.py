@@ -22,7 +22,6 @@ from accumtrain.data.sources.shards import ShardRange, Shards, TfrecordShards
 from accumtrain.errors import DataError
 from accumtrain.fields import format_value, normal_form, suggest_names
 
-_NO_EXAMPLE = "is no tf.train.Example"
 _NOTHING = b"", 0  # in the place of an example that is left out: it can't be decoded
 _CHANNELS = 3
 
@@ -154,10 +153,10 @@ class RecordSplit(EncodedSplit):
     def _parse(self, index: int, payload: bytes) -> tuple[bytes, int]:
         try:
             features = tf.train.Example.FromString(payload).features.feature
-        except DecodeError as error:
-            raise UnreadableExample(self.name(index), _NO_EXAMPLE) from error
+        except DecodeError:
+            features = {}
         if not features:
-            raise UnreadableExample(self.name(index), _NO_EXAMPLE)
+            raise UnreadableExample(self.name(index), "is no tf.train.Example")
         return self._parse_image(index, features), self._parse_label(index, features)
 
     def _parse_image(self, index: int, features: Any) -> bytes:
