@@ -242,8 +242,9 @@ def _print_tables(label: str, result: dict[str, Any], classes: list[str]) -> Non
     if bad["count"]:
         say(f"{bad['count']} are bad")
     _say_first(bad, lambda example: f"{example['name']} {example['reason']}")
-    tell = warn if duplicates["count"] else say
-    tell(f"{duplicates['count']} {' and '.join(splits[1:])} images are also in the training split, byte for byte")
+    if others := " and ".join(splits[1:]):
+        tell = warn if duplicates["count"] else say
+        tell(f"{duplicates['count']} {' and '.join(splits[1:])} images are also in the training split, byte for byte")
     _say_first(duplicates, lambda pair: f"{pair.get('test', pair.get('val'))} is {pair['train']}")
     if two_classes["count"]:
         warn(f"{two_classes['count']} images are in two classes, byte for byte")
