@@ -244,7 +244,7 @@ def _print_tables(label: str, result: dict[str, Any], classes: list[str]) -> Non
     _say_first(bad, lambda example: f"{example['name']} {example['reason']}")
     if others := " and ".join(splits[1:]):
         tell = warn if duplicates["count"] else say
-        tell(f"{duplicates['count']} {' and '.join(splits[1:])} images are also in the training split, byte for byte")
+        tell(f"{duplicates['count']} {others} images are also in the training split, byte for byte")
     _say_first(duplicates, lambda pair: f"{pair.get('test', pair.get('val'))} is {pair['train']}")
     if two_classes["count"]:
         warn(f"{two_classes['count']} images are in two classes, byte for byte")
