@@ -1,8 +1,8 @@
 """The values of a job that goes on with a run, and those that a file gives where the command contradicts them.
 
-A job such as evaluate takes the values of its run, but for those that its command gives. A file, such as an experiment
-or a recipe, gives keys for the choices that it expects. The command may choose otherwise, and its user has not seen the
-keys.
+A job takes the values of the run that it goes on with, but for those that its command gives. A file, such as an
+experiment or a recipe, gives keys for the choices that it expects. The command may choose otherwise, and its user has
+not seen the keys.
 """
 
 from __future__ import annotations
@@ -18,14 +18,19 @@ from accumtrain.config.interpolation import resolve_interpolations
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.read import expand_home, explain_other_kind, from_mapping
 from accumtrain.config.registries import REGISTRIES
+from accumtrain.config.schema import Config
 from accumtrain.data.config import SOURCES
 from accumtrain.errors import ConfigError
 from accumtrain.fields import format_value, value_at
 from accumtrain.runs.contents import read_config
-from accumtrain.runs.names import learned_values, run_name
+from accumtrain.runs.names import has_checkpoints, learned_values, run_name
 
-COMMAND_GROUPS = ("job", "device", "run", "log")  # never those of the run, unless they decide what is learned
-DEPENDENT_KEYS = {"model.memory": ("model.kept_convs", "model.kept_share")}  # those that belong to the value of a key
+COMMAND_GROUPS = ("job", "device", "state")  # never those of the run
+COMMAND_KEYS = ("run.name", "run.dir", "run.resume", "run.walltime")  # neither
+DEPENDENT_KEYS = {  # keys that a given key makes obsolete
+    "model.memory": ("model.kept_convs", "model.kept_share"),
+    "train.epochs": ("train.steps",),
+}
 PREPROCESS_KEYS = ("augment", "image_size", "mean", "std")  # of data, which say what a model sees of an image
 # job=evaluate can't change these either: all of other data is measured, and the run's own is divided as it was.
 HOLDOUT_KEYS = ("test_fraction", "val_fraction")
@@ -45,9 +50,12 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
     run = resolve_interpolations(values).get("run")
     if job is None or not job.continues_run_config or not isinstance(run, Mapping):
         return values  # whose mistakes from_mapping names
-    name = run.get("name") or run_name(from_mapping(values), overrides)
-    file = Path(expand_home(str(run.get("dir")))) / str(name) / "config.yaml"
-    if not file.exists():
+    name = run.get("name")
+    if name is None and job.scope == "train":  # the whole command is the name of the run
+        return values
+    name = name or run_name(from_mapping(values), overrides)
+    file = Path(expand_home(str(run.get("dir"))), str(name), "config.yaml")
+    if not file.exists() or not has_checkpoints(file.parent):
         return values
     before, of_run = read_config(file), {f"data.{key}" for key in (*PREPROCESS_KEYS, *HOLDOUT_KEYS)}
     _check_known(before, file.parent)
@@ -63,7 +71,8 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
         given = {key: by for key, by in given.items() if by != "data" or not (same or key in of_run)}
     if job.measures_other_data:
         fixed = {key: value for key, value in fixed.items() if not key.startswith("data.") or key in of_run}
-    _check_given(fixed, now, given, file.parent)
+    if job.scope != "train":  # Run refuses them, but with run.resume=force
+        _check_given(fixed, now, given, file.parent)
     outdated = {dependent for key in given for dependent in DEPENDENT_KEYS.get(key, ())}
     merged = dict(before)
     for group, new in values.items():
@@ -72,12 +81,12 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
             merged[group] = new if group in given or group in COMMAND_GROUPS or group not in before else old
         elif group in COMMAND_GROUPS:
             merged[group] = dict(new)
-        elif group == "data" and new.get("kind") != old.get("kind") and "data.kind" in given:
-            merged[group] = {**new, **{key: old[key] for key in PREPROCESS_KEYS}}
+        elif new.get("kind") != old.get("kind") and f"{group}.kind" in given:
+            merged[group] = {**new, **{key: old[key] for key in PREPROCESS_KEYS if group == "data"}}
         else:
             kept = {key: item for key, item in old.items() if f"{group}.{key}" not in outdated}
-            merged[group] = {**kept, **{key: item for key, item in new.items() if f"{group}.{key}" in given}}
-    merged["run"] = {**merged["run"], "seed": before["run"]["seed"]}
+            chosen = {key: item for key, item in new.items() if f"{group}.{key}" in {*given, *COMMAND_KEYS}}
+            merged[group] = {**kept, **chosen}
     return merged
 
 
@@ -89,7 +98,7 @@ def add_data_choice(overrides: list[str]) -> list[str]:
     Raises:
         CheckpointError: the run's config.yaml can't be read.
     """
-    job = JOBS.rows.get(find_given_value(overrides, "job", ""))
+    job = JOBS.rows.get(find_given_value(overrides, "job", Config.job))
     keys = {parse_key(override) for override in overrides}
     of_data = any(key.startswith("data.") for key in keys) and "data" not in keys
     file = Path(

@@ -104,7 +104,7 @@ def find_signal_name(number: int) -> str | None:
 def begin_outcome(config: Config, overrides: Sequence[str]) -> JobOutcome:
     """Return the outcome of a job that is about to begin."""
     file = result_file(config)
-    by = BestBy.of(config.eval.metrics, LOSSES[config.loss.kind].metrics)
+    by = BestBy.of(config.train.monitor, config.eval.metrics, LOSSES[config.loss.kind].metrics)
     return JobOutcome(list(overrides), config.job, str(file), _written(file), lower_is_better=not by.higher_is_better)
 
 

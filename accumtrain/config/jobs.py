@@ -115,6 +115,7 @@ JOBS.add(
         "summary.json",
         "Train a model, or continue its run.",
         scope="train",
+        continues_run_config=True,
         probed=True,
         chooses_kernels=True,
         shared_by_workers=True,

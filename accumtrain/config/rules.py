@@ -16,7 +16,7 @@ from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
 from accumtrain.fields import Constraint, check_size, constraints_of, format_value, walk_values
 from accumtrain.registry import ComponentConfig
-from accumtrain.train.config import BALANCED, LOSSES, NONE, TRACKERS, CrossEntropyConfig, TrackerEntry
+from accumtrain.train.config import BALANCED, LOSSES, NONE, TRACKERS, CrossEntropyConfig, TrackerEntry, check_monitor
 
 RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,199}")
 
@@ -120,6 +120,7 @@ def check_config(config: Config) -> None:
             f"model.weights={config.model.weights}: {config.optim.label} computes weights anew from the gradients, so "
             "its first update would lose what is loaded; choose another optimizer, such as optim=adam"
         )
+    check_monitor(config.train.monitor, config.eval.metrics, config.loss.kind)
     if config.eval.metrics is not None and LOSSES[config.loss.kind].further_metrics is not None:
         raise ConfigError(
             f"eval.metrics={format_value(config.eval.metrics)}: loss={config.loss.kind} measures the metrics that the "

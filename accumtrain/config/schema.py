@@ -26,7 +26,7 @@ from accumtrain.models.config import ModelConfig, RevNetConfig
 from accumtrain.optim.config import AdafactorConfig, OptimConfig
 from accumtrain.optim.schedules import CosineConfig, ScheduleConfig
 from accumtrain.registry import NameIn, NamesIn
-from accumtrain.train.config import METRICS, NONE, TRACKERS, CrossEntropyConfig, LossConfig
+from accumtrain.train.config import BEST_STATE, METRICS, NONE, STATES, TRACKERS, CrossEntropyConfig, LossConfig
 
 PRECISIONS = ("float32", "bfloat16", "float16", "float64")
 
@@ -64,11 +64,16 @@ class TrainConfig:
     `epochs`: passes over the training examples; a fraction is allowed.
     `steps`: number of updates; takes precedence over train.epochs.
     `patience`: evaluations in a row that are no better than the best, after which a run ends; null: never.
+    `monitor`: what decides which state is the best: loss, or a metric that is measured. null is the first of
+    eval.metrics, which is the accuracy for most losses. Reports and sweeps rank by it, too.
+    `min_delta`: the gain of what is monitored that patience takes for better. The best state needs any gain.
     """
 
     epochs: Annotated[float | None, POSITIVE] = 25.0
     steps: Annotated[int | None, COUNT] = None
     patience: Annotated[int | None, COUNT] = None
+    monitor: str | None = None
+    min_delta: Annotated[float, NOT_NEGATIVE] = 0.0
 
 
 @dataclass(kw_only=True)
@@ -76,8 +81,8 @@ class EvalConfig:
     """The times at which a run evaluates, and what it measures.
 
     `every`: updates from one evaluation to the next; epoch: after each epoch.
-    `metrics`: what is measured beside the loss. The first metric decides which state is the best; of an empty list
-    the loss does. null: the metrics of the loss itself, the accuracy for most.
+    `metrics`: what is measured beside the loss. null: the metrics of the loss itself, the accuracy for most.
+    train.monitor says which of them decides.
     """
 
     every: Annotated[
@@ -140,7 +145,8 @@ class LossScaleConfig:
 class RunConfig:
     """The folder of a run, and what stops it.
 
-    `name`: name of the run's folder; null is derived from the command.
+    `name`: name of the run's folder; null is derived from the command. A command that names a run takes its settings
+    from it, but for those that it gives.
     `dir`: the folder above it.
     `seed`: seed of the initial weights, of the order of the examples and of augmentation.
     `resume`: whether a trained run in the folder is continued. false refuses such a folder; force continues although
@@ -253,6 +259,7 @@ class Config:
     `loss`: what each example contributes to the sum that is minimised.
     `data`: the images.
     `device`: what computes.
+    `state`: the state of the run that jobs such as evaluate, predict and export use: the best, or the last.
     """
 
     job: Annotated[str, NameIn(JOBS)] = "train"
@@ -264,6 +271,7 @@ class Config:
     loss: LossConfig = field(default_factory=CrossEntropyConfig)
     data: DataConfig = field(default_factory=DigitsConfig)
     device: DeviceConfig = field(default_factory=AutoConfig)
+    state: Annotated[str, OneOf(STATES)] = BEST_STATE
     accum: AccumConfig = field(default_factory=AccumConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)

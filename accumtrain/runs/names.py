@@ -16,7 +16,7 @@ from accumtrain.config.jobs import JOBS
 from accumtrain.config.read import list_known_keys, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.errors import CheckpointError, ConfigError
-from accumtrain.fields import format_value
+from accumtrain.fields import format_value, value_at
 
 EXCLUDED_PREFIXES = ("log.", "bench.", "predict.", "export.", "range_test.", "hydra")  # of keys outside a derived name
 LONGEST = 48  # characters of a derived name, without its hash
@@ -31,7 +31,7 @@ QUARANTINE = "quarantine"  # of damaged checkpoints, within their folder
 
 # Groups of keys that decide what is learned. A continued run must keep their values.
 LEARNED_GROUPS = ("model", "optim", "schedule", "loss", "data", "ema")
-METRICS = "eval.metrics"
+BEST_KEYS = ("eval.metrics", "train.monitor")  # which decide the best state
 # Places of data and first weights do not matter: a checkpoint's manifest holds fingerprints of their content.
 UNLEARNED_KEYS = (
     *("model.memory", "model.kept_convs", "model.kept_share", "model.title", "model.weights"),
@@ -39,7 +39,7 @@ UNLEARNED_KEYS = (
 )
 # Beginnings of keys whose values change what is learned from here on, but no variable of the state.
 RULE_PREFIXES = (
-    *("accum.", "batch_size", METRICS, "loss.", "run.seed", "schedule."),
+    *("accum.", "batch_size", *BEST_KEYS, "loss.", "run.seed", "schedule."),
     *("model.drop_path", "model.norm_momentum", "model.snap_bits"),
     *("optim.adaptive_clip", "optim.beta", "optim.clip_", "optim.epsilon", "optim.lr", "optim.rates", "optim.weight_"),
     *("data.augment", "data.cutmix", "data.erasing", "data.jitter", "data.magnitude", "data.mean", "data.mixup"),
@@ -184,7 +184,7 @@ def learned_values(config: Config | Mapping[str, Any]) -> dict[str, Any]:
     if accum["reduction"] == "sum":
         flat["accum.steps"] = accum["steps"]
     flat["accum.reduction"] = accum["reduction"]
-    flat[METRICS] = mapping.get("eval", {}).get("metrics")  # which decide the best state; files before them have none
+    flat |= {key: value_at(mapping, key) for key in BEST_KEYS}
     return {key: value for key, value in flat.items() if key not in UNLEARNED_KEYS}
 
 

@@ -37,8 +37,8 @@ from accumtrain.runs.files import (
 )
 from accumtrain.runs.lock import Lock
 from accumtrain.runs.names import (
+    BEST_KEYS,
     CHECKPOINTS,
-    METRICS,
     QUARANTINE,
     differences,
     fits_state,
@@ -205,12 +205,11 @@ class Run:
             self._check_learned(newest)  # before anything slow is done
 
     def _check_learned(self, manifest: Mapping[str, Any]) -> None:
-        learned = {METRICS: None, **manifest["learned"]}, learned_values(self.config)
+        learned = {**dict.fromkeys(BEST_KEYS), **manifest["learned"]}, learned_values(self.config)
         if changed := differences(*learned):
             raise ConfigError(
-                f"{self.path} holds a run that learns something else: {changed}; choose another run.name, or give the "
-                f"values of its update {manifest['step']} to continue it"
-                + _or_force("continue it with these", fits_state(*learned))
+                f"{self.path} holds a run that learns something else: {changed}; choose another run.name, or leave "
+                "its values as they are" + _or_force("continue it with these", fits_state(*learned))
             )
 
     def _has_metrics(self) -> bool:

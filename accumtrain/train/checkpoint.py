@@ -35,7 +35,7 @@ from accumtrain.runs.checkpoint_store import (
     newest_first,
 )
 from accumtrain.runs.names import BEST
-from accumtrain.train.config import LOSS, BestBy
+from accumtrain.train.config import BEST_STATE, LOSS, BestBy
 
 # The errors that TensorFlow raises for the checkpoint of another model.
 OF_ANOTHER_MODEL = (
@@ -97,14 +97,16 @@ def find_whole(
     )
 
 
-def find_best(directory: Path) -> tuple[Saved, dict[str, Any]]:
-    """Return the best state of a run that is whole, or else its last one, and its manifest.
+def find_state(directory: Path, state: str = BEST_STATE) -> tuple[Saved, dict[str, Any]]:
+    """Return the checkpoint of a run's best or last state, and its manifest.
+
+    One that is not whole is passed over. Without any evaluation the best state is the last.
 
     Raises:
         CheckpointError: there is no whole checkpoint.
         ChangedError: as `find_whole`.
     """
-    found = best_first(directory)
+    found = best_first(directory) if state == BEST_STATE else newest_first(directory)
     if not found:
         raise CheckpointError(f"no checkpoint in {directory}: train first, with the same run.name")
     return find_whole(found)
@@ -237,7 +239,7 @@ class Checkpoints:
             state["ema"] = window.ema
         if window.loss_scale is not None:
             state["loss_scale"] = window.loss_scale
-        self._best_by = best_by or BestBy.of(None, window.metrics)
+        self._best_by = best_by or BestBy.of(None, None, window.metrics)
         self._checkpoint = tf.train.Checkpoint(**state, best_accuracy=self.best_accuracy, best_loss=self.best_loss)
         # a graph, as tf.train.Checkpoint walks through all objects in each call
         self._save = CompiledFunction(self._save_graph, NO_GRAPH_OPTIMIZER)
@@ -314,6 +316,11 @@ class Checkpoints:
         if math.isinf(loss):
             return None
         return {LOSS: loss} if self._best_by.metric == LOSS else {LOSS: loss, self._best_by.metric: value}
+
+    @property
+    def best_step(self) -> int | None:
+        """The update of the best state that was written last; None if there is none."""
+        return next((saved.step for saved in self._best.newest_first()), None)
 
     def forget_best(self) -> None:
         """Make the next evaluation that of the best state, as the measure that decides has changed."""
@@ -429,15 +436,17 @@ def restore_model(
     ema: MovingAverage | None,
     accept: Callable[[Mapping[str, Any]], None] = lambda manifest: None,
     *,
+    state: str = BEST_STATE,
     frees_first: bool = True,
 ) -> tuple[Saved, dict[str, Any]]:
-    """Restore the weights of the best state, or of the last state if there was no evaluation yet.
+    """Restore the weights of a run's best state, or of its last.
 
     A damaged checkpoint is skipped with a warning; nothing is moved. The run may train meanwhile, and replace its best
     state: then that one is taken.
 
     Args:
         accept: as in `Checkpoints.restore`.
+        state: `best` or `last`. Without any evaluation the best state is the last.
         frees_first: as in `load_into`.
 
     Returns:
@@ -449,10 +458,10 @@ def restore_model(
     """
     checkpoint = tf.train.Checkpoint(model=model) if ema is None else tf.train.Checkpoint(model=model, ema=ema)
 
-    def restore_best() -> tuple[Saved, dict[str, Any]]:
-        saved, manifest = find_best(directory)
+    def restore() -> tuple[Saved, dict[str, Any]]:
+        saved, manifest = find_state(directory, state)
         accept(manifest)
         load_into(checkpoint, saved, frees_first=frees_first)
         return saved, manifest
 
-    return again_if_changed(restore_best)
+    return again_if_changed(restore)

@@ -160,6 +160,7 @@ def check_tells_classes(loss: str, job: str) -> None:
 
 ACCURACY = "accuracy"
 LOSS = "loss"
+BEST_STATE, LAST_STATE = STATES = ("best", "last")  # of a run
 
 
 @dataclass(frozen=True)
@@ -190,15 +191,17 @@ class BestBy:
     higher_is_better: bool
 
     @classmethod
-    def of(cls, chosen: Sequence[str] | None, measured: Collection[str]) -> BestBy:
-        """Return the first of the chosen metrics; without a choice the accuracy if it is measured; else the loss.
+    def of(cls, monitor: str | None, chosen: Sequence[str] | None, measured: Collection[str]) -> BestBy:
+        """Return what is monitored. Without a choice it is the first metric, or else the loss.
 
         Args:
+            monitor: train.monitor.
             chosen: eval.metrics.
-            measured: names of the metrics that are measured without a choice.
+            measured: names of the metrics that are measured where eval.metrics is null. Of these the accuracy counts.
         """
-        names = [ACCURACY] if chosen is None and ACCURACY in measured else chosen
-        return cls(names[0], METRICS[names[0]].higher_is_better) if names else cls(LOSS, higher_is_better=False)
+        first = [ACCURACY] if chosen is None and ACCURACY in measured else chosen
+        name = monitor or (first[0] if first else LOSS)
+        return cls(name, name != LOSS and METRICS[name].higher_is_better)
 
     def rank(self, result: Mapping[str, Any]) -> tuple[float, float]:
         """Return the rank of an evaluation's result, which is higher for a better state.
@@ -206,14 +209,34 @@ class BestBy:
         Args:
             result: loss and metrics by name. What is missing, None or no number has the lowest rank.
         """
-        score = 0.0 if self.metric == LOSS else self._signed(result.get(self.metric), self.higher_is_better)
-        return score, self._signed(result.get(LOSS), higher_is_better=False)
+        return self.score(result), self._signed(result.get(LOSS), higher_is_better=False)
+
+    def score(self, result: Mapping[str, Any]) -> float:
+        """Return the value of an evaluation's result that is monitored, with the sign by which higher is better."""
+        return self._signed(result.get(self.metric), self.higher_is_better)
 
     @staticmethod
     def _signed(value: float | None, higher_is_better: bool) -> float:
         if value is None or math.isnan(value):
             return -math.inf
         return value if higher_is_better else -value
+
+
+def check_monitor(monitor: str | None, chosen: Sequence[str] | None, loss: str) -> None:
+    """Raise ConfigError if train.monitor is no metric, or one that is not measured.
+
+    Args:
+        chosen: eval.metrics.
+        loss: loss.kind.
+    """
+    measured = [*(LOSSES[loss].metrics if chosen is None else chosen)]
+    if monitor is None or monitor == LOSS or (monitor in METRICS.names and monitor in measured):
+        return
+    if monitor in METRICS.names:
+        raise ConfigError(
+            f"train.monitor={monitor}: is not measured; add it: eval.metrics=[{','.join([*measured, monitor])}]"
+        )
+    raise ConfigError(f"train.monitor={monitor}: no such metric; {suggest_names(monitor, [LOSS, *METRICS.names])}")
 
 
 # ---- trackers, chosen by log.tracker ---------------------------------------------------------------------------------

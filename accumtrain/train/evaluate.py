@@ -105,7 +105,7 @@ def _show(classes: Sequence[ClassResult]) -> None:
 
 
 def evaluate_run(config: Config) -> dict[str, Any] | None:
-    """Evaluate the best state of a run, or the last one if there was no evaluation yet. Draw its pictures.
+    """Evaluate the best or the last state of a run. Draw its pictures.
 
     Returns:
         status, step, epoch, checkpoint, test or val (loss and metrics), examples_per_second, seconds, own_data (whether
@@ -128,7 +128,7 @@ def evaluate_run(config: Config) -> dict[str, Any] | None:
         model = model_for(config, data, draws=False)
         ema = moving_average(config, model)
         accept = partial(check_evaluates, config, data.fingerprint)
-        saved, manifest = restore_model(folder_of(config) / CHECKPOINTS, model, ema, accept)
+        saved, manifest = restore_model(folder_of(config) / CHECKPOINTS, model, ema, accept, state=config.state)
         classes = data.num_classes if tells_classes(config.loss.kind) else 0
         by_loss = config.eval.metrics is None
         answers = class_answers(classes, devices.replicas)
@@ -166,7 +166,7 @@ def evaluate_run(config: Config) -> dict[str, Any] | None:
         "epoch": float(epochs_of(manifest)),
         "checkpoint": saved.prefix,
         split: means,
-        "best_by": asdict(BestBy.of(config.eval.metrics, means)),
+        "best_by": asdict(BestBy.of(config.train.monitor, config.eval.metrics, means)),
         "examples_per_second": result["examples"] / result["seconds"],
         "seconds": result["seconds"],
         "own_data": own,

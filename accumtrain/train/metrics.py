@@ -231,14 +231,22 @@ class MetricsLogger:
             tracker.log(record)
 
 
-def evaluations_since_best(records: Sequence[Mapping[str, Any]], best_by: BestBy) -> int:
-    """Return the number of evaluations after the best one.
+def evaluations_since_best(records: Sequence[Mapping[str, Any]], best_by: BestBy, min_delta: float = 0.0) -> int:
+    """Return the number of evaluations after the last one that was better than all before it.
 
     Args:
         records: of all evaluations, in order; a value that is not finite is None.
+        min_delta: the gain of what is monitored that counts as better. With 0 a lower loss counts, too, where the
+            metric is the same.
     """
-    ranks = [best_by.rank(record) for record in records]
-    return len(ranks) - 1 - ranks.index(max(ranks)) if ranks else 0
+    best = 0
+    for place, record in enumerate(records):
+        if min_delta:
+            is_better = best_by.score(record) - best_by.score(records[best]) > min_delta
+        else:
+            is_better = best_by.rank(record) > best_by.rank(records[best])
+        best = place if is_better else best
+    return max(len(records) - 1 - best, 0)
 
 
 class RunningMeans:

@@ -138,7 +138,7 @@ def predict_images(config: Config) -> dict[str, Any]:
     data = open_files(files, config.data, images)
     in_words = partial(explain_errors, config, data, devices.replicas)
     with in_words(), devices.strategy.scope():
-        model, saved = trained_model(config, images, fingerprint)
+        model, saved = trained_model(config, images, fingerprint, config.state)
 
     answers, done = list[Answer](), 0
     with in_words(), DeferredSignals() as interrupt:

@@ -68,6 +68,7 @@ def results(window: Window, logbook: MetricsLogger, checkpoints: Checkpoints, wa
         **{split: logbook.last(split) for split in dict.fromkeys(("train", watched, "test"))},
         "best": checkpoints.best,
         "best_on": watched,
+        "best_step": checkpoints.best_step,
         "checkpoints": _waiting(checkpoints.pauses),
     }
 
@@ -111,6 +112,12 @@ def print_summary(
     rows = [(title, *(cell(values.get(name), ".4f") for name in means)) for title, values in splits.items()]
     speed = summary["examples_per_second"]
     table(f"{run.path.name}: {summary['step']:,} updates, {summary['epoch']:.4g} epochs", ("", *means), rows)
+    if step := summary.get("best_step"):
+        by = summary["best_by"]
+        say(
+            f"best state: update {step:,}, the {'highest' if by['higher_is_better'] else 'lowest'} {by['metric']} on "
+            f"{summary['best_on']} (train.monitor); evaluate, predict and export use it, or with state=last the last"
+        )
     if summary["skipped_windows"]:
         say(f"{summary['skipped_windows']:,} windows made no update: not finite, or without examples that can be read")
     say(f"memory: {at_peak(summary['memory'])}")

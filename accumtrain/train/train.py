@@ -33,7 +33,7 @@ from accumtrain.progress import Progress
 from accumtrain.report.pictures import draw_curves
 from accumtrain.runs.checkpoint_store import best_first, newest_manifest
 from accumtrain.runs.kernels import record_kernels
-from accumtrain.runs.names import METRICS, learned_values
+from accumtrain.runs.names import BEST_KEYS, learned_values
 from accumtrain.runs.provenance import provenance
 from accumtrain.runs.run import ReadOnlyRun, Run
 from accumtrain.train.build import agree_on_steps, build_means, build_split_metrics, build_window, check_micro_batch
@@ -131,7 +131,7 @@ class Trainer:
             self.evaluator = self._build_evaluator(data.evaluated_split)
             has_both = data.val is not None and data.test is not None
             self.tester = self._build_evaluator("test") if has_both else None  # at the end, of the best state
-        self.best_by = BestBy.of(config.eval.metrics, self.evaluator.names)
+        self.best_by = BestBy.of(config.train.monitor, config.eval.metrics, self.evaluator.names)
 
         # ---- where it begins
         self._weights_digest = digest(config)
@@ -242,10 +242,11 @@ class Trainer:
 
     def _is_trained(self) -> bool:
         """Return whether all updates are made, or the last evaluations were no better than one before them."""
-        patience = self.config.train.patience
+        patience, min_delta = self.config.train.patience, self.config.train.min_delta
         if self.done >= self.total or patience is None:
             return self.done >= self.total
-        return evaluations_since_best(self.logger.records_of(self.data.evaluated_split), self.best_by) >= patience
+        records = self.logger.records_of(self.data.evaluated_split)
+        return evaluations_since_best(records, self.best_by, min_delta) >= patience
 
     def _is_complete(self) -> bool:
         """Return whether neither an update nor an evaluation is left."""
@@ -294,7 +295,8 @@ class Trainer:
             return False
         self.recovery.restore(manifest["recovery"])
         self.place.restore(manifest)
-        if manifest["learned"].get(METRICS) != self.config.eval.metrics:  # run.resume=force
+        chosen = learned_values(self.config)
+        if any(manifest["learned"].get(key) != chosen[key] for key in BEST_KEYS):  # run.resume=force
             self.checkpoints.forget_best()
         if total_steps(self.config, self.epochs) != self.total:  # as another checkpoint was the newest before
             raise CheckpointError(

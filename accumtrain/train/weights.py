@@ -30,7 +30,8 @@ from accumtrain.runs.files import write_json
 from accumtrain.runs.names import CHECKPOINTS, differences, folder_of, learned_values
 from accumtrain.runs.run import IMAGES, REMEDY, Images, read_images
 from accumtrain.train.build import build_window, model_for, moving_average
-from accumtrain.train.checkpoint import again_if_changed, find_best, restore_model
+from accumtrain.train.checkpoint import again_if_changed, find_state, restore_model
+from accumtrain.train.config import BEST_STATE
 
 # ---- a trained run ---------------------------------------------------------------------------------------------------
 
@@ -68,7 +69,7 @@ def open_measured(config: Config) -> tuple[Dataset, bool]:
         AccumtrainError: there is no checkpoint, images.json is damaged, or the data can't be opened.
     """
     folder = folder_of(config) / CHECKPOINTS
-    _, manifest = again_if_changed(lambda: find_best(folder))
+    _, manifest = again_if_changed(lambda: find_state(folder))
     trained = manifest["data"]
     images = read_images(folder_of(config))
     try:
@@ -91,14 +92,17 @@ def open_measured(config: Config) -> tuple[Dataset, bool]:
     return open_labelled(config.data, images, trained, config.run.seed), False
 
 
-def trained_model(config: Config, images: Images, fingerprint: Mapping[str, Any]) -> tuple[Model, Saved]:
-    """Return the model with the weights of the best state, or of the last one if there was no evaluation yet.
+def trained_model(
+    config: Config, images: Images, fingerprint: Mapping[str, Any], state: str = BEST_STATE
+) -> tuple[Model, Saved]:
+    """Return the model with the weights of the run's best state, or of its last. Without any evaluation both are one.
 
     With ema.decay these are the averages. Call it inside the strategy's scope.
 
     Args:
         images: the first of the two that `trained_images` returned.
         fingerprint: the second of them.
+        state: `best` or `last`.
 
     Raises:
         CheckpointError: no checkpoint is whole, or it is that of another model.
@@ -107,7 +111,7 @@ def trained_model(config: Config, images: Images, fingerprint: Mapping[str, Any]
     model = build_model(config.model, spec)
     ema = moving_average(config, model)
     accept = partial(check_evaluates, config, fingerprint)
-    saved, _ = restore_model(folder_of(config) / CHECKPOINTS, model, ema, accept)
+    saved, _ = restore_model(folder_of(config) / CHECKPOINTS, model, ema, accept, state=state)
     if ema is not None:
         for average, weight in zip(ema.averages, ema.weights, strict=True):
             weight.assign(average)
@@ -217,7 +221,7 @@ def digest(config: Config) -> dict[str, Any]:
         with place.open("rb") as content:
             return {KEY: f"crc32c {crc32c_of(content)}"}
     folder = _checkpoints(config, place)
-    _, manifest = again_if_changed(lambda: find_best(folder))
+    _, manifest = again_if_changed(lambda: find_state(folder))
     sums = [entry["crc32c"] for _, entry in sorted(manifest["files"].items())]
     return {KEY: f"crc32c {' '.join(sums)}"}
 

@@ -1,6 +1,7 @@
-"""job=evaluate takes the configuration of the run; its command changes what does not decide what was learned."""
+"""A job takes the configuration of the run that it goes on with; its command changes what was not learned."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,17 +15,25 @@ TRAINED = ("run.name=x", "model=lenet5", "data.mean=[0.4]", "accum.steps=2", "em
 
 
 @pytest.fixture
-def trained(command, fake_job):
-    """A trained run; returns the configurations that job=evaluate sees."""
+def continued(command, fake_job):
+    """A trained run; returns the configurations that job=train sees."""
 
     def train(config):
         with Run(config) as run:
             run.save_config(config)
             store, facts = CheckpointStore(run.checkpoints), {"learned": learned_values(config)}
-            store.write(1, lambda prefix: Path(f"{prefix}.index").touch(), lambda prefix: None, facts)
+            step = 1 + sum(1 for _ in run.checkpoints.glob("step-*"))
+            store.write(step, lambda prefix: Path(f"{prefix}.index").touch(), lambda prefix: None, facts)
 
-    fake_job(train)
+    seen = fake_job(train)
     assert command(*TRAINED).code == 0
+    seen.clear()
+    return seen
+
+
+@pytest.fixture
+def trained(continued, fake_job):
+    """A trained run; returns the configurations that job=evaluate sees."""
     return fake_job(lambda config: None, "evaluate")
 
 
@@ -42,6 +51,48 @@ def test_what_was_not_learned_may_be_given(trained, command):
     assert (config.device.kind, config.accum.steps, config.model.memory) == ("cpu", 8, "recompute")
     assert (config.run.hang_timeout, config.log.every) == (5, 3)
     assert (config.model.kind, config.data.mean) == ("lenet", [0.4])
+
+
+def test_training_goes_on_by_name_alone(continued, command):
+    assert command("run.name=x").code == 0
+    assert command("run.name=x", "train.epochs=30", "device=cpu", "run.walltime=5", "log.every=3").code == 0
+    same, longer = continued
+    assert (same.model.kind, same.data.mean, same.ema.decay, same.run.seed) == ("lenet", [0.4], 0.9, 7)
+    assert longer.train.epochs == 30
+    assert replace(longer, train=same.train, device=same.device, run=same.run, log=same.log) == same
+    assert (longer.device.kind, longer.run.seed, longer.run.walltime, longer.log.every) == ("cpu", 7, 5, 3)
+
+
+def test_epochs_that_are_given_replace_the_steps_of_the_run(command, continued):
+    assert command("run.name=x", "train.steps=9").code == 0
+    assert command("run.name=x", "train.epochs=2").code == 0
+    assert [(config.train.epochs, config.train.steps) for config in continued][1:] == [(2, None)]
+
+
+@pytest.mark.parametrize(
+    ("override", "change"),
+    [
+        ("data.mean=[0.5]", "data.mean=[0.4] there and [0.5] here"),
+        ("model=revnet38", "model.kind=lenet there and revnet here"),
+        ("run.seed=1", "run.seed=7 there and 1 here"),
+    ],
+)
+def test_training_does_not_change_what_is_learned(continued, refused, command, override, change):
+    message = refused("run.name=x", override)
+    assert change in message
+    assert "leave its values as they are" in message
+
+
+def test_training_takes_what_it_is_forced_to(continued, command):
+    assert command("run.name=x", "run.seed=1", "run.resume=force").code == 0
+    assert command("run.name=x").code == 0
+    assert [(config.run.seed, config.run.resume) for config in continued] == [(1, "force"), (1, True)]
+
+
+def test_a_command_without_a_name_is_the_whole_configuration(continued, command):
+    for words in (("model=lenet5",), ("model=lenet5", "train.epochs=2")):
+        assert command(*words).code == 0
+    assert [config.run.seed for config in continued] == [0, 0]
 
 
 def test_the_command_that_trained_evaluates_too(trained, command):

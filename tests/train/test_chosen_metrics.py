@@ -114,9 +114,29 @@ def test_patience_counts_from_the_best_of_what_decides(chosen, best, of_loss):
         {"loss": 0.8, "error": 0.2001, "top5": 0.3, "accuracy": 0.3},
         {"loss": None, "error": None, "top5": 0.2, "accuracy": 0.2},
     ]
-    by = BestBy.of(chosen, ["accuracy"])
+    by = BestBy.of(None, chosen, ["accuracy"])
     assert (by.metric == "loss") is of_loss
     assert evaluations_since_best(records, by) == 3 - best
+    assert evaluations_since_best(records, BestBy.of(by.metric, ["top5"], ["accuracy"])) == 3 - best
+
+
+@pytest.mark.parametrize(
+    ("monitor", "min_delta", "since"),
+    [("accuracy", 0.0, 0), ("accuracy", 0.02, 2), ("accuracy", 0.2, 3), ("loss", 0.0, 1), ("loss", 0.15, 1), ("loss", 0.2, 3)],  # fmt: skip
+        ("accuracy", 0.0, 0),
+        ("accuracy", 0.02, 2),
+        ("accuracy", 0.2, 3),
+        ("loss", 0.0, 1),
+        ("loss", 0.15, 1),
+        ("loss", 0.2, 3),
+    ],
+)
+def test_patience_takes_a_small_gain_for_none(monitor, min_delta, since):
+    pairs = [(0.5, 0.9), (0.6, 0.8), (0.61, 0.72), (0.615, 0.73)]
+    records = [{"accuracy": accuracy, "loss": loss} for accuracy, loss in pairs]
+    by = BestBy.of(monitor, None, ["accuracy"])
+    assert evaluations_since_best(records, by, min_delta) == since
+    assert evaluations_since_best([], by, min_delta) == 0
 
 
 @pytest.mark.parametrize(
