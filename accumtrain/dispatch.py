@@ -124,7 +124,7 @@ def config_of_worker(config: Config) -> Config:
     Of several workers only the chief prints from now on.
 
     Raises:
-        ConfigError: batch_size does not divide by accum.steps x workers, or nothing says who they are.
+        ConfigError: batch_size is not divisible by accum.steps x workers, or nothing says who they are.
     """
     if not config.device.has_workers:
         return config

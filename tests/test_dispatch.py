@@ -70,5 +70,5 @@ def test_a_batch_that_the_workers_cannot_share(compose, monkeypatch):
     cluster = '{"cluster": {"worker": ["a:1", "b:1", "c:1"]}, "task": {"type": "worker", "index": 0}}'
     monkeypatch.setenv("TF_CONFIG", cluster)
     config = compose("device=multiworker", "batch_size=64", "accum.steps=auto")
-    with pytest.raises(ConfigError, match=r"batch_size=64 does not divide by accum\.steps=1 x 3 replicas"):
+    with pytest.raises(ConfigError, match=r"batch_size=64 is not divisible by accum\.steps=1 x 3 replicas"):
         config_of_worker(config)

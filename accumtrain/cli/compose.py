@@ -56,7 +56,9 @@ def read_options() -> Namespace:
         raise ConfigError("--hydra-help: accumtrain --help shows what there is")
     asked = [options.run, options.multirun, options.cfg, options.info, options.shell_completion]
     if sum(map(bool, asked)) > 1:
-        raise ConfigError("Only one of --run, --multirun, --cfg, --info and --shell-completion can be given")
+        raise ConfigError(
+            "only one of --run, --multirun, --cfg, --info and --shell-completion can be given; leave out all but one"
+        )
     if options.resolve and not options.cfg:
         raise ConfigError("--resolve: goes with --cfg; add --cfg job")
     if not options.shell_completion:
@@ -184,5 +186,5 @@ def _check_written_down(config: Config) -> None:
             key, _, _ = place.partition("[")  # an item of a list can't be given alone
             raise ConfigError(
                 f"{key}={text.expression}: is written into the run's files or its name, and a value of the "
-                f'environment may be a secret; if it is none, let the shell put it in: {key}="$NAME"'
+                f'environment may be a secret; if it is not, let the shell put it in: {key}="$NAME"'
             )

@@ -83,7 +83,7 @@ def search(
         The trials, sorted by micro-batch. If the first does not fit, it is the only one.
 
     Raises:
-        ConfigError: batch_size does not divide by the replicas.
+        ConfigError: batch_size is not divisible by the replicas.
     """
     made = smallest(config) or [attempt(config, 1)]
     if made[0].replicas is None:
