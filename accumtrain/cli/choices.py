@@ -18,7 +18,7 @@ from accumtrain.config.registries import REGISTRIES
 from accumtrain.registry import Entry
 
 
-def offer_rows() -> None:
+def offer_entries() -> None:
     """Store the entries without a YAML file for Hydra: the default of each key, MISSING for one without."""
     store = ConfigStore.instance()
     for group in REGISTRIES:

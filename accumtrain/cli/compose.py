@@ -141,7 +141,7 @@ def _show(hydra: Hydra, options: Namespace) -> None:
     print(escape_lines(shown.getvalue()), end="")
 
 
-def list_own_folders(options: Namespace) -> list[Path]:
+def list_user_folders(options: Namespace) -> list[Path]:
     """Return the folders of choices that the command adds to the packaged ones."""
     return [Path(options.config_dir)] if options.config_dir else []
 

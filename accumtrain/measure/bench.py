@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.config.registries import has_own_layers
+from accumtrain.config.registries import has_builtin_layers
 from accumtrain.config.rules import micro_batch_size
 from accumtrain.config.schema import BenchConfig, Config
 from accumtrain.console import banner, format_bytes, format_count, format_seconds, say
@@ -49,7 +49,7 @@ def bench_run(config: Config) -> dict[str, Any]:
         micro_step = dry_run.step.prepare(dry_run.batches)
         start["trace"] = clock.lap()
         if not devices.xla:
-            tell_emulation(config.precision, own_layers=has_own_layers(config))
+            tell_emulation(config.precision, own_layers=has_builtin_layers(config))
         dry_run.update()
         start["first_run"] = clock.lap()
 

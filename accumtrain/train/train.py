@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import tensorflow as tf
 
 from accumtrain.config.read import flatten_keys, to_mapping
-from accumtrain.config.registries import has_own_layers
+from accumtrain.config.registries import has_builtin_layers
 from accumtrain.config.rules import Epochs, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
 from accumtrain.console import say
@@ -515,7 +515,7 @@ class Trainer:
         self.watchdog.beat("tracing the first update")
         self.step.prepare(batches)
         if not (self.devices.xla or self.step.eager):
-            tell_emulation(self.config.precision, own_layers=has_own_layers(self.config))
+            tell_emulation(self.config.precision, own_layers=has_builtin_layers(self.config))
         if self.devices.chief and self.done == 0 and self.config.log.images and self.data.image_shape:
             images = first_images(self.data, self.config.log.images, self.recovery.seed)
             self.tensorboard.images("first images, augmented", images)

@@ -188,7 +188,7 @@ def test_an_exponential_rise_meets_both_ends(total):
 
 
 def test_a_program_adds_a_schedule_of_its_own(monkeypatch):
-    monkeypatch.setattr(SCHEDULES, "rows", dict(SCHEDULES.rows))
+    monkeypatch.setattr(SCHEDULES, "entries", dict(SCHEDULES.entries))
 
     @dataclass(kw_only=True)
     class LinearConfig(accumtrain.ScheduleConfig):

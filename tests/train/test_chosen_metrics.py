@@ -29,7 +29,7 @@ def error(labels, logits):
 @pytest.fixture(autouse=True, scope="module")
 def registered():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(METRICS, "rows", dict(METRICS.rows))
+        patch.setattr(METRICS, "entries", dict(METRICS.entries))
         register_metric("error", error, higher_is_better=False)
         yield
 
