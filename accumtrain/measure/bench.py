@@ -135,9 +135,9 @@ def time_updates(updates: Callable[[], int], bench: BenchConfig) -> list[float]:
 def repeat_one_batch(dry_run: DryRun, config: Config, data: Dataset, devices: Devices, batch: int) -> None:
     """Make all further updates of the dry run use the same batch, which is in memory."""
 
-    def same_batch(share: HostShard) -> tf.data.Dataset:
-        dataset = make_train_batches(data, batch=batch, first=0, seed=config.run.seed, share=share)
-        return dataset.take(share.replicas).cache().repeat()
+    def same_batch(shard: HostShard) -> tf.data.Dataset:
+        dataset = make_train_batches(data, batch=batch, first=0, seed=config.run.seed, shard=shard)
+        return dataset.take(shard.replicas).cache().repeat()
 
     dry_run.batches = iter(distribute_batches(devices.strategy, same_batch))
 
