@@ -63,8 +63,8 @@ def read_options() -> Namespace:
         raise ConfigError("--resolve: goes with --cfg; add --cfg job")
     if not options.shell_completion:
         check_overrides(options.overrides)
-    options.config_name = options.config_name or "config"  # one from --config-dir has this among its defaults
-    if not options.help:  # whose words are names
+    options.config_name = options.config_name or "config"  # a config from --config-dir has ours among its defaults
+    if not options.help:  # with --help the arguments are names to explain, not overrides
         options.overrides = add_data_choice(for_hydra(options.overrides))
     return options
 

@@ -1,7 +1,7 @@
 """job=plan: the memory of each micro-batch size under each memory policy, on the configured device.
 
-By probes, two small sizes of a policy are measured in one process. A straight line through them tells the largest size
-that should fit. This one is measured too, and the sizes between and beyond lie on lines.
+With probes, one process measures the two smallest sizes of a policy. The line through them predicts the largest size
+that fits, which is measured, too. All other sizes are read off lines.
 """
 
 from __future__ import annotations
