@@ -156,14 +156,16 @@ def module_of(code: str | Callable[..., Any]) -> str:
     return code.partition(":")[0] if isinstance(code, str) else code.__module__
 
 
-def with_kind(name: str, config: type[ComponentConfig]) -> type[ComponentConfig]:
+def with_kind(
+    name: str, config: type[ComponentConfig], base: type[ComponentConfig] = ComponentConfig
+) -> type[ComponentConfig]:
     """Return `config` if the default of its `kind` is `name`, else a subclass with that default.
 
     Raises:
-        TypeError: `config` is not a dataclass that inherits from ComponentConfig.
+        TypeError: `config` is not a dataclass that inherits from `base`.
     """
-    if not (is_dataclass(config) and issubclass(config, ComponentConfig)):
-        raise TypeError(f"{config!r} must be a dataclass that inherits from the group's config, such as ModelConfig")
+    if not (is_dataclass(config) and isinstance(config, type) and issubclass(config, base)):
+        raise TypeError(f"{config!r} must be a dataclass that inherits from {base.__name__}")
     if any(key.name == "kind" and key.default == name for key in fields(config)):
         return config
     made = make_dataclass(config.__name__, [("kind", str, field(default=name))], bases=(config,), kw_only=True)

@@ -46,6 +46,10 @@ def run_guarded(action: Callable[[], Result]) -> tuple[int, Result | None]:
         _print_traceback()
         if module := _registered_module(error):
             fail(f"this is a bug in {module}, which adds a choice to accumtrain; the lines above show where")
+        elif added := sorted(list_added_modules() | hook_modules()):
+            fail(
+                f"this is a bug in accumtrain, or in what {' and '.join(added)} adds to it; the lines above show where"
+            )
         else:
             fail("this is a bug in accumtrain, not a mistake of yours; please report it with the lines above")
         return 1, None

@@ -194,8 +194,8 @@ A group, a choice or a key in words: accumtrain --help optim, --help optim=adam,
 Every key with its value: accumtrain --cfg job. The same command again continues a run.
 Completion by TAB: eval "$(accumtrain --shell-completion install=bash)"
 Exit codes: 0 done, 1 a bug, 2 configuration, 3 data, 4 diverged, 5 checkpoint, 6 out of memory,
-7 beyond a bound of job=verify or job=export, 75 stopped with its state saved,
-130 interrupted before there was any."""
+7 beyond a bound of job=verify or job=export, 75 stopped: the same command continues it,
+130 interrupted in a job that can't be continued."""
 
 
 def help_text(config_dirs: Iterable[Path]) -> str:

@@ -75,7 +75,7 @@ def register_model(name: str, build: Code, config: type[ModelConfig] = ModelConf
         ValueError: the name is taken, or has another form: a letter or _, then letters, digits, - and _.
         TypeError: `config` is not a dataclass that inherits from ModelConfig.
     """
-    return _register(MODELS, name, build, config)
+    return _register(MODELS, name, build, config, ModelConfig)
 
 
 def register_optimizer(name: str, build: Code, config: type[OptimConfig] = OptimConfig) -> type[OptimConfig]:
@@ -86,7 +86,7 @@ def register_optimizer(name: str, build: Code, config: type[OptimConfig] = Optim
             without `kind`, `rates`, `clip_norm` and `adaptive_clip`, and with `lr` as `learning_rate`.
         config: a dataclass that inherits from OptimConfig. What is returned and raised is as for `register_model`.
     """
-    return _register(OPTIMIZERS, name, build, config)
+    return _register(OPTIMIZERS, name, build, config, OptimConfig)
 
 
 def register_schedule(name: str, config: type[ScheduleConfig]) -> type[ScheduleConfig]:
@@ -96,7 +96,7 @@ def register_schedule(name: str, config: type[ScheduleConfig]) -> type[ScheduleC
         config: a dataclass that inherits from ScheduleConfig, with the keys and the method
             `factor_at(t, total)`. What is returned and raised is as for `register_model`.
     """
-    keys: Any = with_kind(name, config)
+    keys: Any = with_kind(name, config, ScheduleConfig)
     if keys.factor_at is ScheduleConfig.factor_at:
         raise TypeError(f"schedule={name}: {config.__name__} has no factor_at(self, t, total); write its formula there")
     SCHEDULES.add(Entry(keys, keys))
@@ -116,7 +116,7 @@ def register_loss(
             the lowest loss.
         config: a dataclass that inherits from LossConfig. What is returned and raised is as for `register_model`.
     """
-    keys: Any = with_kind(name, config)
+    keys: Any = with_kind(name, config, LossConfig)
     LOSSES.add(LossEntry(keys, build) if metrics is None else LossEntry(keys, build, metrics=metrics))
     return keys
 
@@ -162,7 +162,7 @@ def register_data(name: str, build: Code, config: type[DataConfig] = DataConfig)
         build: (config, seed) -> Source, or "module:function".
         config: a dataclass that inherits from DataConfig. What is returned and raised is as for `register_model`.
     """
-    return _register(SOURCES, name, build, config)
+    return _register(SOURCES, name, build, config, DataConfig)
 
 
 def register_job(name: str, run: Code, file: str | None = None, **attributes: Any) -> None:
@@ -194,7 +194,9 @@ def list_added_modules() -> set[str]:
     return {name for name in modules if not name.startswith(BUILTIN_CODE)}
 
 
-def _register(registry: Registry[Any], name: str, build: Code, config: type[Keys]) -> type[Keys]:
-    keys: Any = with_kind(name, config)
+def _register(
+    registry: Registry[Any], name: str, build: Code, config: type[Keys], base: type[ComponentConfig]
+) -> type[Keys]:
+    keys: Any = with_kind(name, config, base)
     registry.add(Entry(keys, build))
     return keys

@@ -93,6 +93,8 @@ def accumulate(
 
 
 def _check(model: keras.Model, steps: Any, *of_auto: Any) -> None:
+    if not isinstance(model, keras.Model):
+        raise ValueError(f"{model!r} is no Keras model: give a keras.Model")
     if steps != "auto" and any(value is not None for value in of_auto):
         raise ValueError(f"steps={steps!r}: data, batch_size and memory_limit_mb are for steps='auto'; leave them out")
     if steps != "auto" and not is_count(steps):

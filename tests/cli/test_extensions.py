@@ -123,6 +123,12 @@ def test_all_code_that_was_registered_counts_as_added():
     assert {"a_job", "a_check", "a_loss", "a_metric", "further", "whole"} <= list_added_modules()
 
 
+def test_a_choice_of_accumtrain_can_not_be_replaced(refused, installed):
+    """lenet5.yaml is of kind lenet, so the name is free among the kinds."""
+    installed("import accumtrain\n\naccumtrain.register_model('lenet5', 'an_extension:build')\n")
+    assert "model=lenet5: an_extension adds a choice of this name, which accumtrain has already" in refused()
+
+
 JOB = """
 from pathlib import Path
 from accumtrain.config.registries import register_job
@@ -140,7 +146,10 @@ register_job("count", "an_extension:count")
         ("return {}['a']", "a bug in an_extension, which adds a choice to accumtrain; the lines above show where"),
         ("Path('no').read_text()", "a bug in an_extension, which adds a choice to accumtrain; the lines above"),
         ("raise PermissionError('not today')", "a bug in an_extension, which adds a choice"),
-        ("from accumtrain.console import table; table('', ['a'], [[]])", "a bug in accumtrain, not a mistake of yours"),
+        (
+            "from accumtrain.console import table; table('', ['a'], [[]])",
+            "a bug in accumtrain, or in what an_extension adds",
+        ),
     ],
 )
 def test_an_error_is_of_the_code_that_raises_it(command, installed, line, whose):

@@ -213,3 +213,5 @@ def test_a_program_adds_a_schedule_of_its_own(monkeypatch):
         accumtrain.register_schedule("linear", LinearConfig)
     with pytest.raises(TypeError, match="ScheduleConfig has no factor_at"):
         accumtrain.register_schedule("without_formula", accumtrain.ScheduleConfig)
+    with pytest.raises(TypeError, match="must be a dataclass that inherits from ScheduleConfig"):
+        accumtrain.register_schedule("another_group", accumtrain.LossConfig)
