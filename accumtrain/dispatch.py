@@ -1,6 +1,7 @@
 """Run the configured job. Read `_run_job` first.
 
-It settles all that is automatic, by probes where it must, then imports TensorFlow and calls the job.
+Kernels, kept activations and accum.steps are settled first, by probes where needed; then TensorFlow is imported and the
+job called.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ def _run_job(config: Config, job: Job) -> dict[str, Any] | None:
 
 
 def settle_kept_activations(config: Config, job: Job) -> Config:
-    """Return `config` with a memory policy in place of model.memory=<MB>: the one that keeps most, or least.
+    """Return `config` with a memory policy in place of model.memory=<MB>.
+
+    It is the one that keeps most within that budget or, for jobs that are not probed, the leanest.
 
     Raises:
         OutOfMemoryError: even the policy that keeps least takes more.
@@ -105,15 +108,17 @@ def settle_accum_steps(config: Config, job: Job) -> Config:
         return config.with_accum_steps(read_trained_steps(config))
     if not job.probed:
         return config
-    share = config_of_worker(config)
+    if config.device.has_workers and find_cluster(config.device).index > 0:
+        silence()  # of several workers only the chief prints
+    own_part = config_of_worker(config)
     if config.accum.is_auto:
         from accumtrain.measure.auto_steps import find_accum_steps
 
-        return config.with_accum_steps(find_accum_steps(config, share))
-    if environment.crashes_when_refused(share.device):
+        return config.with_accum_steps(find_accum_steps(config, own_part))
+    if environment.crashes_when_refused(own_part.device):
         from accumtrain.measure.auto_steps import check_fits
 
-        check_fits(config, share)
+        check_fits(config, own_part)
     return config
 
 
@@ -121,16 +126,13 @@ def config_of_worker(config: Config) -> Config:
     """Return the part of `config` that this process computes: all of it, but for device=multiworker.
 
     The part of a worker is its share of every batch on its own devices. It can be probed without the other workers.
-    Of several workers only the chief prints from now on.
 
     Raises:
-        ConfigError: batch_size does not divide by accum.steps x workers, or nothing says who they are.
+        ConfigError: batch_size is not divisible by accum.steps x workers, or nothing says who they are.
     """
     if not config.device.has_workers:
         return config
     cluster = find_cluster(config.device)
-    if cluster.index > 0:
-        silence()
     steps = 1 if config.accum.is_auto else config.accum.count
     batch_size = steps * micro_batch_size(config.batch_size, steps, len(cluster.workers))
     kept = ("virtual", "memory_limit_mb", "xla", "tensor_float_32")

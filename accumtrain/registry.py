@@ -63,52 +63,52 @@ class Named(Protocol):
     def name(self) -> str: ...
 
 
-Row = TypeVar("Row", bound=Named)
+EntryT = TypeVar("EntryT", bound=Named)
 Built = TypeVar("Built", bound=Entry[Any])
 
 
 @dataclass
-class Registry(Generic[Row]):
+class Registry(Generic[EntryT]):
     """The entries of one group, by name.
 
     Attributes:
         key: the dotted key whose value names an entry, such as `model.kind`.
-        rows: all of them; those that are not listed are chosen by code only, and no list of choices has them.
+        entries: all of them; those that are not listed are chosen by code only, and no list of choices has them.
     """
 
     key: str
-    rows: dict[str, Row] = field(default_factory=dict)
+    entries: dict[str, EntryT] = field(default_factory=dict)
     _unlisted: set[str] = field(default_factory=set)
 
-    def add(self, *rows: Row, listed: bool = True) -> None:
+    def add(self, *entries: EntryT, listed: bool = True) -> None:
         """Raise ValueError if a name is taken, or is not a letter or _, then letters, digits, - and _."""
-        for row in rows:
-            if not row.name.replace("-", "_").isidentifier():
-                raise ValueError(f"{self.key}={row.name!r}: a name is a letter or _, then letters, digits, - and _")
-            if row.name in self.rows:
-                raise ValueError(f"{self.key}={row.name} is declared already; choose another name")
-            self.rows[row.name] = row
+        for entry in entries:
+            if not entry.name.replace("-", "_").isidentifier():
+                raise ValueError(f"{self.key}={entry.name!r}: a name is a letter or _, then letters, digits, - and _")
+            if entry.name in self.entries:
+                raise ValueError(f"{self.key}={entry.name} is declared already; choose another name")
+            self.entries[entry.name] = entry
             if not listed:
-                self._unlisted.add(row.name)
+                self._unlisted.add(entry.name)
 
-    def __getitem__(self, name: str) -> Row:
+    def __getitem__(self, name: str) -> EntryT:
         """Raise ConfigError for an unknown name."""
-        if name not in self.rows:
+        if name not in self.entries:
             raise ConfigError(
                 f"{self.key}={name}: no such {self.key.rpartition('.')[2]}; {suggest_names(name, self.names)}"
             )
-        return self.rows[name]
+        return self.entries[name]
 
     def build(self: Registry[Built], config: ComponentConfig, *arguments: Any) -> Any:
         """Return what the entry of this kind builds from its configuration. Raise ConfigError for an unknown kind."""
         return load(self[config.kind].build)(config, *arguments)
 
-    def __iter__(self) -> Iterator[Row]:
-        return (row for row in self.rows.values() if row.name not in self._unlisted)
+    def __iter__(self) -> Iterator[EntryT]:
+        return (entry for entry in self.entries.values() if entry.name not in self._unlisted)
 
     @property
     def names(self) -> list[str]:
-        return [row.name for row in self]
+        return [entry.name for entry in self]
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,14 +156,16 @@ def module_of(code: str | Callable[..., Any]) -> str:
     return code.partition(":")[0] if isinstance(code, str) else code.__module__
 
 
-def with_kind(name: str, config: type[ComponentConfig]) -> type[ComponentConfig]:
+def with_kind(
+    name: str, config: type[ComponentConfig], base: type[ComponentConfig] = ComponentConfig
+) -> type[ComponentConfig]:
     """Return `config` if the default of its `kind` is `name`, else a subclass with that default.
 
     Raises:
-        TypeError: `config` is not a dataclass that inherits from ComponentConfig.
+        TypeError: `config` is not a dataclass that inherits from `base`.
     """
-    if not (is_dataclass(config) and issubclass(config, ComponentConfig)):
-        raise TypeError(f"{config!r} must be a dataclass that inherits from the group's config, such as ModelConfig")
+    if not (is_dataclass(config) and isinstance(config, type) and issubclass(config, base)):
+        raise TypeError(f"{config!r} must be a dataclass that inherits from {base.__name__}")
     if any(key.name == "kind" and key.default == name for key in fields(config)):
         return config
     made = make_dataclass(config.__name__, [("kind", str, field(default=name))], bases=(config,), kw_only=True)

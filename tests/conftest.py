@@ -16,7 +16,7 @@ import hydra
 import pytest
 
 from accumtrain.cli import command as cli
-from accumtrain.cli.choices import offer_rows
+from accumtrain.cli.choices import offer_entries
 from accumtrain.cli.compose import plain_values
 from accumtrain.cli.overrides import for_hydra
 from accumtrain.config.jobs import JOBS
@@ -163,7 +163,7 @@ def refused(command: Callable[..., Answer]) -> Callable[..., str]:
 
 def composed(*overrides: str) -> Config:
     """Compose and check the configuration of `overrides`, without a command line."""
-    offer_rows()
+    offer_entries()
     with hydra.initialize_config_dir(str(CONF_DIR), version_base="1.3"):
         found = hydra.compose("config", for_hydra(overrides))
     return from_mapping(plain_values(found))

@@ -32,10 +32,10 @@ def test_a_run_of_given_steps_enters_no_measuring(tmp_path):
 
 def test_the_share_of_a_worker_needs_no_other(compose):
     config = compose(*WORKERS, "batch_size=96", "accum.steps=auto", "device.memory_limit_mb=50", "device.virtual=2")
-    share = config_of_worker(config)
-    assert share.batch_size == 32
-    assert (share.device.kind, share.device.virtual, share.device.memory_limit_mb) == ("auto", 2, 50)
-    assert share.run == config.run
+    own_part = config_of_worker(config)
+    assert own_part.batch_size == 32
+    assert (own_part.device.kind, own_part.device.virtual, own_part.device.memory_limit_mb) == ("auto", 2, 50)
+    assert own_part.run == config.run
 
 
 def test_a_worker_goes_on_as_its_run_began_and_probes_its_share_alone(compose, tmp_path, monkeypatch):
@@ -70,5 +70,5 @@ def test_a_batch_that_the_workers_cannot_share(compose, monkeypatch):
     cluster = '{"cluster": {"worker": ["a:1", "b:1", "c:1"]}, "task": {"type": "worker", "index": 0}}'
     monkeypatch.setenv("TF_CONFIG", cluster)
     config = compose("device=multiworker", "batch_size=64", "accum.steps=auto")
-    with pytest.raises(ConfigError, match=r"batch_size=64 does not divide by accum\.steps=1 x 3 replicas"):
+    with pytest.raises(ConfigError, match=r"batch_size=64 is not divisible by accum\.steps=1 x 3 replicas"):
         config_of_worker(config)

@@ -2,7 +2,8 @@
 
 memory      kept of the forward pass                    backward
 store       every activation                            plain back-propagation
-recompute   the segment's input                         the segment is computed again, then back-propagated
+recompute   the segment's input, in a reversible        the segment or unit is computed again, then back-propagated
+            stage that of each unit
 reverse     the output (and the input of a stage        each unit's input is computed from its output
             whose first unit is not invertible)
 """
@@ -131,7 +132,7 @@ class Coupling(tf.Module):
         return self._check_range((y1, numbers.add(s2, g, in_place=in_place)), mode), backward
 
     def _check_range(self, y: tuple[tf.Tensor, tf.Tensor], mode: Mode) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return y. Tell the mode whether it has left the range, if that is looked for."""
+        """Return y. Note in the mode whether it has left the range, where `checks_range` asks for that."""
         numbers = self.numbers.for_mode(mode)
         if self.checks_range and numbers.bits and not mode.replaying:
             mode.out_of_range.append(numbers.is_out_of_range(y))
@@ -247,7 +248,7 @@ def forward_recomputed(
     y, _ = pullback(module, x, mode)
 
     def backward(_: Streams, d_y: Streams) -> tuple[Streams, Streams]:
-        if all(gradient is None for gradient in tf.nest.flatten(d_y)):  # nothing to replay for, as of integers
+        if all(gradient is None for gradient in tf.nest.flatten(d_y)):  # no gradient arrives, as for integer outputs
             return x, tf.nest.map_structure(lambda _: None, x)
         return replay(module, kept(d_y), d_y, mode, consume)[:2]
 

@@ -15,14 +15,24 @@ from accumtrain.config.jobs import JOBS
 from accumtrain.config.keys import CONF_DIR, default_values, read_class_summary
 from accumtrain.config.read import MISSING
 from accumtrain.config.registries import REGISTRIES
-from accumtrain.registry import Entry
+from accumtrain.errors import ConfigError
+from accumtrain.registry import Entry, module_of
 
 
-def offer_rows() -> None:
-    """Store the entries without a YAML file for Hydra: the default of each key, MISSING for one without."""
+def offer_entries() -> None:
+    """Store the entries without a YAML file for Hydra: the default of each key, MISSING for one without.
+
+    Raises:
+        ConfigError: an added entry has the name of a choice of accumtrain's, which would be taken in its place.
+    """
     store = ConfigStore.instance()
     for group in REGISTRIES:
         for entry in _entries_without_file(group):
+            if (CONF_DIR / group / f"{entry.name}.yaml").exists():
+                raise ConfigError(
+                    f"{group}={entry.name}: {module_of(entry.build)} adds a choice of this name, which accumtrain has "
+                    "already; register it by another name"
+                )
             keys = {field.name: MISSING for field in dataclasses.fields(entry.config)} | default_values(entry.config)
             store.store(group=group, name=entry.name, node=keys, provider="accumtrain")
 

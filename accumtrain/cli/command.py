@@ -13,11 +13,11 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from accumtrain import dispatch
-from accumtrain.cli.choices import offer_rows
+from accumtrain.cli.choices import offer_entries
 from accumtrain.cli.compose import (
     call_hydra,
     list_job_overrides,
-    list_own_folders,
+    list_user_folders,
     plain_values,
     read_config,
     read_options,
@@ -74,11 +74,11 @@ def _run_command() -> int:
 
         return run_workers(sys.argv[2:])
     options = read_options()
-    offer_rows()
+    offer_entries()
     if options.help:
         from accumtrain.cli.help import describe_names, help_text
 
-        print(escape_lines(describe_names(options) if options.overrides else help_text(list_own_folders(options))))
+        print(escape_lines(describe_names(options) if options.overrides else help_text(list_user_folders(options))))
         return 0
     if options.multirun or "hydra.mode=MULTIRUN" in options.overrides:
         from accumtrain.cli.sweep import run_sweep

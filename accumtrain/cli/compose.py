@@ -56,13 +56,15 @@ def read_options() -> Namespace:
         raise ConfigError("--hydra-help: accumtrain --help shows what there is")
     asked = [options.run, options.multirun, options.cfg, options.info, options.shell_completion]
     if sum(map(bool, asked)) > 1:
-        raise ConfigError("Only one of --run, --multirun, --cfg, --info and --shell-completion can be given")
+        raise ConfigError(
+            "only one of --run, --multirun, --cfg, --info and --shell-completion can be given; leave out all but one"
+        )
     if options.resolve and not options.cfg:
         raise ConfigError("--resolve: goes with --cfg; add --cfg job")
     if not options.shell_completion:
         check_overrides(options.overrides)
-    options.config_name = options.config_name or "config"  # one from --config-dir has this among its defaults
-    if not options.help:  # whose words are names
+    options.config_name = options.config_name or "config"  # a config from --config-dir has ours among its defaults
+    if not options.help:  # with --help the arguments are names to explain, not overrides
         options.overrides = add_data_choice(for_hydra(options.overrides))
     return options
 
@@ -139,7 +141,7 @@ def _show(hydra: Hydra, options: Namespace) -> None:
     print(escape_lines(shown.getvalue()), end="")
 
 
-def list_own_folders(options: Namespace) -> list[Path]:
+def list_user_folders(options: Namespace) -> list[Path]:
     """Return the folders of choices that the command adds to the packaged ones."""
     return [Path(options.config_dir)] if options.config_dir else []
 
@@ -184,5 +186,5 @@ def _check_written_down(config: Config) -> None:
             key, _, _ = place.partition("[")  # an item of a list can't be given alone
             raise ConfigError(
                 f"{key}={text.expression}: is written into the run's files or its name, and a value of the "
-                f'environment may be a secret; if it is none, let the shell put it in: {key}="$NAME"'
+                f'environment may be a secret; if it is not, let the shell put it in: {key}="$NAME"'
             )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from accumtrain.cli.hydra_guard import USAGE_ERRORS, explain_error, explain_plugin_error
-from accumtrain.config.registries import OWN_CODE, list_added_modules
+from accumtrain.config.registries import BUILTIN_CODE, list_added_modules
 from accumtrain.console import escape_lines, fail, say
 from accumtrain.errors import AccumtrainError, CheckpointError, OutOfMemoryError, Preempted
 from accumtrain.train.hooks import hook_modules
@@ -46,6 +46,10 @@ def run_guarded(action: Callable[[], Result]) -> tuple[int, Result | None]:
         _print_traceback()
         if module := _registered_module(error):
             fail(f"this is a bug in {module}, which adds a choice to accumtrain; the lines above show where")
+        elif added := sorted(list_added_modules() | hook_modules()):
+            fail(
+                f"this is a bug in accumtrain, or in what {' and '.join(added)} adds to it; the lines above show where"
+            )
         else:
             fail("this is a bug in accumtrain, not a mistake of yours; please report it with the lines above")
         return 1, None
@@ -55,7 +59,7 @@ def _registered_module(error: Exception) -> str | None:
     """Return the module of a program or an extension that has raised `error`; None if accumtrain has."""
     added = list_added_modules() | hook_modules()
     modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    known = [name for name in modules if name in added or name.startswith(OWN_CODE)]
+    known = [name for name in modules if name in added or name.startswith(BUILTIN_CODE)]
     return known[-1] if known and known[-1] in added else None
 
 

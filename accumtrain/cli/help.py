@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from accumtrain.cli.choices import all_choices, describe_choice
-from accumtrain.cli.compose import compose_choice, list_own_folders
+from accumtrain.cli.compose import compose_choice, list_user_folders
 from accumtrain.config.keys import (
     Key,
     list_all_keys,
@@ -46,7 +46,7 @@ def describe_names(options: Namespace) -> str:
 
 def _describe_name(name: str, options: Namespace) -> str:
     group, equals, choice = name.partition("=")
-    folders = list_own_folders(options)
+    folders = list_user_folders(options)
     choices, keys = all_choices(folders), [key for key in list_all_keys() if key.name == group]
     if equals and group in choices:
         if choice not in choices[group]:
@@ -77,7 +77,7 @@ def _describe_group(group: str, choices: Iterable[str], config_dirs: Sequence[Pa
 
 
 def _describe_choice(group: str, choice: str, options: Namespace) -> str:
-    title = _title(f"{group}={choice}", describe_choice(group, choice, list_own_folders(options)))
+    title = _title(f"{group}={choice}", describe_choice(group, choice, list_user_folders(options)))
     if group not in list_config_classes():
         return title
     values = compose_choice(options, group, choice)
@@ -194,8 +194,8 @@ A group, a choice or a key in words: accumtrain --help optim, --help optim=adam,
 Every key with its value: accumtrain --cfg job. The same command again continues a run.
 Completion by TAB: eval "$(accumtrain --shell-completion install=bash)"
 Exit codes: 0 done, 1 a bug, 2 configuration, 3 data, 4 diverged, 5 checkpoint, 6 out of memory,
-7 beyond a bound of job=verify or job=export, 75 stopped with its state saved,
-130 interrupted before there was any."""
+7 beyond a bound of job=verify or job=export, 75 stopped: the same command continues it,
+130 interrupted in a job that can't be continued."""
 
 
 def help_text(config_dirs: Iterable[Path]) -> str:

@@ -1,4 +1,4 @@
-"""The first lines of a command. They import nothing that takes a while before they have run."""
+"""The first lines of a command. Nothing slow is imported before these lines have run."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
         ConfigError: an override changes what was learned, or the run has a kind that this program does not.
         CheckpointError: the run's config.yaml can't be read.
     """
-    job = JOBS.rows.get(str(values.get("job")))
+    job = JOBS.entries.get(str(values.get("job")))
     run = resolve_interpolations(values).get("run")
     if job is None or not job.continues_run_config or not isinstance(run, Mapping):
         return values  # whose mistakes from_mapping names
@@ -98,7 +98,7 @@ def add_data_choice(overrides: list[str]) -> list[str]:
     Raises:
         CheckpointError: the run's config.yaml can't be read.
     """
-    job = JOBS.rows.get(find_given_value(overrides, "job", Config.job))
+    job = JOBS.entries.get(find_given_value(overrides, "job", Config.job))
     keys = {parse_key(override) for override in overrides}
     of_data = any(key.startswith("data.") for key in keys) and "data" not in keys
     file = Path(

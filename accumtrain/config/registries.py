@@ -1,7 +1,7 @@
-"""All registries by group, and the functions by which a program or an installed package adds choices and jobs.
+"""The registries of the groups of keys, and the functions that add to these, to metrics, trackers and jobs.
 
-Each `register_*` call adds an entry, before the command line is read. A configuration then chooses the entry by name. A
-configuration never names code itself.
+A program or an installed package calls them before the command line is read. A configuration then chooses the entry by
+name. It never names code itself.
 """
 
 from __future__ import annotations
@@ -38,19 +38,18 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "data": SOURCES,
     "device": DEVICES,
 }
-OWN_CODE = "accumtrain."  # beginning of the modules with the code of own entries
-SCOPE_FLAGS = {"trains": "train", "needs_a_run": "trained", "compares_runs": "runs"}  # each stands for a scope
+BUILTIN_CODE = "accumtrain."  # beginning of the modules with accumtrain's own code
 
 
-def has_own_entries(config: Any) -> bool:
+def has_only_builtin_entries(config: Any) -> bool:
     """Return whether accumtrain's own code builds all that a configuration chooses."""
     chosen = [(registry, getattr(config, group).kind) for group, registry in REGISTRIES.items()]
-    return all(kind in own.names and module_of(own[kind].build).startswith(OWN_CODE) for own, kind in chosen)
+    return all(kind in known.names and module_of(known[kind].build).startswith(BUILTIN_CODE) for known, kind in chosen)
 
 
-def has_own_layers(config: Any) -> bool:
+def has_builtin_layers(config: Any) -> bool:
     """Return whether all layers are accumtrain's, which choose the dtype of their kernels; Keras's do not."""
-    return config.model.kind != "keras" and has_own_entries(config)
+    return config.model.kind != "keras" and has_only_builtin_entries(config)
 
 
 # Values of records and updates beside metrics.
@@ -76,7 +75,7 @@ def register_model(name: str, build: Code, config: type[ModelConfig] = ModelConf
         ValueError: the name is taken, or has another form: a letter or _, then letters, digits, - and _.
         TypeError: `config` is not a dataclass that inherits from ModelConfig.
     """
-    return _register(MODELS, name, build, config)
+    return _register(MODELS, name, build, config, ModelConfig)
 
 
 def register_optimizer(name: str, build: Code, config: type[OptimConfig] = OptimConfig) -> type[OptimConfig]:
@@ -87,7 +86,7 @@ def register_optimizer(name: str, build: Code, config: type[OptimConfig] = Optim
             without `kind`, `rates`, `clip_norm` and `adaptive_clip`, and with `lr` as `learning_rate`.
         config: a dataclass that inherits from OptimConfig. What is returned and raised is as for `register_model`.
     """
-    return _register(OPTIMIZERS, name, build, config)
+    return _register(OPTIMIZERS, name, build, config, OptimConfig)
 
 
 def register_schedule(name: str, config: type[ScheduleConfig]) -> type[ScheduleConfig]:
@@ -97,7 +96,7 @@ def register_schedule(name: str, config: type[ScheduleConfig]) -> type[ScheduleC
         config: a dataclass that inherits from ScheduleConfig, with the keys and the method
             `factor_at(t, total)`. What is returned and raised is as for `register_model`.
     """
-    keys: Any = with_kind(name, config)
+    keys: Any = with_kind(name, config, ScheduleConfig)
     if keys.factor_at is ScheduleConfig.factor_at:
         raise TypeError(f"schedule={name}: {config.__name__} has no factor_at(self, t, total); write its formula there")
     SCHEDULES.add(Entry(keys, keys))
@@ -117,7 +116,7 @@ def register_loss(
             the lowest loss.
         config: a dataclass that inherits from LossConfig. What is returned and raised is as for `register_model`.
     """
-    keys: Any = with_kind(name, config)
+    keys: Any = with_kind(name, config, LossConfig)
     LOSSES.add(LossEntry(keys, build) if metrics is None else LossEntry(keys, build, metrics=metrics))
     return keys
 
@@ -126,7 +125,8 @@ def register_metric(name: str, function: Code, higher_is_better: bool = True) ->
     """Make `eval.metrics=[<name>]` a choice.
 
     Args:
-        function: (labels [N] of an integer dtype, logits [N, classes]) -> values [N], or "module:function".
+        function: (labels [N] of an integer dtype, logits [N, classes]) -> values [N] in the dtype of the logits, or
+            "module:function".
         higher_is_better: the direction in which it decides which state is the best, as the first of eval.metrics.
 
     Raises:
@@ -162,29 +162,22 @@ def register_data(name: str, build: Code, config: type[DataConfig] = DataConfig)
         build: (config, seed) -> Source, or "module:function".
         config: a dataclass that inherits from DataConfig. What is returned and raised is as for `register_model`.
     """
-    return _register(SOURCES, name, build, config)
+    return _register(SOURCES, name, build, config, DataConfig)
 
 
-def register_job(name: str, run: Code, file: str | None = None, **row: Any) -> None:
+def register_job(name: str, run: Code, file: str | None = None, **attributes: Any) -> None:
     """Make `job=<name>` a choice.
 
     Args:
         run: (config: Config) -> the content of the job's file, a dict; or "module:function". When it is called, the
             run's folder exists and TensorFlow is imported.
         file: name of the file of the result, in the run's folder; None is `<name>.json`.
-        row: other attributes of `config.jobs.Job`, such as `scope="trained"`. In place of a scope, `trains=True`,
-            `needs_a_run=True` or `compares_runs=True` may be given.
+        attributes: others of `config.jobs.Job`, such as `scope="trained"`.
 
     Raises:
         ValueError: the name is taken, or has another form: a letter or _, then letters, digits, - and _. Or the scope
-            is unknown, or more than one is given.
+            is unknown.
     """
-    given = [key for key in ("scope", *SCOPE_FLAGS) if row.get(key)]
-    if len(given) > 1:
-        raise ValueError(f"{' and '.join(given)}: a job has one scope; leave out all but one")
-    attributes = {key: value for key, value in row.items() if key not in SCOPE_FLAGS}
-    if given and given[0] in SCOPE_FLAGS:
-        attributes["scope"] = SCOPE_FLAGS[given[0]]
     JOBS.add(Job(name, run, file or f"{name}.json", **attributes))
 
 
@@ -192,14 +185,18 @@ def list_added_modules() -> set[str]:
     """Return the modules of all code that was registered from outside."""
     codes = [
         *(entry.build for registry in REGISTRIES.values() for entry in registry),
-        *(job.run for job in JOBS),
+        *(code for loss in LOSSES for code in (*loss.metrics.values(), loss.further_metrics, loss.split_metrics)),
+        *(code for job in JOBS for code in (job.run, job.check)),
         *(metric.function for metric in METRICS),
         *(tracker.open for tracker in TRACKERS),
     ]
-    return {name for name in map(module_of, codes) if not name.startswith(OWN_CODE)}
+    modules = {module_of(code) for code in codes if code is not None}
+    return {name for name in modules if not name.startswith(BUILTIN_CODE)}
 
 
-def _register(registry: Registry[Any], name: str, build: Code, config: type[Keys]) -> type[Keys]:
-    keys: Any = with_kind(name, config)
+def _register(
+    registry: Registry[Any], name: str, build: Code, config: type[Keys], base: type[ComponentConfig]
+) -> type[Keys]:
+    keys: Any = with_kind(name, config, base)
     registry.add(Entry(keys, build))
     return keys

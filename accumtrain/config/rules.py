@@ -36,7 +36,7 @@ def micro_batch_size(batch_size: int, steps: int, replicas: int) -> int:
     below, above = micro * parts, (micro + 1) * parts
     nearest = f"{below}, {above}" if below else f"{above}"
     raise ConfigError(
-        f"batch_size={batch_size} does not divide by accum.steps={steps} x {replicas} "
+        f"batch_size={batch_size} is not divisible by accum.steps={steps} x {replicas} "
         f"replica{'s' if replicas > 1 else ''}; nearest: {nearest}"
     )
 

@@ -62,7 +62,7 @@ WHOLE_BATCH = HostShard()
 
 
 def distribute_batches(strategy: tf.distribute.Strategy, batches: Callable[[HostShard], tf.data.Dataset]) -> Any:
-    """Return a distributed data set. `batches` makes the data set of a process from its share."""
+    """Return a distributed data set. `batches` makes the data set of a process from its shard."""
 
     def of_process(context: tf.distribute.InputContext) -> tf.data.Dataset:
         processes = context.num_input_pipelines
@@ -81,13 +81,13 @@ def make_train_stream(strategy: tf.distribute.Strategy, data: Dataset, *, batch:
 
     return iter(
         distribute_batches(
-            strategy, lambda share: make_train_batches(data, batch=batch, first=first, seed=seed, share=share)
+            strategy, lambda shard: make_train_batches(data, batch=batch, first=first, seed=seed, shard=shard)
         )
     )
 
 
 def make_train_batches(
-    data: Dataset, *, batch: int, first: int, seed: int, share: HostShard = WHOLE_BATCH
+    data: Dataset, *, batch: int, first: int, seed: int, shard: HostShard = WHOLE_BATCH
 ) -> tf.data.Dataset:
     """Return the training stream from position `first` on, without end.
 
@@ -96,11 +96,11 @@ def make_train_batches(
         batch: Examples over all processes and replicas. Batch k begins at position first + k * batch.
         first: Position in the stream.
         seed: Decides order and augmentation.
-        share: The part of each batch to read: one element for each of its replicas.
+        shard: The part of each batch to read: one element for each of its replicas.
 
     Returns:
         Elements {"image": float32 [n, height, width, channels], "label": int32 [n], "weight": float32 [n]} with
-        n = batch / (share.count * share.replicas). Weights are 1, or 0 for examples that are left out. If the data is
+        n = batch / (shard.count * shard.replicas). Weights are 1, or 0 for examples that are left out. If the data is
         mixed, also "other_label" and "share" (see `Mix`).
 
     Raises:
@@ -116,7 +116,7 @@ def make_train_batches(
             epoch, index = order(first + position)
             return train.in_whole(index), example_key(epoch, index, seed), tf.ones_like(index, tf.float32)
 
-        return _batches(data, cache_decoded(train.whole), address, _ENDLESS, batch, share, training=True, keyed=keyed)
+        return _batches(data, cache_decoded(train.whole), address, _ENDLESS, batch, shard, training=True, keyed=keyed)
 
     if not data.mix.is_on:
         return stream(seed)
@@ -130,7 +130,7 @@ def make_train_batches(
 
 
 def make_eval_batches(
-    data: Dataset, *, batch: int, split: str = "test", share: HostShard = WHOLE_BATCH
+    data: Dataset, *, batch: int, split: str = "test", shard: HostShard = WHOLE_BATCH
 ) -> tf.data.Dataset:
     """Return every example of a split of `data.splits` once, in the source's order, without augmentation.
 
@@ -146,9 +146,9 @@ def make_eval_batches(
         return index, tf.zeros_like(index, tf.uint64), tf.cast(position < examples.size, tf.float32)
 
     if data.fills_last_batch or not rest:
-        return _batches(data, stored, address, whole + bool(rest), batch, share, training=False)
-    last = _batches(data, stored, lambda position: address(position + whole * batch), 1, rest, share, training=False)
-    return _batches(data, stored, address, whole, batch, share, training=False).concatenate(last) if whole else last
+        return _batches(data, stored, address, whole + bool(rest), batch, shard, training=False)
+    last = _batches(data, stored, lambda position: address(position + whole * batch), 1, rest, shard, training=False)
+    return _batches(data, stored, address, whole, batch, shard, training=False).concatenate(last) if whole else last
 
 
 def _batches(
@@ -157,20 +157,20 @@ def _batches(
     address_of: _AddressOf,
     count: int,
     batch: int,
-    share: HostShard,
+    shard: HostShard,
     *,
     training: bool,
     keyed: bool = False,
 ) -> tf.data.Dataset:
     """Return `count` batches, the first at position 0. With `keyed` they also hold the keys of the examples."""
     by_example = isinstance(split, EncodedSplit) or data.preprocess.by_example(training)
-    size = share.rows(batch) // share.replicas  # examples per element
-    stride, end = _CHUNK if by_example else size, count * share.rows(batch)
+    size = shard.rows(batch) // shard.replicas  # examples per element
+    stride, end = _CHUNK if by_example else size, count * shard.rows(batch)
 
     @do_not_convert
     def read(start: tf.Tensor) -> Example:
         place = tf.range(start, tf.minimum(start + stride, end))
-        index, key, weight = address_of(share.positions(place, batch))
+        index, key, weight = address_of(shard.positions(place, batch))
         image, label = split.read(index)
         return {"index": index, "image": image, "label": label, "key": key, "weight": weight * split.weights(index)}
 

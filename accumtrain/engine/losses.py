@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from accumtrain.errors import ConfigError
+
 PerExample = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 # image [N, H, W, C], label [N]; optional weight float32 [N], 1 for all if absent; optional other_label [N] and share
 # float32 [N], the part of `label` in a target of both
@@ -60,7 +62,12 @@ def weighted_sums(functions: Iterable[PerExample], logits: tf.Tensor, batch: Bat
 
 
 def _value(function: PerExample, logits: tf.Tensor, batch: Batch) -> tf.Tensor:
-    value = function(batch["label"], logits)
+    value = tf.convert_to_tensor(function(batch["label"], logits))
+    if value.shape.rank not in (None, 1):
+        raise ConfigError(
+            f"{getattr(function, '__name__', function)}: returns values of the shape {value.shape}; a loss or metric "
+            "returns one value for each example, [N]"
+        )
     if "share" not in batch:
         return value
     share = tf.cast(batch["share"], value.dtype)

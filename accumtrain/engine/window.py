@@ -148,7 +148,9 @@ class Window(tf.Module):
             return total if self.loss_scale is None else total * self.loss_scale.value
 
         tape.gradient(self.model, batch["image"], loss, mode, self._add_gradients)
-        with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):  # or it counts before it fails
+        with tf.control_dependencies(
+            tf.nest.flatten(batch, expand_composites=True)
+        ):  # else a batch that can't be read would be counted as a micro-step
             examples = tf.reduce_sum(tf.cast(example_weights(batch), self.dtype))
             self.micro_step.assign_add(1)
         self.statistics.add(mode.statistics, examples)
@@ -182,7 +184,8 @@ class Window(tf.Module):
 
     def ask_to_stop(self, strategy: tf.distribute.Strategy) -> None:
         """Make the next commit return stop=True on all workers. Call it outside replica context."""
-        for copy in strategy.experimental_local_results(self._stops):  # assign() of the whole would read other workers'
+        # assign() on the whole variable would read other workers' copies
+        for copy in strategy.experimental_local_results(self._stops):
             copy.assign(1.0)
 
     # ---- commit ----
@@ -221,8 +224,8 @@ class Window(tf.Module):
         if self.clip_norm > 0:
             scale *= tf.minimum(tf.constant(1.0, self.dtype), self.clip_norm / norm)
         if self.adaptive_clip > 0:
-            share = self.adaptive_clip * divisor  # of gradients that are not divided yet
-            gradients = [clip_by_weight(*pair, share) for pair in zip(gradients, self.variables_, strict=True)]
+            ratio = self.adaptive_clip * divisor  # of gradients that are not divided yet
+            gradients = [clip_by_weight(*pair, ratio) for pair in zip(gradients, self.variables_, strict=True)]
         if self.optimizer.skips_missing:
             gradients = self._none_where_missing(gradients)
 
@@ -241,7 +244,8 @@ class Window(tf.Module):
                 self.loss_scale.after_skip(examples)
 
         tf.cond(finite, update, skip)
-        # once for both ways, which halves the graph: a state that has become infinite makes all gradients infinite
+        # outside the conditional, so that the graph holds it once; a skipped window has the state from before, which
+        # was checked
         state_finite = all_finite(map(tf.convert_to_tensor, self.updated_variables))
         with tf.control_dependencies([state_finite]):  # by then nothing reads the sums any more
             self._clear(finite & all_finite(sums.metrics) if sums.metrics else finite)

@@ -14,7 +14,7 @@ from accumtrain.train.config import check_tells_classes
 
 @dataclass(frozen=True)
 class ExportFormat:
-    """A row of the formats.
+    """An entry of the formats.
 
     Attributes:
         write: a function (exported, path) that writes the file, or "module:function".
@@ -44,20 +44,20 @@ FORMATS.add(
 def check_export(config: Any) -> None:
     """Raise ConfigError if the run's model can't be exported in this format, or a package for it is missing."""
     check_tells_classes(config.loss.kind, config.job)
-    row, model, output = FORMATS[config.export.format], config.model, config.export.output
-    if row.model_kinds and model.kind not in row.model_kinds:
+    chosen, model, output = FORMATS[config.export.format], config.model, config.export.output
+    if chosen.model_kinds and model.kind not in chosen.model_kinds:
         raise ConfigError(
-            f"export.format={row.name}: {model.label} is made of TensorFlow operations, not of Keras layers, so a "
+            f"export.format={chosen.name}: {model.label} is made of TensorFlow operations, not of Keras layers, so a "
             "Keras file of it would not load without accumtrain; choose savedmodel, which Keras loads, too"
         )
-    if config.data.augment == "inception" and not row.cuts:
+    if config.data.augment == "inception" and not chosen.cuts:
         raise ConfigError(
-            f"export.format={row.name}: data.augment=inception looks at the middle of an image, which no "
+            f"export.format={chosen.name}: data.augment=inception looks at the middle of an image, which no "
             "Keras layer cuts out of images of any size; choose export.format=savedmodel"
         )
-    if missing := [name for name in row.packages if find_spec(name) is None]:
+    if missing := [name for name in chosen.packages if find_spec(name) is None]:
         raise ConfigError(
-            f"export.format={row.name}: needs {' and '.join(missing)}; pip install 'accumtrain[{row.name}]'"
+            f"export.format={chosen.name}: needs {' and '.join(missing)}; pip install 'accumtrain[{chosen.name}]'"
         )
-    if output is not None and not output.endswith(row.suffix):
-        raise ConfigError(f"export.output={output}: a file of export.format={row.name} ends in {row.suffix}")
+    if output is not None and not output.endswith(chosen.suffix):
+        raise ConfigError(f"export.output={output}: a file of export.format={chosen.name} ends in {chosen.suffix}")

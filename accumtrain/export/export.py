@@ -56,23 +56,23 @@ def export_run(config: Config) -> dict[str, Any]:
         model = _in_float32(config, images, model)
     preprocess = preprocess_any_size(config.data, images)
     exported = Exported(config.model.label, model, preprocess, images.shape, images.class_names)
-    path, row = _find_path(config), FORMATS[config.export.format]
+    path, chosen = _find_path(config), FORMATS[config.export.format]
     with _replacing_export(path) as unfinished:
         with held_back_stderr():
-            load(row.write)(exported, unfinished)
+            load(chosen.write)(exported, unfinished)
         size = sum(file.stat().st_size for file in [unfinished, *unfinished.rglob("*")] if file.is_file())
         say(f"written, {format_bytes(size)}; now loaded in a process without accumtrain")
         difference = largest_difference(exported, unfinished)
         if not difference <= BOUND:
             raise VerificationError(
-                f"export.format={row.name}: probabilities differ by {difference:.1e} from those of the run, more "
+                f"export.format={chosen.name}: probabilities differ by {difference:.1e} from those of the run, more "
                 f"than {BOUND:g}; nothing is kept: choose another format"
             )
     result = {
         "status": "completed",
         "step": saved.step,
         "checkpoint": saved.prefix,
-        "format": row.name,
+        "format": chosen.name,
         "file": str(path),
         "bytes": size,
         "input": {"dtype": "uint8", "shape": [None, None, None, images.shape[-1]], "resized_to": images.shape[:2]},

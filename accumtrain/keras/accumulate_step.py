@@ -67,7 +67,8 @@ def accumulate(
         model: compiled or not. A `compute_loss` of its own must be a mean or a sum over examples. What is saved or
             cloned is the model without this change: call `accumulate` again.
         steps: number of micro-batches; a batch with fewer examples has as many. `auto` takes the smallest number with
-            which a step fits into memory on this CPU: processes with a copy of the model, which must be compiled, try.
+            which a step fits into memory on this CPU: child processes try it on a copy of the model, which must be
+            compiled.
         data: for `auto`, what `fit` will get: (x, y), (x, y, sample_weight) or a data set. Some of it is used.
         batch_size: for `auto`, the number of examples in a batch.
         memory_limit_mb: for `auto`, the most that the tensors of a step may take in MiB; None is the memory that is
@@ -92,6 +93,8 @@ def accumulate(
 
 
 def _check(model: keras.Model, steps: Any, *of_auto: Any) -> None:
+    if not isinstance(model, keras.Model):
+        raise ValueError(f"{model!r} is no Keras model: give a keras.Model")
     if steps != "auto" and any(value is not None for value in of_auto):
         raise ValueError(f"steps={steps!r}: data, batch_size and memory_limit_mb are for steps='auto'; leave them out")
     if steps != "auto" and not is_count(steps):
@@ -155,17 +158,22 @@ class SplitTrainStep:
         sums = BatchSums(self._model, examples, share, WholeBatchMetrics(self._model, batch, self._trials))
         totals = sums.zeros()
         for split in self.splits(examples):
-
-            def body(number: tf.Tensor, totals: Any, split: Split = split) -> tuple[tf.Tensor, Any]:
-                start = split.start + number * split.size
-                return number + 1, sums.add(totals, *take(batch, split, number), start=start, size=split.size)
-
-            count = tf.convert_to_tensor(split.count)
-            with tf.control_dependencies(keras.tree.flatten(totals)):  # the second loop would begin beside the first
-                start = tf.identity(0)
-            # parallel iterations would hold the activations of several micro-batches
-            _, totals = tf.while_loop(lambda number, _: number < count, body, (start, totals), parallel_iterations=1)  # noqa: B023
+            totals = self._add_split(sums, batch, split, totals)
         return sums.update(totals)
+
+    def _add_split(self, sums: BatchSums, batch: Any, split: Split, totals: dict[str, Any]) -> dict[str, Any]:
+        """Run the micro-batches of one size in a loop. Return the new totals."""
+
+        def body(number: tf.Tensor, totals: Any) -> tuple[tf.Tensor, Any]:
+            start = split.start + number * split.size
+            return number + 1, sums.add(totals, *take(batch, split, number), start=start, size=split.size)
+
+        count = tf.convert_to_tensor(split.count)
+        with tf.control_dependencies(keras.tree.flatten(totals)):  # the second loop would begin beside the first
+            start = tf.identity(0)
+        # parallel iterations would hold the activations of several micro-batches
+        _, totals = tf.while_loop(lambda number, _: number < count, body, (start, totals), parallel_iterations=1)
+        return totals
 
     def splits(self, examples: int | tf.Tensor) -> list[Split]:
         """Return the micro-batches of a batch."""

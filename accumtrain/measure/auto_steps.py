@@ -25,11 +25,11 @@ ENOUGH = 2 * 2**30  # bytes of free memory: with less, a search for RevNet-104 r
 COLUMNS = ("memory", "steps", "micro-batch", "peak", "workspace", "resident", "images/s", "fits")
 
 
-def find_accum_steps(config: Config, share: Config) -> int:
+def find_accum_steps(config: Config, own_part: Config) -> int:
     """Return accum.steps as the run in the folder began with, or by probes.
 
     Args:
-        share: the part of `config` that is probed: all, or that of one of several workers.
+        own_part: the part of `config` that is probed: all, or that of one of several workers.
 
     Raises:
         OutOfMemoryError: not even the smallest micro-batch fits. The message has the peaks of what would help.
@@ -41,25 +41,25 @@ def find_accum_steps(config: Config, share: Config) -> int:
     if (free := free_bytes()) < ENOUGH:
         say(f"only {format_bytes(free)} of memory is free, and the search takes more than the run itself")
         say("if it is slow, stop it and give accum.steps as a number: the larger, the less memory")
-    trials = search(share, probe_smallest, probe)
-    title = f"accum.steps for batch_size={share.batch_size} in {describe_limit(share)}"
+    trials = search(own_part, probe_smallest, probe)
+    title = f"accum.steps for batch_size={own_part.batch_size} in {describe_limit(own_part)}"
     table(title, COLUMNS, [format_probe_row(trial) for trial in trials])
     fitting = [trial for trial in trials if trial.fits]
     if not fitting:
-        raise OutOfMemoryError(describe_remedies(share, probe, trials[0].micro_batch))
+        raise OutOfMemoryError(describe_remedies(own_part, probe, trials[0].micro_batch))
     best = max(fitting, key=lambda trial: trial.micro_batch)
     assert best.accum_steps is not None
     say(f"accum.steps={best.accum_steps}: micro-batch {best.micro_batch}")
     return best.accum_steps
 
 
-def check_fits(config: Config, share: Config) -> None:
-    """Raise OutOfMemoryError if a probe of `share` does not fit. A run that has begun fits.
+def check_fits(config: Config, own_part: Config) -> None:
+    """Raise OutOfMemoryError if a probe of `own_part` does not fit. A run that has begun fits.
 
     The run may then use kernels that crash where the limit is too low.
     """
-    if not has_fitted(config) and not probe(share, find_micro_batch(share)).fits:
-        raise OutOfMemoryError(describe_out_of_memory(share, share.device.known_replicas))
+    if not has_fitted(config) and not probe(own_part, find_micro_batch(own_part)).fits:
+        raise OutOfMemoryError(describe_out_of_memory(own_part, own_part.device.known_replicas))
 
 
 def search(
@@ -83,7 +83,7 @@ def search(
         The trials, sorted by micro-batch. If the first does not fit, it is the only one.
 
     Raises:
-        ConfigError: batch_size does not divide by the replicas.
+        ConfigError: batch_size is not divisible by the replicas.
     """
     made = smallest(config) or [attempt(config, 1)]
     if made[0].replicas is None:

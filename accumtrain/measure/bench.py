@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.config.registries import has_own_layers
+from accumtrain.config.registries import has_builtin_layers
 from accumtrain.config.rules import micro_batch_size
 from accumtrain.config.schema import BenchConfig, Config
 from accumtrain.console import banner, format_bytes, format_count, format_seconds, say
@@ -49,7 +49,7 @@ def bench_run(config: Config) -> dict[str, Any]:
         micro_step = dry_run.step.prepare(dry_run.batches)
         start["trace"] = clock.lap()
         if not devices.xla:
-            tell_emulation(config.precision, own_layers=has_own_layers(config))
+            tell_emulation(config.precision, own_layers=has_builtin_layers(config))
         dry_run.update()
         start["first_run"] = clock.lap()
 
@@ -135,9 +135,9 @@ def time_updates(updates: Callable[[], int], bench: BenchConfig) -> list[float]:
 def repeat_one_batch(dry_run: DryRun, config: Config, data: Dataset, devices: Devices, batch: int) -> None:
     """Make all further updates of the dry run use the same batch, which is in memory."""
 
-    def same_batch(share: HostShard) -> tf.data.Dataset:
-        dataset = make_train_batches(data, batch=batch, first=0, seed=config.run.seed, share=share)
-        return dataset.take(share.replicas).cache().repeat()
+    def same_batch(shard: HostShard) -> tf.data.Dataset:
+        dataset = make_train_batches(data, batch=batch, first=0, seed=config.run.seed, shard=shard)
+        return dataset.take(shard.replicas).cache().repeat()
 
     dry_run.batches = iter(distribute_batches(devices.strategy, same_batch))
 

@@ -39,7 +39,7 @@ def measure(
         directory: an empty folder for checkpoints.
 
     Raises:
-        ConfigError: batch_size does not divide by a micro-batch, or accum.steps, and replicas.
+        ConfigError: batch_size is not divisible by a micro-batch, or accum.steps, and replicas.
         tf.errors.ResourceExhaustedError: it does not fit.
     """
     windows = [_window_of(config, micro_batch, devices.replicas) for micro_batch in micro_batches]

@@ -1,7 +1,7 @@
 """job=plan: the memory of each micro-batch size under each memory policy, on the configured device.
 
-By probes, two small sizes of a policy are measured in one process. A straight line through them tells the largest size
-that should fit. This one is measured too, and the sizes between and beyond lie on lines.
+With probes, one process measures the two smallest sizes of a policy. The line through them predicts the largest size
+that fits, which is measured, too. All other sizes are read off lines.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def plan_by_probes(config: Config) -> dict[str, Any]:
     table(f"{describe_plan(config)} in {describe_limit(config)}", (*COLUMNS, "from"), lines)
     largest = max(trial.micro_batch for trial in trials)
     if any(trial.fits and trial.micro_batch == largest and trial.accum_steps != 1 for trial in trials):
-        say(f"micro-batches above {largest} may fit, too, and were not looked at: accum.steps=auto does")
+        say(f"micro-batches above {largest} were not looked at and may fit, too; accum.steps=auto looks at them")
     say(f"the same in {result_file(config)}, as a picture in {folder / 'plan.png'}")
     return plan_result(config, {"memory_limit_mb": limit}, trials)
 

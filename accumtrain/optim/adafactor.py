@@ -181,7 +181,7 @@ class Adafactor(Optimizer):
         ValueError: a value is out of its range.
     """
 
-    decoupled_decay = True
+    decoupled_decay = True  # by the rule, see `_change`
 
     def __init__(
         self,

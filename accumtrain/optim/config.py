@@ -93,7 +93,7 @@ class OptimConfig(ComponentConfig):
                 )
             check_size(f"optim.rates.{pattern}", factor)
         if self.lr is None and not self.has_own_rate:
-            owners = " and ".join(row.name for row in OPTIMIZERS if row.config.has_own_rate)
+            owners = " and ".join(entry.name for entry in OPTIMIZERS if entry.config.has_own_rate)
             raise ConfigError(
                 f"optim.lr=null: only {owners} has a rate of its own; give one, for example optim.lr=1e-3"
             )

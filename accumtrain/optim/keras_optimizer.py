@@ -67,7 +67,7 @@ class KerasOptimizer(Optimizer):
 
     @tf.autograph.experimental.do_not_convert
     def apply(
-        self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor, scale: tf.Tensor | float = 1.0
+        self, gradients: Sequence[tf.Tensor | None], rate: tf.Tensor, step: tf.Tensor, scale: tf.Tensor | float = 1.0
     ) -> None:
         if self._weight_decay:
             apply_one_by_one(
@@ -101,7 +101,7 @@ class _ReplicaLocal(keras.optimizers.Optimizer):
 
     def update(
         self,
-        gradients: Sequence[tf.Tensor],
+        gradients: Sequence[tf.Tensor | None],
         parameters: Sequence[Parameter],
         rate: tf.Tensor,
         step: tf.Tensor,

@@ -97,7 +97,7 @@ class Optimizer(tf.Module):
 
     This class applies weight decay, to decayed variables only: L2 (gradient + weight_decay * w) or, if a subclass sets
     `decoupled_decay`, w -= rate * weight_decay * w just before the update. A subclass implements `build_slots`,
-    `slots_of`, `step_scalars` and `update_variable`.
+    `slots_of`, `step_scalars` and `update_variable`. Adafactor, which decays by its own rule, overrides `_change`.
 
     Raises:
         ValueError: learning_rate is no number above 0, or None in a class without a `learning_rate` of its own;
@@ -148,12 +148,13 @@ class Optimizer(tf.Module):
 
     @tf.autograph.experimental.do_not_convert
     def apply(
-        self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor, scale: tf.Tensor | float = 1.0
+        self, gradients: Sequence[tf.Tensor | None], rate: tf.Tensor, step: tf.Tensor, scale: tf.Tensor | float = 1.0
     ) -> None:
         """Make one update of all variables.
 
         Args:
-            gradients: one per variable, of its shape and dtype.
+            gradients: one per variable, of its shape and dtype; None, only with `skips_missing`, for a variable on
+                which the loss does not depend.
             rate: `learning_rate(step)` times the schedule, a float scalar.
             step: updates done so far, an int64 scalar; the rules count this update as t = step + 1.
             scale: factor on the gradients, a float scalar. It multiplies one gradient at a time, so there is never a
@@ -246,8 +247,8 @@ def zeros_slot(parameter: Parameter, name: str, shape: Sequence[int] | None = No
     )
 
 
-def clip_by_weight(gradient: tf.Tensor, weight: tf.Tensor | tf.Variable, share: float | tf.Tensor) -> tf.Tensor:
-    """Scale the gradient of each unit down to a norm of `share` times that of the unit's weights.
+def clip_by_weight(gradient: tf.Tensor, weight: tf.Tensor | tf.Variable, ratio: float | tf.Tensor) -> tf.Tensor:
+    """Scale the gradient of each unit down to a norm of `ratio` times that of the unit's weights.
 
     This is adaptive gradient clipping (Brock et al. 2021, arXiv:2102.06171).
 
@@ -260,11 +261,11 @@ def clip_by_weight(gradient: tf.Tensor, weight: tf.Tensor | tf.Variable, share: 
     Args:
         gradient: a tensor.
         weight: a tensor or variable of the same shape and dtype.
-        share: the largest ratio of the two norms.
+        ratio: the largest one of the two norms.
     """
     axes = list(range(gradient.shape.rank - 1)) if gradient.shape.rank > 1 else None
     gradient_norm, weight_norm = _norm(gradient, axes), _norm(weight, axes)
-    limit = tf.cast(share, weight.dtype) * tf.maximum(weight_norm, SMALLEST_WEIGHT)
+    limit = tf.cast(ratio, weight.dtype) * tf.maximum(weight_norm, SMALLEST_WEIGHT)
     # nothing is divided by 0: the limit is positive
     return gradient * (limit / tf.maximum(gradient_norm, limit))
 

@@ -36,7 +36,11 @@ class ScheduleConfig(ComponentConfig):
     rises: ClassVar[bool] = False
 
     def factor_at(self, t: tf.Tensor, total: int) -> tf.Tensor:
-        """Return the factor of update `t` of `total` without the warm-up, a float32 scalar; t is an int64 scalar."""
+        """Return the factor of update `t` of `total` without the warm-up, a float32 scalar; t is an int64 scalar.
+
+        It is in 0..1, and above 0 before the last update. At update 1 it is exactly 1, unless the schedule `rises`. One
+        that falls from its first update on begins with update `first_whole`: until then it is 1.
+        """
         raise NotImplementedError
 
     def build(self, total: int) -> Schedule:

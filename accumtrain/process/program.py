@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from accumtrain.config.registries import has_own_entries
+from accumtrain.config.registries import has_only_builtin_entries
 
 EXTENSIONS = "accumtrain.extensions"  # entry points of installed packages that add choices
 SCRIPT = "accumtrain"  # file of the installed command
@@ -42,7 +42,7 @@ def is_own_command() -> bool:
 
 def is_own_run(config: Any) -> bool:
     """Return whether a configuration runs accumtrain's own code alone, which its digest and version then stand for."""
-    return is_own_command() and has_own_entries(config)
+    return is_own_command() and has_only_builtin_entries(config)
 
 
 def child_command() -> list[str]:

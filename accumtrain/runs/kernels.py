@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from accumtrain.config.jobs import JOBS, Job
-from accumtrain.config.registries import has_own_layers
+from accumtrain.config.registries import has_builtin_layers
 from accumtrain.config.schema import Config
 from accumtrain.console import say, warn
 from accumtrain.errors import CheckpointError, ConfigError
@@ -103,7 +103,7 @@ def _open_kinds(config: Config, job: Job) -> KernelKinds | None:
     in_bfloat16 = config.precision == "bfloat16" and os.environ.get(ONEDNN) != "0"
     # with instructions for matrices bfloat16 is the faster one on all processors
     either = instructions & FOR_16_BITS["bfloat16"] and MATRIX_BFLOAT16 not in instructions
-    return IN_16_BITS if in_bfloat16 and either and has_own_layers(config) else None
+    return IN_16_BITS if in_bfloat16 and either and has_builtin_layers(config) else None
 
 
 def _decide(config: Config, kinds: KernelKinds, *, goes_on: bool) -> str:

@@ -1,7 +1,7 @@
-"""A run on disk: its lock, config.yaml, images.json, metrics.jsonl and summary.json.
+"""A run on disk: its lock, config.yaml, images.json and metrics.jsonl. summary.json is written by dispatch.py.
 
-Files are replaced as a whole or not at all, and metrics.jsonl only ever holds whole lines. So a run can be stopped at
-any moment and continued. No TensorFlow here.
+Files are replaced as a whole or not at all, and metrics.jsonl grows line by line. A last line that a kill has cut off
+is dropped when the run goes on. So a run can be stopped at any moment and continued. No TensorFlow here.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Run:
         """Return all records of metrics.jsonl, in order."""
         return read_records(self.path)
 
-    def accept(self, facts: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], None]:
+    def make_manifest_check(self, facts: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], None]:
         """Return a function that refuses the manifest of a checkpoint that this run does not continue.
 
         Args:
@@ -179,7 +179,7 @@ class Run:
         return check
 
     def check_not_begun(self) -> None:
-        """Raise CheckpointError if there is anything of a run, whose checkpoints must have been lost then."""
+        """Raise CheckpointError if the folder holds traces of a run, whose checkpoints must then have been lost."""
         traces = {
             "the metrics": self._has_metrics(),
             "damaged checkpoints": any(path.name != "step-0" for path in list_folder(self.checkpoints / QUARANTINE)),
@@ -219,7 +219,7 @@ class Run:
 class ReadOnlyRun(Run):
     """The folder of a run that another process has locked. This process reads it and writes nothing."""
 
-    _last = 0
+    _last_step = 0
 
     def __enter__(self) -> Run:
         return self
@@ -235,10 +235,10 @@ class ReadOnlyRun(Run):
 
     def truncate(self, step: int) -> None:
         """Hide the records after update `step`, which the process with the lock may not have deleted yet."""
-        self._last = step
+        self._last_step = step
 
     def records(self) -> list[dict[str, Any]]:
-        return [record for record in super().records() if record.get("step", 0) <= self._last]
+        return [record for record in super().records() if record.get("step", 0) <= self._last_step]
 
 
 def _or_force(effect: str, fits: bool) -> str:

@@ -39,9 +39,9 @@ def build_metrics(config: LossConfig, chosen: Sequence[str] | None) -> dict[str,
     """Return what is measured beside the loss, by name: the metrics of eval.metrics, or of None the loss's own."""
     if chosen is not None:
         return {name: load(METRICS[name].function) for name in chosen}
-    row = LOSSES[config.kind]
-    metrics = {name: load(metric) for name, metric in row.metrics.items()}
-    return metrics if row.further_metrics is None else metrics | load(row.further_metrics)(config)
+    entry = LOSSES[config.kind]
+    metrics = {name: load(metric) for name, metric in entry.metrics.items()}
+    return metrics if entry.further_metrics is None else metrics | load(entry.further_metrics)(config)
 
 
 def build_means(config: LossConfig, chosen: Sequence[str] | None = None) -> dict[str, PerExample]:

@@ -393,7 +393,7 @@ class Checkpoints:
         except (tf.errors.OpError, DamagedError, CheckpointError) as error:
             full = "No space left on device" in str(error)
             reason = "no space left on the device" if full else first_line(error)
-            last = next(iter(self._last.newest_first()), None)
+            last = next(iter(newest_first(self.directory)), None)
             raise CheckpointError(
                 f"could not save update {step} in {store.directory}: {reason}; mend that and run the same command "
                 + (f"again: it continues from step-{last.step}" if last else "again: nothing was saved before")

@@ -168,7 +168,7 @@ class MetricEntry:
     """A metric.
 
     Attributes:
-        function: (labels [N], logits [N, classes]) -> values [N], or "module:function".
+        function: (labels [N], logits [N, classes]) -> values [N] in the dtype of the logits, or "module:function".
         higher_is_better: the direction in which it decides which state is the best.
     """
 

@@ -120,7 +120,7 @@ class Evaluator:
         self._means, self._split_metrics, self._answers = dict(means), split_metrics, answers
         self.split, self._batches = split, -(-data.splits[split].size // batch)
         self._dataset = distribute_batches(
-            strategy, lambda share: make_eval_batches(data, batch=batch, split=split, share=share)
+            strategy, lambda shard: make_eval_batches(data, batch=batch, split=split, shard=shard)
         )
         self._dtype = model.trainable_variables[0].dtype
         self._sums = [sum_buffer([], self._dtype) for _ in [*self._means, "examples"]]

@@ -74,14 +74,17 @@ def add_hook(function: str | Callable[[TrainingState], Any], every: int = 1, on:
             written; or "end", after the last update and evaluation of a run that has finished.
 
     Raises:
-        ValueError: there is no such event, `every` is below 1 or not of updates, or the text names no function.
+        ValueError: there is no such event, or `every` is no number of updates.
+        TypeError: `function` is no function, or a text that names none.
     """
     if on not in EVENTS:
         raise ValueError(f"on={on!r} is none of {', '.join(EVENTS)}")
-    if every < 1 or (every > 1 and on != "update"):
-        raise ValueError(f"every={every}: must be at least 1, and counts updates alone; leave it out for on={on!r}")
-    if isinstance(function, str) and not all(function.partition(":")):
-        raise ValueError(f"{function!r} names no function; write 'module:function'")
+    if type(every) is not int or every < 1 or (every > 1 and on != "update"):
+        raise ValueError(
+            f"every={every!r}: must be a whole number of updates, 1 or more; leave it out unless on is 'update'"
+        )
+    if not (callable(function) or (isinstance(function, str) and all(function.partition(":")))):
+        raise TypeError(f"{function!r} is no function; give one, or write 'module:function'")
     ADDED.append(Hook(function, every, on))
 
 

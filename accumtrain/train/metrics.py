@@ -12,6 +12,7 @@ from typing import Any
 
 from accumtrain.config.rules import Epochs
 from accumtrain.engine.step import SUM
+from accumtrain.errors import ConfigError
 from accumtrain.process import environment
 from accumtrain.runs.contents import HOOK, measured
 from accumtrain.runs.run import Run
@@ -189,10 +190,20 @@ class MetricsLogger:
         self._write(split, step, {name: result[name] for name in (*self._means, "examples")} | speed)
 
     def hook(self, step: int, values: Mapping[str, float]) -> None:
-        """Log numbers of a hook. Raise ValueError for a name that each record has."""
-        if taken := EACH_RECORD & values.keys():
-            raise ValueError(f"log: each record has {' and '.join(sorted(taken))} already; choose another name")
-        self._write(HOOK, step, {name: float(value) for name, value in values.items()})
+        """Log numbers of a hook.
+
+        Raises:
+            ConfigError: `values` are no numbers by name, or a name is one that each record has.
+        """
+        try:
+            numbers = {name: float(value) for name, value in values.items()}
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"a hook has called log({values!r}): it takes numbers by name, such as log({{'size': 2.5}})"
+            ) from error
+        if taken := EACH_RECORD & numbers.keys():
+            raise ConfigError(f"log: each record has {' and '.join(sorted(taken))} already; choose another name")
+        self._write(HOOK, step, numbers)
 
     def forget_after(self, step: int) -> None:
         """Delete the records after update `step`, to which the run goes back."""

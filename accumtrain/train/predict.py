@@ -66,7 +66,7 @@ def predictions(
         parts = [strategy.experimental_local_results(part) for part in strategy.run(answer, args=(examples,))]
         return tuple(tf.concat(part, 0) for part in parts)
 
-    batches = iter(distribute_batches(strategy, lambda share: make_eval_batches(data, batch=batch, share=share)))
+    batches = iter(distribute_batches(strategy, lambda shard: make_eval_batches(data, batch=batch, shard=shard)))
     for _ in range(-(-data.splits["test"].size // batch)):
         labels, weight, classes, values = (tensor.numpy() for tensor in answers(next(batches)))
         used = weight > 0

@@ -82,9 +82,9 @@ class Recovery:
 
     def skip(self, window: Window) -> None:
         self._in_a_row += 1
-        self.skip_empty(window)
+        self.count_skipped(window)
 
-    def skip_empty(self, window: Window) -> None:
+    def count_skipped(self, window: Window) -> None:
         """Count a window without an update, unless a loss scale has counted it already."""
         if window.loss_scale is None:
             self.skipped += 1

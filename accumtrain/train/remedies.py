@@ -108,9 +108,9 @@ def _leaner_policies(config: Config) -> Iterator[Remedy]:
 def _leaner_optimizers(config: Config) -> Iterator[Remedy]:
     if config.optim.memory_effect or not config.optim.keeps_state:
         return  # no state to save
-    for row in OPTIMIZERS:
-        if effect := row.config.memory_effect:
-            yield from allowed_remedy(f"optim={row.name}", effect, config, {"optim": asdict(row.config())})
+    for entry in OPTIMIZERS:
+        if effect := entry.config.memory_effect:
+            yield from allowed_remedy(f"optim={entry.name}", effect, config, {"optim": asdict(entry.config())})
 
 
 def _bfloat16(config: Config) -> Iterator[Remedy]:

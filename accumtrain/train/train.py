@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import tensorflow as tf
 
 from accumtrain.config.read import flatten_keys, to_mapping
-from accumtrain.config.registries import has_own_layers
+from accumtrain.config.registries import has_builtin_layers
 from accumtrain.config.rules import Epochs, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
 from accumtrain.console import say
@@ -205,12 +205,15 @@ class Trainer:
             self._evaluate_if_due()  # the run may have been stopped during an evaluation
             if not self._is_trained():
                 self._prepare_step(batches)
-            self.checkpoints.save()  # of update 0, so that a full disk shows now
+            self.checkpoints.save()  # of a new run, so that a full disk shows now
             while not self._is_trained():
                 done_before = self.done
                 update = self._make_updates(batches)
                 if not (update["finite"] and update["state_finite"]):
-                    if self.done - done_before > (not update["state_finite"]):  # there were good ones before it
+                    lost = (
+                        0 if update["state_finite"] else 1
+                    )  # the last update was made, but what it left can't be used
+                    if self.done - done_before > lost:
                         self.recovery.after_update()
                     batches = self._recover(update, batches)
                     continue
@@ -237,7 +240,7 @@ class Trainer:
 
     @property
     def epoch(self) -> str:
-        """The epochs made, in four digits."""
+        """The epochs made, to four significant digits."""
         return f"{self.place.epoch:.4g}"
 
     def _is_trained(self) -> bool:
@@ -289,7 +292,7 @@ class Trainer:
 
     def _restore(self, *, needed: bool) -> bool:
         """Restore the newest whole checkpoint. Return whether there is one, which is an error if it is `needed`."""
-        manifest = self.checkpoints.restore(self.run.accept(self._manifest_facts()), needed=needed)
+        manifest = self.checkpoints.restore(self.run.make_manifest_check(self._manifest_facts()), needed=needed)
         if manifest is None:
             self.run.check_not_begun()
             return False
@@ -439,7 +442,7 @@ class Trainer:
         """
         if not update["examples"]:
             self.place.pass_over()
-            self.recovery.skip_empty(self.window)
+            self.recovery.count_skipped(self.window)
             self.skipped.note(self.progress.event)
             self.progress.event(f"update {self.done + 1} is skipped, its examples are bad (see {self.skipped.file})")
             return batches
@@ -484,7 +487,10 @@ class Trainer:
     # ---- stopping ------------------------------------------------------------------------------------------------
 
     def _is_asked_to_stop(self) -> bool:
-        """Return whether a signal or a hook asks, or run.walltime leaves too little for an update and an evaluation."""
+        """Return whether a signal or a hook asks to stop, or run.walltime leaves too little time.
+
+        The time must suffice for an update and an evaluation.
+        """
         too_late = self.walltime.due(SECONDS_TO_END + 2 * self.logger.longest)
         return self.interrupt.requested or self.hooks.reason_to_stop is not None or too_late
 
@@ -502,7 +508,7 @@ class Trainer:
             self._summarize("preempted"),
         )
 
-    # ---- the begin and the end on the screen ---------------------------------------------------------------------
+    # ---- the beginning and the end on the screen -----------------------------------------------------------------
 
     def _show_opening(self) -> None:
         print_banner(self.config, self.run, self.data, self.devices, self.window, self.total, self.epochs)
@@ -517,7 +523,7 @@ class Trainer:
         self.watchdog.beat("tracing the first update")
         self.step.prepare(batches)
         if not (self.devices.xla or self.step.eager):
-            tell_emulation(self.config.precision, own_layers=has_own_layers(self.config))
+            tell_emulation(self.config.precision, own_layers=has_builtin_layers(self.config))
         if self.devices.chief and self.done == 0 and self.config.log.images and self.data.image_shape:
             images = first_images(self.data, self.config.log.images, self.recovery.seed)
             self.tensorboard.images("first images, augmented", images)

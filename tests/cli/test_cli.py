@@ -95,7 +95,7 @@ def test_a_mapping_takes_keys_at_any_depth(command, seen):
 
 def test_mistake_from_outside_needs_no_tensorflow():
     answer = outside("batch_size=100", "accum.steps=8")
-    said = "error: batch_size=100 does not divide by accum.steps=8 x 1 replica; nearest: 96, 104\n"
+    said = "error: batch_size=100 is not divisible by accum.steps=8 x 1 replica; nearest: 96, 104\n"
     assert (answer.returncode, answer.stderr) == (2, said)
 
 

@@ -5,13 +5,23 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
+from typing import Any
 
 import pytest
 
 from accumtrain.cli import command as extensions
 from accumtrain.config.jobs import JOBS
-from accumtrain.config.registries import REGISTRIES, register_data, register_job, register_loss, register_model
+from accumtrain.config.registries import (
+    REGISTRIES,
+    list_added_modules,
+    register_data,
+    register_job,
+    register_loss,
+    register_model,
+)
 from accumtrain.models.config import ModelConfig
+from accumtrain.registry import with_kind
+from accumtrain.train.config import LOSSES, LossConfig, LossEntry
 
 REGISTER = """
 from accumtrain.config.registries import register_data
@@ -31,7 +41,7 @@ class TinyConfig(ModelConfig):
 def _registries(monkeypatch):
     """Undo what a test adds."""
     for registry in (*REGISTRIES.values(), JOBS):
-        monkeypatch.setattr(registry, "rows", dict(registry.rows))
+        monkeypatch.setattr(registry, "entries", dict(registry.entries))
 
 
 @pytest.fixture
@@ -50,13 +60,13 @@ def installed(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["3dnet", "a net", "net/2", "", "digits"])
-def test_names_of_rows(name):
+def test_names_of_entries(name):
     message = "declared already" if name == "digits" else "a name is a letter or _, then letters, digits, - and _"
     with pytest.raises(ValueError, match=message):
         register_data(name, "mine:open_net")
 
 
-def test_a_registered_row_is_a_choice_with_its_keys(command, seen):
+def test_a_registered_entry_is_a_choice_with_its_keys(command, seen):
     register_model("mynet", "mine:build", TinyConfig)  # a name of its own, as Hydra keeps it for later tests
     register_loss("hinge", "mine:hinge")
     assert command("model=mynet", "model.depth=2", "loss=hinge").code == 0
@@ -72,7 +82,7 @@ def test_a_registered_row_is_a_choice_with_its_keys(command, seen):
 @pytest.mark.parametrize(
     ("code", "value"), [(REGISTER, "an_extension:register"), (f"{REGISTER}\nregister()", "an_extension")]
 )
-def test_an_installed_extension_adds_its_rows(command, seen, installed, code, value):
+def test_an_installed_extension_adds_its_entries(command, seen, installed, code, value):
     installed(code, value)
     assert command("data=noise", "data.image_size=8").code == 0
     assert (seen[0].data.kind, seen[0].data.image_size) == ("noise", 8)
@@ -94,32 +104,29 @@ def test_an_extension_that_fails_is_named(refused, installed, code, value, reaso
     assert message.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("row", "scope"),
-    [
-        ({}, "try"),
-        ({"scope": "train"}, "train"),
-        ({"trains": True}, "train"),
-        ({"needs_a_run": True, "continues_run_config": True}, "trained"),
-        ({"compares_runs": True, "needs_a_run": False}, "runs"),
-    ],
-)
-def test_a_flag_of_a_job_stands_for_its_scope(row, scope):
-    register_job("count", "an_extension:count", **row)
-    assert (JOBS["count"].scope, JOBS["count"].continues_run_config) == (scope, "continues_run_config" in row)
+@pytest.mark.parametrize(("attributes", "scope"), [({}, "try"), ({"scope": "train"}, "train")])
+def test_a_job_has_the_scope_that_it_is_given(attributes, scope):
+    register_job("count", "an_extension:count", **attributes)
+    assert JOBS["count"].scope == scope
 
 
-@pytest.mark.parametrize(
-    ("row", "reason"),
-    [
-        ({"trains": True, "needs_a_run": True}, "trains and needs_a_run: a job has one scope; leave out all but one"),
-        ({"scope": "try", "compares_runs": True}, "scope and compares_runs: a job has one scope"),
-        ({"scope": "all"}, "job count: scope='all' is none of train, try, trained, runs"),
-    ],
-)
-def test_a_job_has_one_scope(row, reason):
-    with pytest.raises(ValueError, match=reason):
-        register_job("count", "an_extension:count", **row)
+def test_an_unknown_scope():
+    with pytest.raises(ValueError, match="job count: scope='all' is none of train, try, trained, runs"):
+        register_job("count", "an_extension:count", scope="all")
+
+
+def test_all_code_that_was_registered_counts_as_added():
+    register_job("count", "a_job:count", check="a_check:check")
+    register_loss("plain", "a_loss:build", metrics={"wrong": "a_metric:wrong"})
+    other: Any = with_kind("other", LossConfig)
+    LOSSES.add(LossEntry(other, "a_loss:build", further_metrics="further:build", split_metrics="whole:build"))
+    assert {"a_job", "a_check", "a_loss", "a_metric", "further", "whole"} <= list_added_modules()
+
+
+def test_a_choice_of_accumtrain_can_not_be_replaced(refused, installed):
+    """lenet5.yaml is of kind lenet, so the name is free among the kinds."""
+    installed("import accumtrain\n\naccumtrain.register_model('lenet5', 'an_extension:build')\n")
+    assert "model=lenet5: an_extension adds a choice of this name, which accumtrain has already" in refused()
 
 
 JOB = """
@@ -139,7 +146,10 @@ register_job("count", "an_extension:count")
         ("return {}['a']", "a bug in an_extension, which adds a choice to accumtrain; the lines above show where"),
         ("Path('no').read_text()", "a bug in an_extension, which adds a choice to accumtrain; the lines above"),
         ("raise PermissionError('not today')", "a bug in an_extension, which adds a choice"),
-        ("from accumtrain.console import table; table('', ['a'], [[]])", "a bug in accumtrain, not a mistake of yours"),
+        (
+            "from accumtrain.console import table; table('', ['a'], [[]])",
+            "a bug in accumtrain, or in what an_extension adds",
+        ),
     ],
 )
 def test_an_error_is_of_the_code_that_raises_it(command, installed, line, whose):

@@ -50,7 +50,7 @@ def test_jobs_that_fail_are_reported(sweep, statuses):
     out, err = command.communicate()
     assert command.returncode == 3
     assert "Traceback" not in err
-    assert "warning: run 2 of the sweep will be refused: batch_size=33 does not divide" in err
+    assert "warning: run 2 of the sweep will be refused: batch_size=33 is not divisible" in err
     assert "run 1 | error: data.path=nowhere" in err
     assert "2 runs, best first" in out
     assert statuses() == {"32": "DataError", "33": "ConfigError"}

@@ -174,5 +174,5 @@ def test_a_corner_of_a_grid_that_is_refused_keeps_the_others_from_nothing(comman
     answer = command("-m", "batch_size=32,36", "accum.steps=4,8")
     assert answer.code == ConfigError.exit_code
     assert [(config.batch_size, config.accum.steps) for config in seen] == [(32, 4), (32, 8), (36, 4)]
-    assert answer.err.startswith("warning: run 4 of the sweep will be refused: batch_size=36 does not divide by")
+    assert answer.err.startswith("warning: run 4 of the sweep will be refused: batch_size=36 is not divisible by")
     assert [row[2] for row in rows_of(answer.out)] == ["completed", "completed", "completed", "ConfigError"]

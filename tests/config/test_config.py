@@ -123,12 +123,12 @@ def test_epochs_go_on_from_those_made_with_another_batch_size(compose):
 
 def test_micro_batch_size():
     assert micro_batch_size(64, 4, 2) == 8
-    with pytest.raises(ConfigError, match=r"batch_size=3 does not divide by accum.steps=2 x 4 replicas; nearest: 8$"):
+    with pytest.raises(ConfigError, match=r"batch_size=3 is not divisible by accum.steps=2 x 4 replicas; nearest: 8$"):
         micro_batch_size(3, 2, 4)
 
 
 MISTAKES = [
-    ("batch_size=100 accum.steps=8", "batch_size=100 does not divide by accum.steps=8 x 1 replica; nearest: 96, 104"),
+    ("batch_size=100 accum.steps=8", "batch_size=100 is not divisible by accum.steps=8 x 1 replica; nearest: 96, 104"),
     ("device=mirrored device.virtual=3", "accum.steps=4 x 3 replicas; nearest: 60, 72"),
     ("device=multiworker device.workers=[a:1,b:1] device.virtual=3 device.index=0", "x 6 replicas; nearest: 48, 72"),
     ("device=multiworker job=verify", "device=multiworker: job=verify runs in one process; train and evaluate do not"),
@@ -154,7 +154,7 @@ MISTAKES = [
     ("loss.class_weights=3", "class_weights=3: must be balanced, a mapping from class names to weights, or for"),
     ("loss.class_weights=[1,a]", "loss.class_weights[1]=a: must be a number\n"),
     ("accum.steps=most", "accum.steps=most: must be a number of micro-batches per update, or auto"),
-    ("batch_size=63 accum.steps=auto device.virtual=2", "batch_size=63 does not divide by accum.steps=1 x 2 replicas"),
+    ("batch_size=63 accum.steps=auto device.virtual=2", "batch_size=63 is not divisible by accum.steps=1 x 2 replicas"),
     ("accum=4", "accum=4: no such choice; choose from auto, fixed; a number is accum.steps=4"),
     ("-m accum=4,8", "accum=4: no such choice; choose from auto, fixed; a number is accum.steps=4"),
     ("model=50", "model=50: no such choice; choose from"),
@@ -320,7 +320,7 @@ MISTAKES = [
     ("batch_size=32,64", "batch_size=32,64: several values make a sweep; add -m"),
     ("batch_size=${nothing}", "Interpolation key 'nothing' not found"),
     ("+model=resnet20", "+model=resnet20: there is a choice already; write model=resnet20"),
-    ("--cfg job --info", "Only one of"),
+    ("--cfg job --info", "only one of"),
     ("--config-dir nowhere", "--config-dir nowhere: is no folder"),
     ("--config-path own", "--config-path own: the configuration of accumtrain can't be replaced; add your own folder"),
     ("--experimental-rerun a.pickle", "would load a pickle, which can run any code"),
@@ -343,7 +343,7 @@ MISTAKES = [
     ("run.max_nonfinite=0", "run.max_nonfinite=0: must be at least 1"),
     ("run.hang_timeout=-1", "run.hang_timeout=-1.0: must be at least 0"),
     ("checkpoint.keep_hours=0", "checkpoint.keep_hours=0.0: must be above 0"),
-    ("-m batch_size=33,50", "batch_size=33 does not divide by accum.steps=4"),
+    ("-m batch_size=33,50", "batch_size=33 is not divisible by accum.steps=4"),
     ("-m batch_size=32,64 run.name=one", "run.name=one: 2 jobs of the sweep would write runs/one/summary.json"),
     ("-m accum=range(2,5)", "accum=2: no such choice; choose from auto, fixed"),
     ("-m batch_size=range(5,2)", "the sweep has no job: a range or glob among the values is empty"),

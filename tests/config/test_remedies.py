@@ -14,8 +14,8 @@ MORE = [
 ]
 TABLE = [*(arguments for arguments, _ in MISTAKES), *MORE]
 # rules in prose, which say what the value must be or what to do, and no word of a command
-IN_PROSE = ("must ", "give ", "name one", "add --cfg", "--config-dir", "with commas", "--cfg job lists", "Only one of")
-IN_PROSE += ("--cfg job with one override",)
+IN_PROSE = ("must ", "give ", "name one", "add --cfg", "--config-dir", "with commas", "--cfg job lists")
+IN_PROSE += ("--cfg job with one override", "leave out all but one")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""A small configuration of every row of every table, for the tests that walk them.
+"""A small configuration of every entry of every registry, for the tests that walk them.
 
-A row that is not named here has the defaults of its keys as its example. One with a key that has no default, or whose
-defaults are too large for a test of seconds, gets a line.
+An entry that is not named here has the defaults of its keys as its example. One with a key that has no default, or
+whose defaults are too large for a test of seconds, gets a line.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "inverse_time": InverseTimeConfig(warmup=2, timescale=3),
     },
     "loss": {"cross_entropy": CrossEntropyConfig()},
-    "data": {  # their files: written by sources.py, relative to the working directory
+    "data": {  # their files: written by files.py, relative to the working directory
         "digits": DigitsConfig(),
         "synthetic": SyntheticConfig(image_size=6, num_classes=3, train_examples=17, test_examples=5, **PLAIN),
         "tfds": TfdsConfig(name="contract_pictures", dir="prepared", **PLAIN),
@@ -93,15 +93,15 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 
 
 for _group, _table in REGISTRIES.items():
-    for _row in _table:
-        if not any(each.default is each.default_factory is MISSING for each in fields(_row.config)):
-            EXAMPLES[_group].setdefault(_row.name, _row.config())
+    for _entry in _table:
+        if not any(each.default is each.default_factory is MISSING for each in fields(_entry.config)):
+            EXAMPLES[_group].setdefault(_entry.name, _entry.config())
 for _job in JOBS:
     EXAMPLES["job"].setdefault(_job.name, ())
 
 
 def example_of(group: str, name: str) -> Any:
-    """The example of a row; fails the test where there is none."""
+    """The example of an entry; fails the test where there is none."""
     if name not in EXAMPLES.get(group, {}):
         pytest.fail(f"{group}={name} has no example: add a small configuration to EXAMPLES in {__file__}")
     return EXAMPLES[group][name]

@@ -1,4 +1,4 @@
-"""Every job: where it writes and when, what it says of itself in its row, and how a sweep ranks it."""
+"""Every job: where it writes and when, what it says of itself in its entry, and how a sweep ranks it."""
 
 from __future__ import annotations
 

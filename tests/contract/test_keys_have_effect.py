@@ -30,7 +30,7 @@ NEEDED = {"unscaled_relative_step": {"scale_parameter": False}}  # to have an ef
 
 
 def cases(table, without=()):
-    keys = {row.name: [each.name for each in fields(row.config) if each.name not in without] for row in table}
+    keys = {entry.name: [each.name for each in fields(entry.config) if each.name not in without] for entry in table}
     return [pytest.param(name, key, id=f"{name}-{key}") for name, own in keys.items() for key in own]
 
 

@@ -65,6 +65,6 @@ def test_a_schedule_is_finite_and_above_nothing_until_the_end(name):
     assert values[0] == 1.0 or SCHEDULES[name].config.rises
 
 
-@pytest.mark.parametrize("name", [row.name for row in SCHEDULES if not row.config.rises])
+@pytest.mark.parametrize("name", [entry.name for entry in SCHEDULES if not entry.config.rises])
 def test_a_warmup_rises_to_the_whole_rate(name):
     np.testing.assert_allclose(factors(name, warmup=WARMUP)[:WARMUP], (np.arange(WARMUP) + 1) / WARMUP, rtol=1e-6)

@@ -38,7 +38,7 @@ BOUNDS = ROUNDING | {"float16": ROUNDING["bfloat16"]}  # which job=verify does n
 
 @dataclass(frozen=True)
 class Variant:
-    """A row's example with at most one key changed, in a precision."""
+    """An entry's example with at most one key changed, in a precision."""
 
     name: str
     key: str | None
@@ -78,10 +78,10 @@ def changes(name: str) -> Iterator[tuple[str | None, typing.Any]]:
 
 
 def variants() -> Iterator[Variant]:
-    for row in MODELS:
-        for key, value in changes(row.name):
+    for entry in MODELS:
+        for key, value in changes(entry.name):
             for precision in PRECISIONS:
-                yield Variant(row.name, key, value, precision)
+                yield Variant(entry.name, key, value, precision)
 
 
 def allowed(variant: Variant) -> bool:
@@ -177,7 +177,9 @@ def test_initial_weights_are_a_function_of_the_seed(name):
 
 @pytest.mark.filterwarnings("ignore:This model usually expects:UserWarning")
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize(("name", "key", "value"), [(row.name, *each) for row in MODELS for each in changes(row.name)])
+@pytest.mark.parametrize(
+    ("name", "key", "value"), [(entry.name, *each) for entry in MODELS for each in changes(entry.name)]
+)
 def test_images_of_any_size_work_or_are_refused(name, key, value, shape):
     """Micro-steps without graphs: each layer says at once what it can't do."""
     gradients = {}

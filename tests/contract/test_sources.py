@@ -26,7 +26,7 @@ from tests.contract import files
 from tests.contract.examples import example_of
 from tests.data.conftest import join
 
-NEEDS_FILES = [row.name for row in SOURCES if {"path", "dir"} & {key.name for key in fields(row.config)}]
+NEEDS_FILES = [entry.name for entry in SOURCES if {"path", "dir"} & {key.name for key in fields(entry.config)}]
 CHANGES = [
     pytest.param({}, id="plain"),
     pytest.param({"image_size": [9, 7], "augment": "inception"}, id="resized and augmented", marks=pytest.mark.slow),

@@ -77,7 +77,7 @@ def test_another_value_in_an_array(tmp_path, name):
 
 
 def test_a_source_of_ones_own_may_have_none(monkeypatch):
-    monkeypatch.setattr(SOURCES, "rows", dict(SOURCES.rows))
+    monkeypatch.setattr(SOURCES, "entries", dict(SOURCES.entries))
     split = ArraySplit(np.zeros([4, 2, 2, 1]), np.arange(4) % 2)
     register_data("plain", lambda config, seed: Source(split, split, 2))
     config = SOURCES["plain"].config()

@@ -191,3 +191,11 @@ def test_the_remedy_for_a_list_gives_the_classes_its_weights(compose):
 def test_evaluations_measure_the_plain_loss():
     means = build_means(CrossEntropyConfig(label_smoothing=0.3, class_weights="balanced"))
     assert np.array_equal(means["loss"](tf.constant(LABELS), LOGITS), cross_entropy(tf.constant(LABELS), LOGITS))
+
+
+def test_one_number_for_a_batch_is_no_loss():
+    def mean(labels, logits):
+        return tf.reduce_mean(logits)
+
+    with pytest.raises(ConfigError, match=r"mean: returns values of the shape \(\); .* one value for each example"):
+        weighted_sums([mean], LOGITS, {"label": tf.constant([0, 1, 2])})

@@ -123,10 +123,10 @@ def test_the_middle_of_an_image_is_no_keras_layer(compose):
 
 def test_a_loss_without_classes(compose, monkeypatch):
     config = compose("job=export")
-    row = LossEntry(with_kind("regression", LossConfig), "accumtrain.train.build:build_cross_entropy", metrics={})
-    monkeypatch.setitem(LOSSES.rows, row.name, row)
+    entry = LossEntry(with_kind("regression", LossConfig), "accumtrain.train.build:build_cross_entropy", metrics={})
+    monkeypatch.setitem(LOSSES.entries, entry.name, entry)
     with pytest.raises(ConfigError, match="tells classes apart"):
-        exports.check_export(replace(config, loss=row.config()))
+        exports.check_export(replace(config, loss=entry.config()))
 
 
 def test_an_export_replaces_the_one_before(here, command, without_a_process):

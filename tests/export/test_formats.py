@@ -29,17 +29,17 @@ MODELS = {
 FAST = {("keras", "MobileNet")}  # a process with TensorFlow for each takes its time
 CASES = [
     pytest.param(
-        row.name,
+        entry.name,
         name,
-        id=f"{row.name}-{name}",
+        id=f"{entry.name}-{name}",
         marks=[
-            *([] if (row.name, name) in FAST else [pytest.mark.slow]),
-            *[pytest.mark.skipif(find_spec(package) is None, reason=f"needs {package}") for package in row.packages],
+            *([] if (entry.name, name) in FAST else [pytest.mark.slow]),
+            *[pytest.mark.skipif(find_spec(package) is None, reason=f"needs {package}") for package in entry.packages],
         ],
     )
-    for row in FORMATS
+    for entry in FORMATS
     for name, model in MODELS.items()
-    if not row.model_kinds or model.kind in row.model_kinds
+    if not entry.model_kinds or model.kind in entry.model_kinds
 ]
 
 

@@ -130,8 +130,8 @@ def checkpoint_paths() -> Lines:
     yield from _paths("everything", "optim=adam", "ema.decay=0.9", "precision=float16")
     yield from _paths("resnet", "model=resnet20", "model.units=[1]", "model.filters=[8,8]", "optim=sgd")
     yield from _paths("revnet", "model=revnet38", "model.units=[1]", "model.filters=[8,8]", "optim=sgd")
-    for row in OPTIMIZERS:
-        yield from _paths(row.name, optim=EXAMPLES["optim"][row.name])
+    for entry in OPTIMIZERS:
+        yield from _paths(entry.name, optim=EXAMPLES["optim"][entry.name])
 
 
 def _paths(title: str, *overrides: str, **changes: Any) -> Lines:

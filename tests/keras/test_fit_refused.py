@@ -120,7 +120,7 @@ def one_number(y: Any, p: Any) -> Any:
         (lambda: compiled(metrics=[one_number], loss="mse"), {"targets": 4}, "the metric one_number gives one number"),
         (compiled, {"job": "bench"}, "job='bench': choose from train, plan, verify"),
         (compiled, {"memory": "reverse"}, "is not reversible"),
-        (compiled, {"steps": 5}, "batch_size=32 does not divide by accum.steps=5 x 1 replica; nearest: 30, 35"),
+        (compiled, {"steps": 5}, "batch_size=32 is not divisible by accum.steps=5 x 1 replica; nearest: 30, 35"),
         (compiled, {"steps": 0}, "accum.steps=0"),
         (compiled, {"batch_size": -1}, "batch_size=-1"),
         (compiled, {"batch_size": "64"}, "batch_size='?64'?: must be a whole number"),

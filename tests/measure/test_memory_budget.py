@@ -151,7 +151,7 @@ def test_a_run_without_a_budget_stays_as_it_is(config):
         (("model.memory=store", "model.kept_convs=3"), "model.memory=store keeps everything"),
         (("model.kept_convs=37",), "has 32 convolutions that can be kept"),
         (("model.kept_convs=-1",), "must be at least 0"),
-        (("model.memory=60", "device=mirrored", "device.virtual=3"), "does not divide"),
+        (("model.memory=60", "device=mirrored", "device.virtual=3"), "is not divisible"),
     ],
 )
 def test_what_contradicts_a_budget_is_refused(config, overrides, message):

@@ -405,7 +405,7 @@ def test_plan_says_that_larger_micro_batches_were_not_looked_at(config, probing,
     probing(Memory(limit=60, each=each))
     dispatch.run(config("job=plan", f"batch_size={batch}", "device.memory_limit_mb=60"))
     shown = capsys.readouterr().out
-    expected = f"micro-batches above {largest} may fit, too, and were not looked at: accum.steps=auto does"
+    expected = f"micro-batches above {largest} were not looked at and may fit, too; accum.steps=auto looks at them"
     assert (expected in shown) if largest else ("were not looked at" not in shown)
 
 

@@ -188,7 +188,7 @@ def test_an_exponential_rise_meets_both_ends(total):
 
 
 def test_a_program_adds_a_schedule_of_its_own(monkeypatch):
-    monkeypatch.setattr(SCHEDULES, "rows", dict(SCHEDULES.rows))
+    monkeypatch.setattr(SCHEDULES, "entries", dict(SCHEDULES.entries))
 
     @dataclass(kw_only=True)
     class LinearConfig(accumtrain.ScheduleConfig):
@@ -200,16 +200,18 @@ def test_a_program_adds_a_schedule_of_its_own(monkeypatch):
         final: float = 0.0
 
         def factor_at(self, t, total):
-            progress = tf.cast(t, tf.float32) / float(total)
-            return 1.0 + (self.final - 1.0) * tf.minimum(progress, 1.0)
+            progress = tf.cast(t - self.first_whole, tf.float32) / max(total - self.first_whole, 1)
+            return 1.0 + (self.final - 1.0) * tf.clip_by_value(progress, 0.0, 1.0)
 
     config = accumtrain.register_schedule("linear", LinearConfig)
     assert config().kind == "linear"
-    assert factors(config(final=0.5), total=4, steps=5).tolist() == [0.875, 0.75, 0.625, 0.5, 0.5]
-    assert factors(config(warmup=2), total=4, steps=4).tolist() == [0.375, 0.5, 0.25, 0.0]
+    assert factors(config(final=0.5), total=5, steps=6).tolist() == [1.0, 0.875, 0.75, 0.625, 0.5, 0.5]
+    assert factors(config(warmup=2), total=4, steps=4).tolist() == [0.5, 1.0, 0.5, 0.0]
     given = {"schedule": {"kind": "linear", "final": 0.25}}
     assert from_mapping(given | {"train": {"steps": 4}}).schedule == config(final=0.25)
     with pytest.raises(ValueError, match=r"schedule\.kind=linear is declared already"):
         accumtrain.register_schedule("linear", LinearConfig)
     with pytest.raises(TypeError, match="ScheduleConfig has no factor_at"):
         accumtrain.register_schedule("without_formula", accumtrain.ScheduleConfig)
+    with pytest.raises(TypeError, match="must be a dataclass that inherits from ScheduleConfig"):
+        accumtrain.register_schedule("another_group", accumtrain.LossConfig)

@@ -7,7 +7,7 @@ from importlib.machinery import ModuleSpec
 
 import pytest
 
-from accumtrain.config.registries import has_own_entries
+from accumtrain.config.registries import has_only_builtin_entries
 from accumtrain.config.schema import Config
 from accumtrain.models.config import MODELS
 from accumtrain.process import program
@@ -89,14 +89,14 @@ def test_what_is_own_run(monkeypatch):
             (Entry(config, kept.build), False),  # of what is in the memory of this process
         ):
             with monkeypatch.context() as patch:
-                patch.setattr(table, "rows", dict(table.rows))
+                patch.setattr(table, "entries", dict(table.entries))
                 patch.setattr(table, "_unlisted", set())
                 table.add(row, listed=listed)
                 assert not is_own_run(replace(Config(), **{of: config()}))
-                assert not has_own_entries(replace(Config(), **{of: config()}))
+                assert not has_only_builtin_entries(replace(Config(), **{of: config()}))
     monkeypatch.setenv(VARIABLE, '["mine.py"]')
     assert not is_own_run(Config())
-    assert has_own_entries(Config())
+    assert has_only_builtin_entries(Config())
 
 
 @pytest.mark.parametrize("start", [["mine.py"], pytest.param(["-m", "mine"], marks=pytest.mark.slow)], ids=" ".join)

@@ -293,7 +293,7 @@ def test_each_job_of_a_process_has_its_own_dtype(server, config):
 
 
 def test_layers_of_users_choose_their_dtype_themselves(server, config, monkeypatch):
-    monkeypatch.setattr(module, "has_own_layers", lambda config: False)
+    monkeypatch.setattr(module, "has_builtin_layers", lambda config: False)
     assert chosen_16bit(config("precision=bfloat16")) is None
 
 

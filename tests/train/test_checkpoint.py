@@ -266,7 +266,7 @@ ERRORS = [
     ],
 )
 def test_the_first_metric_decides_in_its_direction_or_else_the_loss(tmp_path, monkeypatch, chosen, evaluations, best):
-    monkeypatch.setitem(METRICS.rows, "error", MetricEntry("error", "none:none", higher_is_better=False))
+    monkeypatch.setitem(METRICS.entries, "error", MetricEntry("error", "none:none", higher_is_better=False))
     with Checkpoints(tmp_path, small_window(), keep=9, best_by=BestBy.of(None, chosen, ["accuracy"])) as checkpoints:
         assert checkpoints.best is None
         for result, is_best in evaluations:

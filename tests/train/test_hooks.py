@@ -15,12 +15,10 @@ from tests.train.conftest import records_of
 
 
 @pytest.fixture(autouse=True)
-def added(monkeypatch):
+def added():
     """The hooks of a test, and of no other."""
-    found = []
-    monkeypatch.setattr(hooks, "ADDED", found)
-    monkeypatch.setattr("accumtrain.train.train.ADDED", found)
-    return found
+    yield hooks.ADDED
+    hooks.ADDED.clear()
 
 
 @pytest.fixture(scope="module")
@@ -95,10 +93,18 @@ def test_an_error_of_a_hook_ends_the_run(small, tmp_path, error):
     assert (tmp_path / "one" / "checkpoints" / "step-6").is_dir(), "the last checkpoint stays"
 
 
-@pytest.mark.parametrize("name", ["step", "seconds"])
-def test_a_name_that_each_record_has_is_refused(small, tmp_path, name):
-    add_hook(lambda state: state.log({name: 1.0}))
-    with pytest.raises(ValueError, match=f"each record has {name} already"):
+@pytest.mark.parametrize(
+    ("logged", "message"),
+    [
+        ({"step": 1.0}, "each record has step already"),
+        ({"seconds": 1.0}, "each record has seconds already"),
+        ({"x": "text"}, r"log\({'x': 'text'}\): it takes numbers by name"),
+        (5, r"log\(5\): it takes numbers by name"),
+    ],
+)
+def test_what_can_not_be_logged_is_refused(small, tmp_path, logged, message):
+    add_hook(lambda state: state.log(logged))
+    with pytest.raises(ConfigError, match=message):
         run(small(tmp_path))
 
 
@@ -119,12 +125,14 @@ def test_a_hook_by_name_is_imported_when_the_run_begins(added, monkeypatch):
     ("arguments", "message"),
     [
         ({"on": "epoch"}, "on='epoch' is none of update, evaluation, checkpoint, end"),
-        ({"every": 0}, "every=0: must be at least 1"),
-        ({"every": 2, "on": "end"}, "counts updates alone"),
+        ({"every": 0}, "every=0: must be a whole number of updates, 1 or more"),
+        ({"every": "2"}, "every='2': must be a whole number"),
+        ({"every": 2, "on": "end"}, "leave it out unless on is 'update'"),
+        ({"function": None}, "None is no function"),
         ({"function": "my_hooks"}, "write 'module:function'"),
     ],
 )
 def test_what_is_no_hook_is_refused(arguments, message, added):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         add_hook(**{"function": print, **arguments})
     assert added == []

@@ -85,7 +85,7 @@ def test_a_service_that_refuses_the_run(compose, tmp_path, monkeypatch):
     def refuse(*_):
         raise ValueError("no key")
 
-    monkeypatch.setitem(TRACKERS.rows, "wandb", TrackerEntry("wandb", refuse, "json", "wandb"))
+    monkeypatch.setitem(TRACKERS.entries, "wandb", TrackerEntry("wandb", refuse, "json", "wandb"))
     monkeypatch.setitem(sys.modules, "wandb", ModuleType("wandb"))
     with pytest.raises(ConfigError, match=r"log.tracker=wandb: no key; "):
         open_service(compose("log.tracker=wandb"), tmp_path)
@@ -93,7 +93,7 @@ def test_a_service_that_refuses_the_run(compose, tmp_path, monkeypatch):
 
 def test_a_run_tells_the_service(compose, tmp_path, monkeypatch):
     listener = Listener()
-    monkeypatch.setitem(TRACKERS.rows, "wandb", TrackerEntry("wandb", lambda *_: listener, "json", "wandb"))
+    monkeypatch.setitem(TRACKERS.entries, "wandb", TrackerEntry("wandb", lambda *_: listener, "json", "wandb"))
     (service,) = open_service(compose("log.tracker=wandb"), tmp_path)
     service.log(RECORD)
     assert listener.heard == [RECORD]
@@ -102,7 +102,7 @@ def test_a_run_tells_the_service(compose, tmp_path, monkeypatch):
 
 def test_a_registered_tracker_is_a_choice(compose, tmp_path, monkeypatch):
     listener = Listener()
-    monkeypatch.setattr(TRACKERS, "rows", dict(TRACKERS.rows))
+    monkeypatch.setattr(TRACKERS, "entries", dict(TRACKERS.entries))
     register_tracker("mine", lambda *given: listener.log((*given[:2], given[2]["log.tracker"])) or listener)
     (service,) = open_service(compose("log.tracker=mine"), tmp_path / "one")
     service.log(RECORD)

@@ -230,7 +230,7 @@ def test_a_run_without_a_whole_checkpoint_does_not_begin_again(config, tmp_path)
 
 
 def test_batch_that_does_not_divide_writes_nothing(config, tmp_path):
-    message = "batch_size=16 does not divide by accum.steps=3 x 1 replica; nearest: 15, 18"
+    message = "batch_size=16 is not divisible by accum.steps=3 x 1 replica; nearest: 15, 18"
     with pytest.raises(ConfigError, match=message):
         run(config("uneven", "accum.steps=3"))
     assert not (tmp_path / "uneven").exists()

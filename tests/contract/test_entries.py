@@ -1,4 +1,4 @@
-"""Every row of every table is whole: its code is there, its keys read and write, its files and words exist."""
+"""Every entry of every registry is whole: its code is there, its keys read and write, its files and words exist."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from accumtrain.fields import format_value
 from accumtrain.registry import load
 from tests.contract.examples import EXAMPLES, example_of
 
-ROWS = [(group, name) for group, table in REGISTRIES.items() for name in table.names]
-of_every_row = pytest.mark.parametrize(("group", "name"), ROWS, ids=["=".join(row) for row in ROWS])
+ENTRIES = [(group, name) for group, table in REGISTRIES.items() for name in table.names]
+of_every_entry = pytest.mark.parametrize(("group", "name"), ENTRIES, ids=["=".join(entry) for entry in ENTRIES])
 of_every_job = pytest.mark.parametrize("name", JOBS.names)
 # Choices whose file has another name than its kind, and the class whose defaults it writes out.
 NAMESAKES = {"lenet": ["lenet5"], "resnet": ["resnet20"], "revnet": ["revnet38"]}
@@ -35,7 +35,7 @@ PAGES = "\n".join(page.read_text() for page in [ROOT / "README.md", *sorted((ROO
 
 
 def required(group: str, name: str) -> dict[str, Any]:
-    """The keys of a row that have no default, with the values that its example gives them."""
+    """The keys of an entry that have no default, with the values that its example gives them."""
     example = example_of(group, name)
     nothing = dataclasses.MISSING
     keys = [each.name for each in dataclasses.fields(example) if each.default is each.default_factory is nothing]
@@ -43,30 +43,30 @@ def required(group: str, name: str) -> dict[str, Any]:
 
 
 def choices_of(group: str, name: str) -> list[str]:
-    """The names by which the command line knows the row with the defaults of its dataclass."""
+    """The names by which the command line knows the entry with the defaults of its dataclass."""
     return NAMESAKES.get(name, [name]) if group == "model" else [name]
 
 
 # --- the tables ---------------------------------------------------------------------------------------------------
 
 
-@of_every_row
+@of_every_entry
 def test_the_row_is_called_as_its_keys_say_and_its_code_is_there(group, name):
-    row = REGISTRIES[group][name]
-    assert row.name == name == row.config.kind == example_of(group, name).kind
-    assert type(example_of(group, name)) is row.config
-    assert callable(load(row.build))
+    entry = REGISTRIES[group][name]
+    assert entry.name == name == entry.config.kind == example_of(group, name).kind
+    assert type(example_of(group, name)) is entry.config
+    assert callable(load(entry.build))
 
 
 @pytest.mark.parametrize("name", DEVICES.names)
 def test_the_code_of_a_device_is_there(name):
-    row = DEVICES[name]
-    assert all(callable(load(each)) for each in (row.plan, row.before_tensorflow) if each is not None)
+    entry = DEVICES[name]
+    assert all(callable(load(each)) for each in (entry.plan, entry.before_tensorflow) if each is not None)
 
 
 def test_examples_are_of_rows():
     tables = {group: set(table.names) for group, table in {**REGISTRIES, "job": JOBS}.items()}
-    assert {group: set(rows) for group, rows in EXAMPLES.items()} == tables
+    assert {group: set(entries) for group, entries in EXAMPLES.items()} == tables
 
 
 @pytest.mark.parametrize("table", [*REGISTRIES.values(), JOBS], ids=[*REGISTRIES, "job"])
@@ -78,7 +78,7 @@ def test_an_unknown_row_is_a_mistake_that_names_the_key(table):
 # --- keys ---------------------------------------------------------------------------------------------------------
 
 
-@of_every_row
+@of_every_entry
 def test_only_what_has_no_default_must_be_given(group, name):
     keys, config = required(group, name), REGISTRIES[group][name].config
     check_config(Config(**{group: config(**keys)}))
@@ -91,14 +91,14 @@ def test_only_what_has_no_default_must_be_given(group, name):
             config(**{other: value for other, value in keys.items() if other != key})
 
 
-@of_every_row
+@of_every_entry
 def test_it_survives_a_round_trip(group, name):
     config = Config(**{group: example_of(group, name)})
     check_config(config)
     assert from_mapping(yaml.safe_load(yaml.safe_dump(to_mapping(config)))) == config
 
 
-@of_every_row
+@of_every_entry
 def test_an_unknown_key_names_it(group, name):
     with pytest.raises(ConfigError, match=rf"{group}\.colour: no such key in {group} \(kind {name}\)"):
         from_mapping({group: {"kind": name, **required(group, name), "colour": 1}})
@@ -107,16 +107,16 @@ def test_an_unknown_key_names_it(group, name):
 # --- conf/ --------------------------------------------------------------------------------------------------------
 
 
-@of_every_row
+@of_every_entry
 def test_it_is_a_choice_with_the_defaults_of_its_keys(group, name, compose):
-    """By its YAML file, or without one by the row alone."""
+    """By its YAML file, or without one by the entry alone."""
     for choice in choices_of(group, name):
         overrides = [f"{group}.{key}={format_value(value)}" for key, value in required(group, name).items()]
         composed = getattr(compose(f"{group}={choice}", *overrides), group)
         assert composed == REGISTRIES[group][name].config(**required(group, name))
 
 
-@of_every_row
+@of_every_entry
 def test_its_file_says_what_it_is(group, name):
     for file in (CONF_DIR / group / f"{choice}.yaml" for choice in choices_of(group, name)):
         assert not file.exists() or re.match(r"# [A-Z].*[.:]", file.read_text())
@@ -132,7 +132,7 @@ def test_every_file_in_conf_is_of_a_row(compose):
 # --- words --------------------------------------------------------------------------------------------------------
 
 
-@of_every_row
+@of_every_entry
 def test_it_is_offered_and_documented(group, name):
     assert set(choices_of(group, name)) <= set(all_choices([])[group])
     words = rf"\b{name.replace('_', '[-_ ]')}"
