@@ -83,6 +83,7 @@ from .optim.schedules import OneCycleConfig as OneCycleConfig
 from .optim.schedules import RsqrtConfig as RsqrtConfig
 from .optim.schedules import ScheduleConfig as ScheduleConfig
 from .optim.schedules import StepConfig as StepConfig
+from .optim.schedules import WsdConfig as WsdConfig
 from .optim.schedules import constant_schedule as constant_schedule
 from .optim.schedules import cosine_schedule as cosine_schedule
 from .optim.schedules import rsqrt_schedule as rsqrt_schedule
