@@ -29,6 +29,7 @@ from .config.schema import PredictConfig as PredictConfig
 from .config.schema import RangeTestConfig as RangeTestConfig
 from .config.schema import ReportConfig as ReportConfig
 from .config.schema import RunConfig as RunConfig
+from .config.schema import SweepConfig as SweepConfig
 from .config.schema import TrainConfig as TrainConfig
 from .data.config import CifarBinaryConfig as CifarBinaryConfig
 from .data.config import DataConfig as DataConfig

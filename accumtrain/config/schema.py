@@ -229,6 +229,16 @@ class ExportConfig:
 
 
 @dataclass(kw_only=True)
+class SweepConfig:
+    """Settings of a sweep, of which a run knows nothing.
+
+    `fail_fast`: after the first run that fails no other one starts; false: the others go on.
+    """
+
+    fail_fast: bool = False
+
+
+@dataclass(kw_only=True)
 class DebugConfig:
     """Settings for finding mistakes in a model.
 
@@ -277,6 +287,7 @@ class Config:
     report: ReportConfig = field(default_factory=ReportConfig)
     predict: PredictConfig = field(default_factory=PredictConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
     debug: DebugConfig = field(default_factory=DebugConfig)
 
     def with_accum_steps(self, steps: int) -> Config:

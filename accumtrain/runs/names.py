@@ -18,7 +18,8 @@ from accumtrain.config.schema import Config
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.fields import format_value
 
-EXCLUDED_PREFIXES = ("log.", "bench.", "predict.", "export.", "range_test.", "hydra")  # of keys outside a derived name
+# Beginnings of keys outside a derived name.
+EXCLUDED_PREFIXES = ("log.", "bench.", "predict.", "export.", "range_test.", "sweep.", "hydra")
 LONGEST = 48  # characters of a derived name, without its hash
 EXCLUDED_KEYS = {
     *("job", "data.download", "report.runs", "device.workers", "device.index"),
