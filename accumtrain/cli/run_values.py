@@ -24,7 +24,8 @@ from accumtrain.fields import format_value, value_at
 from accumtrain.runs.contents import read_config
 from accumtrain.runs.names import learned_values, run_name
 
-COMMAND_GROUPS = ("job", "device", "run", "log", "sweep")  # never those of the run, unless they decide what is learned
+# Never those of the run, unless they decide what is learned.
+COMMAND_GROUPS = ("job", "device", "run", "log", "sweep", "debug")
 DEPENDENT_KEYS = {"model.memory": ("model.kept_convs", "model.kept_share")}  # those that belong to the value of a key
 PREPROCESS_KEYS = ("augment", "image_size", "mean", "std")  # of data, which say what a model sees of an image
 # job=evaluate can't change these either: all of other data is measured, and the run's own is divided as it was.

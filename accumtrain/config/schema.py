@@ -245,9 +245,11 @@ class DebugConfig:
     `eager`: micro-steps run without graphs, slowly, so that a debugger and prints work inside layers.
     Refused with what looks at compiled ones: job=bench, memory, plan and verify, accum.steps=auto, a number for
     model.memory and, on a CPU, device.memory_limit_mb.
+    `profile`: how many updates of a session, after its first three, are profiled for TensorBoard; null: none.
     """
 
     eager: bool = False
+    profile: Annotated[int | None, COUNT] = None
 
 
 @dataclass(kw_only=True)

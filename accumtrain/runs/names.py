@@ -22,7 +22,7 @@ from accumtrain.fields import format_value
 EXCLUDED_PREFIXES = ("log.", "bench.", "predict.", "export.", "range_test.", "sweep.", "hydra")
 LONGEST = 48  # characters of a derived name, without its hash
 EXCLUDED_KEYS = {
-    *("job", "data.download", "report.runs", "device.workers", "device.index"),
+    *("job", "data.download", "report.runs", "device.workers", "device.index", "debug.profile"),
     *("run.name", "run.dir", "run.resume", "run.walltime", "run.hang_timeout", "run.on_nonfinite", "run.max_nonfinite"),
 }
 
