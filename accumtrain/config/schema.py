@@ -8,7 +8,7 @@ from typing import Annotated
 from accumtrain.config.jobs import JOBS
 from accumtrain.data.config import DataConfig, DigitsConfig
 from accumtrain.devices.config import AutoConfig, DeviceConfig
-from accumtrain.export.config import FORMATS
+from accumtrain.export.config import FORMATS, QUANTIZED
 from accumtrain.fields import (
     COUNT,
     FRACTION,
@@ -221,10 +221,13 @@ class ExportConfig:
     """The file that job=export writes.
 
     `format`: format of the file.
+    `quantize`: of a tflite file, the type of its weights; none: float32. With float16 the file of a large model takes
+    half, with int8 a quarter. Both change the answers a little, and the job says by how much.
     `output`: the file, or the folder of a savedmodel; null: one in the run's folder.
     """
 
     format: Annotated[str, OneOf(tuple(FORMATS.names))] = "savedmodel"
+    quantize: Annotated[str, OneOf(tuple(QUANTIZED))] = "none"
     output: Annotated[str | None, NotEmpty("leave it out to write into the run's folder"), LOCAL_PATH] = None
 
 
