@@ -1,4 +1,4 @@
-"""What a run tells beside metrics.jsonl: to TensorBoard, profiles among it, and to the service of log.tracker."""
+"""Receivers of what a run tells beside metrics.jsonl: TensorBoard, also of profiles, and the service of log.tracker."""
 
 from __future__ import annotations
 
