@@ -29,6 +29,7 @@ from .config.schema import PredictConfig as PredictConfig
 from .config.schema import RangeTestConfig as RangeTestConfig
 from .config.schema import ReportConfig as ReportConfig
 from .config.schema import RunConfig as RunConfig
+from .config.schema import SweepConfig as SweepConfig
 from .config.schema import TrainConfig as TrainConfig
 from .data.config import CifarBinaryConfig as CifarBinaryConfig
 from .data.config import DataConfig as DataConfig
@@ -83,6 +84,7 @@ from .optim.schedules import OneCycleConfig as OneCycleConfig
 from .optim.schedules import RsqrtConfig as RsqrtConfig
 from .optim.schedules import ScheduleConfig as ScheduleConfig
 from .optim.schedules import StepConfig as StepConfig
+from .optim.schedules import WsdConfig as WsdConfig
 from .optim.schedules import constant_schedule as constant_schedule
 from .optim.schedules import cosine_schedule as cosine_schedule
 from .optim.schedules import rsqrt_schedule as rsqrt_schedule

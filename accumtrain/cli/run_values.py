@@ -25,7 +25,7 @@ from accumtrain.fields import format_value, value_at
 from accumtrain.runs.contents import read_config
 from accumtrain.runs.names import has_checkpoints, learned_values, run_name
 
-COMMAND_GROUPS = ("job", "device", "state")  # never those of the run
+COMMAND_GROUPS = ("job", "device", "state", "sweep", "debug")  # never those of the run
 COMMAND_KEYS = ("run.name", "run.dir", "run.resume", "run.walltime")  # neither
 DEPENDENT_KEYS = {  # keys that a given key makes obsolete
     "model.memory": ("model.kept_convs", "model.kept_share"),

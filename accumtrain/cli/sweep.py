@@ -26,7 +26,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, RangeSweep
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from accumtrain import dispatch
 from accumtrain.cli import sweep_folder, sweep_table
@@ -36,7 +36,7 @@ from accumtrain.cli.hydra_guard import explain_composing
 from accumtrain.cli.overrides import find_given_value, for_hydra
 from accumtrain.cli.streams import keep_streams
 from accumtrain.cli.sweep_folder import stop_on_signals
-from accumtrain.cli.sweep_table import KILLED, JobOutcome, begin_outcome, find_signal_name
+from accumtrain.cli.sweep_table import KILLED, STOPPED, JobOutcome, begin_outcome, find_signal_name
 from accumtrain.config.read import expand_home
 from accumtrain.config.schema import Config, RunConfig
 from accumtrain.console import fail, say, warn
@@ -45,12 +45,12 @@ from accumtrain.process import child
 from accumtrain.process.program import child_command
 from accumtrain.process.signals import raise_on_signals
 
-STOPPED = (Preempted.exit_code, INTERRUPTED)
 MOST_JOBS = 10_000
 IN_PROCESS = "basic"  # Hydra's own launcher: one job after the other, in this process
 TASK = "accumtrain.cli.sweep:run_job_request"
 CORES = "OMP_NUM_THREADS"  # set by joblib for each of its processes
 THREADS = "TF_NUM_INTRAOP_THREADS"  # read by TensorFlow, which ignores OMP_NUM_THREADS and takes all cores
+FAIL_FAST = "sweep.fail_fast"
 LOOK = 0.5  # seconds between two looks for the launcher
 
 
@@ -74,6 +74,8 @@ def run_sweep(options: Namespace) -> int:
         outcomes = sweep_folder.read_outcomes(folder)
     if outcomes:
         sweep_table.report_sweep(outcomes, run_dir)
+        if left := sum(not outcome.started for outcome in outcomes):
+            warn(f"{left} of {len(outcomes)} runs were not started, as one had failed before ({FAIL_FAST}=true)")
     return next((outcome.exit_code for outcome in outcomes if outcome.exit_code), code)
 
 
@@ -86,13 +88,20 @@ def _launch(options: Namespace, run_job: Callable[[DictConfig], float], stops: A
 
 
 def _run_job(folder: Path, composed: DictConfig) -> float:
-    """Run one job of a sweep and write its outcome. An error does not stop other jobs. Return its objective."""
+    """Run one job of a sweep and write its outcome. Return its objective.
+
+    An error does not stop other jobs, unless sweep.fail_fast asks for it: then those that come later are left out.
+    """
     keep_streams(quiet=False)  # those of a launcher's process
     hydra_config = HydraConfig.get()
     number, overrides = hydra_config.job.num, list_job_overrides()
     in_process = hydra_config.runtime.choices["hydra/launcher"] == IN_PROCESS
     if not in_process and not sweep_folder.is_running(folder):
         return 0.0
+    if OmegaConf.select(composed, FAIL_FAST) is True and sweep_folder.has_failure(folder):
+        outcome = JobOutcome(overrides, started=False)
+        sweep_folder.write_outcome(folder, number, outcome)
+        return outcome.objective
     say("")
     say(f"run {number + 1} of the sweep: {' '.join(overrides)}")
     if in_process:
@@ -141,8 +150,9 @@ def _check_jobs(options: Namespace) -> list[Config]:
                 refused[number] = error
     if not configs:
         raise next(iter(refused.values()))
+    ends = f"; no run starts after that one ({FAIL_FAST}=true)" if configs[0].sweep.fail_fast else ""
     for number, reason in refused.items():
-        warn(f"run {number} of the sweep will be refused: {reason}")
+        warn(f"run {number} of the sweep will be refused: {reason}{ends}")
     sweep_table.check_distinct(configs)
     return configs
 

@@ -113,6 +113,11 @@ def read_outcomes(folder: Path) -> list[JobOutcome]:
     return [_read(file) for file in sorted(folder.glob("[0-9]*.json"))]
 
 
+def has_failure(folder: Path) -> bool:
+    """Return whether a job of the sweep has failed so far."""
+    return any(outcome.has_failed for outcome in read_outcomes(folder))
+
+
 def _read(file: Path) -> JobOutcome:
     return JobOutcome(**json.loads(file.read_text(encoding="utf-8")))
 

@@ -15,7 +15,7 @@ from accumtrain.cli.guard import INTERRUPTED
 from accumtrain.config.jobs import JOBS, Column, cell
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
-from accumtrain.errors import AccumtrainError, ConfigError, WorkerLostError
+from accumtrain.errors import AccumtrainError, ConfigError, Preempted, WorkerLostError
 from accumtrain.fields import value_at
 from accumtrain.report.compare import read_ranked
 from accumtrain.report.page import write_page
@@ -23,6 +23,7 @@ from accumtrain.runs.files import write_json
 from accumtrain.runs.names import result_file
 from accumtrain.train.config import LOSSES, BestBy
 
+STOPPED = (Preempted.exit_code, INTERRUPTED)
 KILLED = 128  # plus the number of the signal, as a shell reports it
 
 
@@ -36,6 +37,7 @@ class JobOutcome:
         file: the file that its result is written to.
         written_before: time of the last change of that file before the job, in nanoseconds; None if it did not exist.
         ended_with: its exit code; None while it runs in another process, and after that if the process was lost.
+        started: False if it was left out after another one had failed (sweep.fail_fast).
         lower_is_better: the direction of what it is ranked by first.
     """
 
@@ -45,17 +47,23 @@ class JobOutcome:
     written_before: int | None = None
     ended_with: int | None = None
     lower_is_better: bool = False
+    started: bool = True
 
     @property
     def path(self) -> str | None:
         return None if self.file is None else str(Path(self.file).parent)
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> int | None:
+        """The exit code of the job; None if it was not started."""
+        if not self.started:
+            return None
         return WorkerLostError.exit_code if self.ended_with is None else self.ended_with
 
     @property
     def status(self) -> str:
+        if not self.started:
+            return "not started"
         if self.ended_with is None:
             return "lost"
         if self.ended_with == 0:
@@ -66,6 +74,11 @@ class JobOutcome:
             return find_signal_name(self.ended_with - KILLED) or f"exit code {self.ended_with}"
         names = {error.exit_code: error.__name__ for error in AccumtrainError.__subclasses__()}
         return names.get(self.ended_with, "bug")
+
+    @property
+    def has_failed(self) -> bool:
+        """True of a job that has ended, neither well nor by a stop."""
+        return self.ended_with not in (None, 0, *STOPPED)
 
     @cached_property
     def result(self) -> dict[str, Any]:
@@ -82,15 +95,20 @@ class JobOutcome:
 
     @property
     def rank(self) -> tuple[float, ...]:
-        """The sort key of the job; smaller is better. Failed jobs come last, and jobs without a value after others."""
+        """The sort key of the job; smaller is better.
+
+        Jobs without a value come after others, then those that have failed, then those that were not started.
+        """
         ranks = JOBS[self.job].rank(self.result) if self.job else ()
         longest = max(len(job.ranking) for job in JOBS)
-        return (self.exit_code != 0, *ranks, *[math.inf] * (longest - len(ranks)))
+        return ((self.exit_code != 0) + (not self.started), *ranks, *[math.inf] * (longest - len(ranks)))
 
     @property
     def objective(self) -> float:
         """Return what a sweeper maximizes: the first value that the job is ranked by; the lowest if it failed."""
         first = self.rank[1]
+        if not self.started:
+            return -math.inf
         if self.ended_with != 0 or first == math.inf:
             return -math.inf if self.lower_is_better else 0.0
         return -first

@@ -146,6 +146,11 @@ def check_config(config: Config) -> None:
         )
     if config.debug.eager:
         _check_eager(config, JOBS[config.job])
+    if config.debug.profile is not None and JOBS[config.job].scope != "train":
+        raise ConfigError(
+            f"debug.profile={config.debug.profile} and job={config.job}: updates of a training are profiled; leave "
+            "debug.profile out, or choose job=train"
+        )
     if isinstance(config.model.memory, int) and JOBS[config.job].probed:
         _check_memory_budget(config, config.model.memory)
     steps = 1 if config.accum.is_auto else config.accum.count

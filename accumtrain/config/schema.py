@@ -8,7 +8,7 @@ from typing import Annotated
 from accumtrain.config.jobs import JOBS
 from accumtrain.data.config import DataConfig, DigitsConfig
 from accumtrain.devices.config import AutoConfig, DeviceConfig
-from accumtrain.export.config import FORMATS
+from accumtrain.export.config import FORMATS, QUANTIZED
 from accumtrain.fields import (
     COUNT,
     FRACTION,
@@ -227,11 +227,24 @@ class ExportConfig:
     """The file that job=export writes.
 
     `format`: format of the file.
+    `quantize`: of a tflite file, the type of its weights; none: float32. With float16 the file of a large model takes
+    half, with int8 a quarter. Both change the answers a little, and the job says by how much.
     `output`: the file, or the folder of a savedmodel; null: one in the run's folder.
     """
 
     format: Annotated[str, OneOf(tuple(FORMATS.names))] = "savedmodel"
+    quantize: Annotated[str, OneOf(tuple(QUANTIZED))] = "none"
     output: Annotated[str | None, NotEmpty("leave it out to write into the run's folder"), LOCAL_PATH] = None
+
+
+@dataclass(kw_only=True)
+class SweepConfig:
+    """Settings of a sweep, of which a run knows nothing.
+
+    `fail_fast`: after the first run that fails no other one starts; false: the others go on.
+    """
+
+    fail_fast: bool = False
 
 
 @dataclass(kw_only=True)
@@ -241,9 +254,11 @@ class DebugConfig:
     `eager`: micro-steps run without graphs, slowly, so that a debugger and prints work inside layers.
     Refused with what looks at compiled ones: job=bench, memory, plan and verify, accum.steps=auto, a number for
     model.memory and, on a CPU, device.memory_limit_mb.
+    `profile`: how many updates of a session, after its first three, are profiled for TensorBoard; null: none.
     """
 
     eager: bool = False
+    profile: Annotated[int | None, COUNT] = None
 
 
 @dataclass(kw_only=True)
@@ -285,6 +300,7 @@ class Config:
     report: ReportConfig = field(default_factory=ReportConfig)
     predict: PredictConfig = field(default_factory=PredictConfig)
     export: ExportConfig = field(default_factory=ExportConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
     debug: DebugConfig = field(default_factory=DebugConfig)
 
     def with_accum_steps(self, steps: int) -> Config:

@@ -22,6 +22,7 @@ class ExportFormat:
         packages: modules that accumtrain does not bring along. The extra `accumtrain[name]` installs them.
         model_kinds: the kinds of models that the format can hold. Empty for all.
         cuts: it has operations that cut a window out of images of any size.
+        quantizes: its weights can have another type than float32.
     """
 
     name: str
@@ -30,15 +31,19 @@ class ExportFormat:
     packages: tuple[str, ...] = ()
     model_kinds: tuple[str, ...] = ()
     cuts: bool = True
+    quantizes: bool = False
 
 
 FORMATS: Registry[ExportFormat] = Registry("export.format")
 FORMATS.add(
     ExportFormat("savedmodel", "accumtrain.export.formats:write_saved_model"),
     ExportFormat("keras", "accumtrain.export.formats:write_keras", ".keras", model_kinds=("keras",), cuts=False),
-    ExportFormat("tflite", "accumtrain.export.formats:write_tflite", ".tflite"),
+    ExportFormat("tflite", "accumtrain.export.formats:write_tflite", ".tflite", quantizes=True),
     ExportFormat("onnx", "accumtrain.export.formats:write_onnx", ".onnx", packages=("tf2onnx", "onnxruntime")),
 )
+
+# The types of weights (export.quantize), each with the largest difference of a probability from the run's.
+QUANTIZED = {"none": 1e-3, "float16": 2e-2, "int8": 0.1}
 
 
 def check_export(config: Any) -> None:
@@ -58,6 +63,12 @@ def check_export(config: Any) -> None:
     if missing := [name for name in chosen.packages if find_spec(name) is None]:
         raise ConfigError(
             f"export.format={chosen.name}: needs {' and '.join(missing)}; pip install 'accumtrain[{chosen.name}]'"
+        )
+    if config.export.quantize != "none" and not chosen.quantizes:
+        able = " or ".join(f"export.format={name}" for name in FORMATS.names if FORMATS[name].quantizes)
+        raise ConfigError(
+            f"export.quantize={config.export.quantize}: export.format={chosen.name} is written in float32 alone; choose "
+            f"{able}, or leave export.quantize out"
         )
     if output is not None and not output.endswith(chosen.suffix):
         raise ConfigError(f"export.output={output}: a file of export.format={chosen.name} ends in {chosen.suffix}")

@@ -19,7 +19,7 @@ from accumtrain.config.schema import Config
 from accumtrain.console import banner, escape_lines, format_bytes, say
 from accumtrain.data.sources.folder import preprocess_any_size
 from accumtrain.errors import CheckpointError, ConfigError, VerificationError, first_line
-from accumtrain.export.config import FORMATS
+from accumtrain.export.config import FORMATS, QUANTIZED
 from accumtrain.export.formats import Exported
 from accumtrain.models.build import build_model
 from accumtrain.models.layers import ModelSpec
@@ -33,16 +33,17 @@ from accumtrain.train.predict import probabilities
 from accumtrain.train.remedies import explain_errors
 from accumtrain.train.weights import trained_images, trained_model
 
-BOUND = 1e-3  # of the difference between probabilities
 SHOWN_NAMES = 10  # of classes, in the summary
 FLOAT32 = "float32"  # the precision of all formats
+WEIGHTS = {"float16": "float16", "int8": "int8; those of fewer than 1,024 numbers float32"}  # in the summary
 
 
 def export_run(config: Config) -> dict[str, Any]:
     """Write the export, load it in a process without accumtrain, and compare their probabilities.
 
     Returns:
-        status, step, checkpoint, format, file, bytes, class_names, input (shape and dtype), largest_difference.
+        status, step, checkpoint, format, quantize, file, bytes, class_names, input (shape and dtype) and
+        largest_difference.
 
     Raises:
         ConfigError: the format can't hold this model, or the place for the file is taken.
@@ -55,24 +56,28 @@ def export_run(config: Config) -> dict[str, Any]:
         model, saved = trained_model(config, images, fingerprint, config.state)
         model = _in_float32(config, images, model)
     preprocess = preprocess_any_size(config.data, images)
-    exported = Exported(config.model.label, model, preprocess, images.shape, images.class_names)
-    path, chosen = _find_path(config), FORMATS[config.export.format]
+    quantize = config.export.quantize
+    exported = Exported(config.model.label, model, preprocess, images.shape, images.class_names, quantize)
+    path, chosen, bound = _find_path(config), FORMATS[config.export.format], QUANTIZED[quantize]
     with _replacing_export(path) as unfinished:
         with held_back_stderr():
             load(chosen.write)(exported, unfinished)
         size = sum(file.stat().st_size for file in [unfinished, *unfinished.rglob("*")] if file.is_file())
         say(f"written, {format_bytes(size)}; now loaded in a process without accumtrain")
         difference = largest_difference(exported, unfinished)
-        if not difference <= BOUND:
+        if not difference <= bound:
+            given = f"export.format={chosen.name}" if quantize == "none" else f"export.quantize={quantize}"
+            remedy = "choose another format" if quantize == "none" else "leave export.quantize out"
             raise VerificationError(
-                f"export.format={chosen.name}: probabilities differ by {difference:.1e} from those of the run, more "
-                f"than {BOUND:g}; nothing is kept: choose another format"
+                f"{given}: probabilities differ by {difference:.1e} from those of the run, more than {bound:g}; "
+                f"nothing is kept: {remedy}"
             )
     result = {
         "status": "completed",
         "step": saved.step,
         "checkpoint": saved.prefix,
         "format": chosen.name,
+        "quantize": quantize,
         "file": str(path),
         "bytes": size,
         "input": {"dtype": "uint8", "shape": [None, None, None, images.shape[-1]], "resized_to": images.shape[:2]},
@@ -92,6 +97,7 @@ def _show(config: Config, result: dict[str, Any]) -> None:
         ("model", f"{config.model.label}, {result['checkpoint'].rpartition('/')[0]}"),
         ("input", f"uint8 [images, height, width, {channels}], pixels 0..255, any size; resized to {height} x {width}"),
         ("output", f"float32 [images, {len(names)}], probabilities of {shown}"),
+        *([] if result["quantize"] == "none" else [("weights", WEIGHTS[result["quantize"]])]),
         ("difference", f"{result['largest_difference']:.1e} at most from accumtrain's own, when loaded without it"),
         ("file", f"{result['file']}, {format_bytes(result['bytes'])}"),
     ]
@@ -113,7 +119,8 @@ def _in_float32(config: Config, images: Images, model: Model) -> Model:
 def _find_path(config: Config) -> Path:
     """Return the path of the export. Raise ConfigError if something else is there."""
     folder, suffix = folder_of(config), FORMATS[config.export.format].suffix
-    own = folder / (f"{folder.name}{suffix}" if suffix else "savedmodel")
+    weights = "" if config.export.quantize == "none" else f"_{config.export.quantize}"
+    own = folder / (f"{folder.name}{weights}{suffix}" if suffix else "savedmodel")
     path = own if config.export.output is None else Path(config.export.output)
     replaces = path.is_file() if suffix else (path / "saved_model.pb").is_file()
     if os.path.lexists(path) and not replaces:

@@ -33,6 +33,7 @@ class Exported:
     Attributes:
         shape: height, width and channels of the images that the model takes.
         preprocess: from pixels 0..255 of any size to these images.
+        quantize: the type of weights in the file: none for float32, float16 or int8.
     """
 
     label: str
@@ -40,6 +41,7 @@ class Exported:
     preprocess: Preprocess
     shape: tuple[int, ...]
     class_names: list[str]
+    quantize: str = "none"
 
     @property
     def signature(self) -> tf.TensorSpec:
@@ -124,9 +126,17 @@ def write_keras(exported: Exported, path: Path) -> None:
 
 
 def write_tflite(exported: Exported, path: Path) -> None:
-    """Write a file for LiteRT, which was TensorFlow Lite. LiteRT has its metadata in the archive, too."""
+    """Write a file for LiteRT, which was TensorFlow Lite. LiteRT has its metadata in the archive, too.
+
+    int8 is of weights alone ("dynamic range"). Were activations int8 too, so were the matrices by which `resize` takes
+    images of any size, and answers were wrong.
+    """
     infer = exported.function()
     converter = tf.lite.TFLiteConverter.from_concrete_functions([infer.get_concrete_function()], exported.model)
+    if exported.quantize != "none":
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    if exported.quantize == "float16":
+        converter.target_spec.supported_types = [tf.float16]
     path.write_bytes(converter.convert())
     _append_names(path, exported.class_names)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from accumtrain.errors import ConfigError
-from accumtrain.fields import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, format_value
+from accumtrain.fields import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, OneOf, format_value
 from accumtrain.registry import ComponentConfig, Entry, Registry, required
 
 if TYPE_CHECKING:
@@ -224,6 +224,55 @@ class OneCycleConfig(ScheduleConfig):
         return tf.where(now < peak, rising, self.final + (1.0 - self.final) * _half_cosine((now - peak) / down))
 
 
+@dataclass(kw_only=True)
+class WsdConfig(ScheduleConfig):
+    """Warm-up, stable, decay: 1 after the warm-up, then down to `final` at the last update of the run.
+
+    `decay`: length of the decay at the end of the run: below 1 a share of the run, from 1 on a number of updates.
+    `shape`: form of the decay: linear, or 1-sqrt, which falls faster at first.
+    `final`: the factor at the end.
+    """
+
+    kind: str = "wsd"
+    decay: Annotated[float, POSITIVE] = 0.2
+    shape: Annotated[str, OneOf(("linear", "1-sqrt"))] = "1-sqrt"
+    final: Annotated[float, FRACTION] = 0.0
+
+    def factor_at(self, t: tf.Tensor, total: int) -> tf.Tensor:
+        """Follow Hu et al. 2024, arXiv:2404.06395; the shapes are those of Hägele et al. 2024, arXiv:2405.18392.
+
+        The decay begins no earlier than the warm-up ends. Before it the factor does not depend on `total`.
+        """
+        import tensorflow as tf
+
+        end = max(total, self.first_whole + 1)  # a run that ends in its warm-up has no decay
+        length = min(self._length(end), end - self.first_whole)
+        left = tf.clip_by_value(tf.cast(end - t, tf.float32) / length, 0.0, 1.0)
+        rest = left if self.shape == "linear" else 1.0 - tf.sqrt(1.0 - left)
+        return self.final + (1.0 - self.final) * rest
+
+    def _length(self, total: int) -> float:
+        """Return the length of the decay in updates."""
+        return self.decay * total if self.decay < 1 else self.decay
+
+    def check(self) -> None:
+        super().check()
+        if self.decay > 1 and self.decay != int(self.decay):
+            raise ConfigError(
+                f"schedule.decay={format_value(self.decay)}: must be a share of the run below 1, or a whole number of "
+                f"updates; for example 0.2 or {math.ceil(self.decay)}"
+            )
+
+    def unreached(self, total: int) -> list[str]:
+        room = total - self.first_whole
+        if room < 1 or self._length(total) <= room:
+            return super().unreached(total)
+        return [
+            f"schedule.decay={self.decay:g}: the run has {total} updates, and {room} of them after the first with the "
+            f"whole rate, so the rate falls from there on; set schedule.decay={room} or lower, or a larger train.steps"
+        ]
+
+
 def _half_cosine(progress: tf.Tensor) -> tf.Tensor:
     """Fall from 1 to 0 as half a cosine while `progress` goes from 0 to 1; stay constant outside."""
     import tensorflow as tf
@@ -231,7 +280,7 @@ def _half_cosine(progress: tf.Tensor) -> tf.Tensor:
     return 0.5 * (1.0 + tf.cos(math.pi * tf.clip_by_value(progress, 0.0, 1.0)))
 
 
-KINDS = (ConstantConfig, CosineConfig, StepConfig, RsqrtConfig, InverseTimeConfig, OneCycleConfig)
+KINDS = (ConstantConfig, CosineConfig, StepConfig, RsqrtConfig, InverseTimeConfig, OneCycleConfig, WsdConfig)
 SCHEDULES: Registry[Entry[ScheduleConfig]] = Registry("schedule.kind")
 SCHEDULES.add(*(Entry(config, config) for config in KINDS))
 

@@ -18,10 +18,11 @@ from accumtrain.config.schema import Config
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.fields import format_value, value_at
 
-EXCLUDED_PREFIXES = ("log.", "bench.", "predict.", "export.", "range_test.", "hydra")  # of keys outside a derived name
+# Beginnings of keys outside a derived name.
+EXCLUDED_PREFIXES = ("log.", "bench.", "predict.", "export.", "range_test.", "sweep.", "hydra")
 LONGEST = 48  # characters of a derived name, without its hash
 EXCLUDED_KEYS = {
-    *("job", "data.download", "report.runs", "device.workers", "device.index"),
+    *("job", "data.download", "report.runs", "device.workers", "device.index", "debug.profile"),
     *("run.name", "run.dir", "run.resume", "run.walltime", "run.hang_timeout", "run.on_nonfinite", "run.max_nonfinite"),
 }
 

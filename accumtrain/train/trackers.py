@@ -1,4 +1,4 @@
-"""The receivers of a run's records beside metrics.jsonl: TensorBoard, and the service that log.tracker names."""
+"""Receivers of what a run tells beside metrics.jsonl: TensorBoard, also of profiles, and the service of log.tracker."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
+
+import tensorflow as tf
 
 from accumtrain.config.read import flatten_keys, to_mapping
 from accumtrain.config.schema import Config
@@ -122,6 +125,94 @@ def _hparams(values: Mapping[str, Any]) -> Any:
     from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 
     return hparams_pb({k: v if isinstance(v, bool | int | float | str) else format_value(v) for k, v in values.items()})
+
+
+# ---- a profile, for TensorBoard's tab PROFILE ------------------------------------------------------------------------
+
+LEFT_OUT = 3  # updates of a session that trace and compile
+PLUGIN = "tensorboard-plugin-profile"
+
+
+class Profile:
+    """A trace of some updates of a session, which TensorFlow's profiler writes. A failure is told and ends nothing.
+
+    Args:
+        folder: the folder that TensorBoard reads, beside those of the splits.
+        updates: how many updates are profiled, after the first of the session; None for none.
+        done: updates that were done before this session.
+        tell: prints a line.
+    """
+
+    def __init__(self, folder: Path, updates: int | None, done: int, tell: Callable[[str], None]):
+        self._folder, self._updates, self._tell = folder, updates, tell
+        self._first, self._done = done + LEFT_OUT, done
+        self.runs, self._ended = False, updates is None
+
+    def __enter__(self) -> Profile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.runs:
+            self._end()
+
+    def next(self, done: int) -> int | None:
+        """Return the update after which the profile begins; None if it has begun."""
+        return None if self._ended or self.runs else max(self._first, done + 1)
+
+    def turn(self, done: int) -> None:
+        """Begin or end the profile, if that is due after update `done`."""
+        self._done = done
+        if self.runs and done >= self._first + (self._updates or 0):
+            self._end()
+        elif not (self.runs or self._ended) and done >= self._first:
+            self._begin()
+
+    def close(self, done: int) -> None:
+        """End the profile after the last update, `done`, of the session."""
+        self._done = done
+        if self.runs:
+            self._end()
+        elif not self._ended:
+            self._ended = True
+            warn(
+                f"debug.profile={self._updates}: no update was profiled, as the first {LEFT_OUT} of a session are left "
+                f"out and this one has made no more; make it longer by train.steps or train.epochs"
+            )
+
+    @contextmanager
+    def update(self) -> Iterator[None]:
+        """Mark an update in the profile."""
+        if not self.runs:
+            yield
+            return
+        with tf.profiler.experimental.Trace("update", step_num=self._done + 1, _r=1):
+            yield
+
+    def _begin(self) -> None:
+        try:
+            make_inner_folder(self._folder)
+            tf.profiler.experimental.start(str(self._folder))
+            self.runs, self._first = True, self._done
+        except tf.errors.OpError as error:
+            self._give_up(error)
+
+    def _end(self) -> None:
+        self.runs, self._ended = False, True
+        try:
+            tf.profiler.experimental.stop()
+        except tf.errors.OpError as error:
+            self._give_up(error)
+            return
+        first, last = self._first + 1, self._done
+        profiled = f"update {last} is" if first == last else f"updates {first} to {last} are"
+        self._tell(
+            f"{profiled} profiled in {self._folder}/plugins/profile, and slower for that: tensorboard --logdir "
+            f"{self._folder} shows them in PROFILE (pip install {PLUGIN})"
+        )
+
+    def _give_up(self, error: Exception) -> None:
+        self._ended = True
+        warn(f"debug.profile={self._updates}: there is no profile: {first_line(error)[:200]}; the training goes on")
 
 
 # ---- services --------------------------------------------------------------------------------------------------------

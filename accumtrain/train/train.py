@@ -61,7 +61,7 @@ from accumtrain.train.summary import (
     speed_and_memory,
     summary_of_the_end,
 )
-from accumtrain.train.trackers import TensorBoardTracker, open_service
+from accumtrain.train.trackers import Profile, TensorBoardTracker, open_service
 from accumtrain.train.weights import Started, digest, images_of, show_start, window_with_weights
 
 SECONDS_TO_END = 10.0  # of run.walltime, left for the last checkpoint and the end of the process
@@ -172,6 +172,8 @@ class Trainer:
             updates_per_epoch=float(1 / self.epochs.per_update),
             begin=float(self.epochs.begin),
         )
+        profiled = config.debug.profile if devices.chief else None
+        self.profile = Profile(self.tensorboard.directory, profiled, self.done, self.progress.event)
         self.meter = Meter(xla=devices.xla)
         self.reversal = Reversal(config.model.policy)
         self.repeats = find_repeats(data)
@@ -201,13 +203,14 @@ class Trainer:
             say(f"continuing after update {self.done} of {self.total}, epoch {self.epoch}")
         batches = self._batches()
         self.meter.start()
-        with self.watchdog, self.interrupt, self.checkpoints, self.progress:
+        with self.watchdog, self.interrupt, self.checkpoints, self.progress, self.profile:
             self._evaluate_if_due()  # the run may have been stopped during an evaluation
             if not self._is_trained():
                 self._prepare_step(batches)
             self.checkpoints.save()  # of a new run, so that a full disk shows now
             while not self._is_trained():
                 done_before = self.done
+                self.profile.turn(self.done)
                 update = self._make_updates(batches)
                 if not (update["finite"] and update["state_finite"]):
                     lost = (
@@ -226,6 +229,7 @@ class Trainer:
                     self._call_hooks("checkpoint", values)
                 if update["stop"] and not self._is_trained():
                     self._stop()
+            self.profile.close(self.done)
             self.checkpoints.save()
             if self.done < self.total:
                 self.progress.event(self._why_finished())
@@ -329,9 +333,10 @@ class Trainer:
 
     def _make_updates(self, batches: Any) -> dict[str, float]:
         """Make one update, or several short ones in one call. Return the scalars of the last."""
-        together = self.alone and not self.step.eager
-        count = self.updates_pace.next(self.due.next(self.done) - self.done if together else 1)
-        with self.logger.timed_updates(count), self.updates_pace.timed(count):
+        together = self.alone and not self.step.eager and not self.profile.runs
+        due = min(self.due.next(self.done), self.profile.next(self.done) or self.total)
+        count = self.updates_pace.next(due - self.done if together else 1)
+        with self.profile.update(), self.logger.timed_updates(count), self.updates_pace.timed(count):
             return self._make_in_one_call(batches, count) if count > 1 else self._make_update(batches)
 
     def _make_in_one_call(self, batches: Any, count: int) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """The outcomes of the jobs of a sweep: their ends, and the values that rank them."""
 
 import json
+import math
 import os
 from dataclasses import replace
 
@@ -52,6 +53,12 @@ def test_objective(outcome):
     assert outcome(4, result=TEST).objective == 0.0, "it failed"
     assert outcome(0, "verify", {"status": "passed"}).objective == 0.0, "nothing to compare by"
     assert REFUSED.objective == 0.0
+
+
+def test_a_job_that_was_left_out():
+    left = JobOutcome(["batch_size=33"], started=False)
+    assert (left.status, left.exit_code, left.has_failed, left.objective) == ("not started", None, False, -math.inf)
+    assert left.rank > REFUSED.rank
 
 
 def test_the_best_comes_first_and_a_refused_one_last(outcome):

@@ -9,6 +9,7 @@ import pytest
 from accumtrain.runs.checkpoint_store import CheckpointStore
 from accumtrain.runs.names import learned_values
 from accumtrain.runs.run import Run
+from tests.begun import leave_checkpoint, save_config
 from tests.config.remedies import remedied
 
 TRAINED = ("run.name=x", "model=lenet5", "data.mean=[0.4]", "accum.steps=2", "ema.decay=0.9", "run.seed=7")
@@ -93,6 +94,18 @@ def test_a_command_without_a_name_is_the_whole_configuration(continued, command)
     for words in (("model=lenet5",), ("model=lenet5", "train.epochs=2")):
         assert command(*words).code == 0
     assert [config.run.seed for config in continued] == [0, 0]
+
+
+def test_a_profile_is_of_the_command_alone(command, fake_job):
+    def train(config):
+        save_config(config)
+        leave_checkpoint(config)
+
+    fake_job(train)
+    assert command(*TRAINED, "debug.profile=3").code == 0
+    seen = fake_job(lambda config: None, "evaluate")
+    assert command("job=evaluate", "run.name=x").code == 0
+    assert seen[0].debug.profile is None
 
 
 def test_the_command_that_trained_evaluates_too(trained, command):

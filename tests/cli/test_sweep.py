@@ -86,6 +86,44 @@ def test_sweep_goes_on_after_failures(command, fake_job):
     assert ends == ["3 completed", "2 DivergedError", "0 DataError", "1 bug"]
 
 
+def test_a_sweep_that_fails_fast_starts_nothing_after_the_first_failure(command, fake_job, tmp_path):
+    seen = fake_job(failing_at_64(DivergedError("no number")))
+    answer = command("-m", "batch_size=32,64,128,256", "sweep.fail_fast=true")
+    assert [config.batch_size for config in seen] == [32, 64]
+    assert answer.code == DivergedError.exit_code, "as without it"
+    rows = rows_of(answer.out)
+    assert [" ".join(row[:3]) for row in rows] == [
+        "32 completed 7",
+        "64 DivergedError -",
+        "128 not started",
+        "256 not started",
+    ]
+    assert "warning: 2 of 4 runs were not started, as one had failed before (sweep.fail_fast=true)\n" in answer.err
+    written = json.loads((tmp_path / "runs" / "sweep.json").read_text())
+    assert [(row["status"], row["exit_code"]) for row in written[1:]] == [
+        ("DivergedError", 4),
+        *[("not started", None)] * 2,
+    ]
+    assert [config.run.name for config in seen] == [f"revnet38-digits-batch_size{size}" for size in (32, 64)], (
+        "no part of a run's name"
+    )
+
+
+def test_a_refused_run_ends_a_sweep_that_fails_fast(command, fake_job):
+    seen = fake_job(lambda config: summary(accuracy=0.9))
+    answer = command("-m", "batch_size=32,33,64", "sweep.fail_fast=true")
+    assert [config.batch_size for config in seen] == [32]
+    assert "; no run starts after that one (sweep.fail_fast=true)\n" in answer.err
+    assert answer.code == ConfigError.exit_code
+
+
+def test_a_stop_is_no_failure(command, fake_job):
+    fake_job(failing_at_64(Preempted("saved")))
+    answer = command("-m", "batch_size=32,64,128", "sweep.fail_fast=true")
+    assert answer.code == Preempted.exit_code
+    assert len(rows_of(answer.out)) == 2
+
+
 @pytest.mark.parametrize(("stop", "code"), [(Preempted("saved"), 75), (KeyboardInterrupt(), 130)])
 def test_sweep_ends_when_stopped(stop, code, command, fake_job):
     seen = fake_job(failing_at_64(stop))

@@ -279,6 +279,8 @@ MISTAKES = [
         "debug.eager=true job=bench",
         "debug.eager=true and job=bench: it looks at compiled micro-steps alone; leave debug",
     ),
+    ("debug.profile=3 job=bench", "debug.profile=3 and job=bench: updates of a training are profiled; leave"),
+    ("debug.profile=0", "debug.profile=0: must be at least 1"),
     ("debug.eager=true job=plan", "debug.eager=true and job=plan"),
     ("debug.eager=true job=memory", "debug.eager=true and job=memory"),
     ("debug.eager=true job=verify", "debug.eager=true and job=verify"),

@@ -27,7 +27,14 @@ from accumtrain.data.config import (
 from accumtrain.devices.config import AutoConfig, CpuConfig, GpuConfig, MirroredConfig, MultiworkerConfig, TpuConfig
 from accumtrain.models.config import KerasModelConfig, LeNetConfig, ResNetConfig, RevNetConfig
 from accumtrain.optim.config import AdafactorConfig, AdamConfig, AdamWConfig, KerasOptimConfig, SgdConfig
-from accumtrain.optim.schedules import ConstantConfig, CosineConfig, InverseTimeConfig, RsqrtConfig, StepConfig
+from accumtrain.optim.schedules import (
+    ConstantConfig,
+    CosineConfig,
+    InverseTimeConfig,
+    RsqrtConfig,
+    StepConfig,
+    WsdConfig,
+)
 from accumtrain.train.config import CrossEntropyConfig
 
 PLAIN: dict[str, Any] = {"mean": [0.0], "std": [1.0]}
@@ -54,6 +61,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "step": StepConfig(warmup=2, boundaries=[3, 5]),
         "rsqrt": RsqrtConfig(warmup=2, timescale=3),
         "inverse_time": InverseTimeConfig(warmup=2, timescale=3),
+        "wsd": WsdConfig(warmup=2, decay=0.5, final=0.1),
     },
     "loss": {"cross_entropy": CrossEntropyConfig()},
     "data": {  # their files: written by files.py, relative to the working directory

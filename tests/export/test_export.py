@@ -45,6 +45,17 @@ def without_a_process(monkeypatch):
     monkeypatch.setattr(export, "largest_difference", lambda exported, path: 1e-7)
 
 
+@pytest.fixture
+def in_this_process(monkeypatch):
+    """Compare without a process of its own."""
+
+    def compare(command, **_):
+        reload.main(*command[2:])
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(export.subprocess, "run", compare)
+
+
 def test_savedmodel(here, command):
     """Go the whole way, with the process that loads the file."""
     answer = command(*EXPORT)
@@ -86,6 +97,8 @@ def picture(folder: Path) -> Path:
         (("export.format=tflite", "export.output=folder.tflite"), ConfigError, "is there and no tflite"),
         (("export.output=mine",), ConfigError, "export.output=mine: is there and no savedmodel"),
         (("export.output=''",), ConfigError, "export.output is empty"),
+        (("export.quantize=int8",), ConfigError, "export.format=savedmodel is written in float32 alone; choose"),
+        (("export.format=tflite", "export.quantize=int4"), ConfigError, "did you mean int8?"),
         (("run.name=nobody",), CheckpointError, "train first"),
     ],
 )
@@ -137,7 +150,7 @@ def test_an_export_replaces_the_one_before(here, command, without_a_process):
 
 
 @old_interpreter
-def test_an_export_that_computes_something_else_is_not_kept(here, command, monkeypatch):
+def test_an_export_that_computes_something_else_is_not_kept(here, command, in_this_process, monkeypatch):
     whole = formats.Exported.function
 
     def another(exported):
@@ -147,12 +160,7 @@ def test_an_export_that_computes_something_else_is_not_kept(here, command, monke
         exported.preprocess.mean[0] -= 0.5
         return infer
 
-    def in_this_process(command, **_):
-        reload.main(*command[2:])
-        return SimpleNamespace(returncode=0)
-
-    monkeypatch.setattr(export.subprocess, "run", in_this_process)
-    monkeypatch.setattr(export, "BOUND", 1e-5)
+    monkeypatch.setitem(exports.QUANTIZED, "none", 1e-5)
     assert command(*EXPORT, "export.format=tflite").code == 0
     before = (here / "runs/one/one.tflite").read_bytes()
     monkeypatch.setattr(formats.Exported, "function", another)
@@ -160,6 +168,34 @@ def test_an_export_that_computes_something_else_is_not_kept(here, command, monke
     assert_error(answer, VerificationError, "from those of the run, more than 1e-05; nothing is kept")
     assert (here / "runs/one/one.tflite").read_bytes() == before
     assert not list((here / "runs/one").glob(".*tflite"))
+
+
+@old_interpreter
+@pytest.mark.parametrize(
+    ("quantize", "share", "weights"),
+    [("float16", 0.7, "float16\n"), ("int8", 0.5, "int8; those of fewer than 1,024 numbers float32\n")],
+)
+def test_weights_of_fewer_bits(here, command, in_this_process, quantize, share, weights):
+    sizes, results = [], []
+    for given in ("none", quantize):
+        answer = command(*EXPORT, "export.format=tflite", f"export.quantize={given}")
+        assert answer.code == 0, answer.err
+        results.append(json.loads((here / "runs/one/export.json").read_text()))
+        sizes.append(Path(results[-1]["file"]).stat().st_size)
+    assert [result["file"] for result in results] == ["runs/one/one.tflite", f"runs/one/one_{quantize}.tflite"]
+    assert [result["quantize"] for result in results] == ["none", quantize]
+    assert sizes[1] < share * sizes[0]
+    assert results[0]["largest_difference"] < 1e-6 < results[1]["largest_difference"] < exports.QUANTIZED[quantize]
+    assert weights in answer.out
+
+
+@old_interpreter
+def test_weights_that_lose_too_much_are_not_kept(here, command, in_this_process, monkeypatch):
+    monkeypatch.setitem(exports.QUANTIZED, "int8", 1e-7)
+    answer = command(*EXPORT, "export.format=tflite", "export.quantize=int8")
+    assert_error(answer, VerificationError, "export.quantize=int8: probabilities differ by")
+    assert "more than 1e-07; nothing is kept: leave export.quantize out" in answer.err
+    assert not list((here / "runs/one").glob("*.tflite"))
 
 
 def test_a_process_that_fails_shows_why(here, command, monkeypatch):

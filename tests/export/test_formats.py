@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
 from accumtrain.data.preprocess import Preprocess
-from accumtrain.export.config import FORMATS
+from accumtrain.export.config import FORMATS, QUANTIZED
 from accumtrain.export.export import largest_difference, make_images
 from accumtrain.export.formats import Exported
 from accumtrain.models.build import build_model
@@ -72,6 +73,13 @@ def difference_of(kind: str, what: Exported, folder: Path) -> float:
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_round_trip(kind, name, tmp_path):
     assert difference_of(kind, exported(name), tmp_path) < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quantize", ["float16", "int8"])
+@pytest.mark.parametrize("name", ["lenet5", "resnet", "revnet"])
+def test_weights_of_fewer_bits(name, quantize, tmp_path):
+    assert difference_of("tflite", replace(exported(name), quantize=quantize), tmp_path) < QUANTIZED[quantize]
 
 
 @pytest.mark.slow

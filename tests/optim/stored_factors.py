@@ -28,6 +28,8 @@ CONFIGS: dict[str, schedules.ScheduleConfig] = {
     "inverse_time, staircase": schedules.InverseTimeConfig(timescale=7, decay=0.7, warmup=3, staircase=True),
     "one_cycle": schedules.OneCycleConfig(),
     "one_cycle, short rise": schedules.OneCycleConfig(rise=0.05, start=0.2, final=0.01),
+    "wsd": schedules.WsdConfig(),
+    "wsd, linear": schedules.WsdConfig(warmup=3, decay=5, shape="linear", final=0.1),
 }
 
 

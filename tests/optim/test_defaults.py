@@ -11,7 +11,7 @@ from accumtrain.optim.adam import Adam, AdamW
 from accumtrain.optim.config import AdafactorConfig, AdamConfig, AdamWConfig, SgdConfig
 from accumtrain.optim.keras_optimizer import KerasOptimizer
 from accumtrain.optim.optimizer import Parameter
-from accumtrain.optim.schedules import InverseTimeConfig, OneCycleConfig
+from accumtrain.optim.schedules import InverseTimeConfig, OneCycleConfig, WsdConfig
 from accumtrain.optim.sgd import SGD
 from tests.optim.references import by_rule
 
@@ -33,6 +33,7 @@ SCHEDULES = {
     "inverse_time": (InverseTimeConfig(timescale=5).build(TOTAL), InverseTimeConfig(warmup=0, decay=1.0, timescale=5)),
     "inverse_time of long runs": (InverseTimeConfig().build(TOTAL), InverseTimeConfig(timescale=10000)),
     "one_cycle": (OneCycleConfig().build(TOTAL), OneCycleConfig(rise=0.3, start=0.04, final=4e-6)),
+    "wsd": (WsdConfig().build(TOTAL), WsdConfig(warmup=0, decay=0.2, shape="1-sqrt", final=0.0)),
 }
 
 

@@ -22,6 +22,7 @@ from accumtrain.optim.schedules import (
     RsqrtConfig,
     ScheduleConfig,
     StepConfig,
+    WsdConfig,
     exponential_schedule,
 )
 from tests.machine import machine
@@ -52,6 +53,9 @@ CASES = [
     (StepConfig(warmup=10, boundaries=[], factor=0.1), np.minimum(T / 10, 1)),
     (RsqrtConfig(warmup=0, timescale=16), np.sqrt(16 / np.maximum(T, 16))),
     (RsqrtConfig(warmup=5, timescale=16), np.minimum(T / 5, 1) * np.sqrt(16 / np.maximum(T, 16))),
+    (WsdConfig(), 1 - np.sqrt(np.maximum(T - 80, 0) / 20)),
+    (WsdConfig(decay=25, shape="linear", final=0.1), 1 - 0.9 * np.maximum(T - 75, 0) / 25),
+    (WsdConfig(warmup=60, decay=0.5), np.minimum(T / 60, 1) * (1 - np.sqrt(np.maximum(T - 60, 0) / 40))),
 ]
 
 
@@ -77,6 +81,10 @@ def test_xla_gives_the_same(config):
             TOTAL,
             {0: 1.0, 1: 1.0, 2: 1.0, 3: 0.5, 4: 0.25, 5: 0.25},
         ),
+        (WsdConfig(decay=3, final=0.25), 10, {0: 1.0, 6: 1.0, 9: 0.25, 10: 0.25}),
+        (WsdConfig(), 1, {0: 1.0, 1: 0.0}),
+        (WsdConfig(), 2, {0: 1.0, 1: 0.0}),  # the decay is shorter than an update
+        (WsdConfig(warmup=5), 5, {4: 1.0, 5: 0.0}),  # the run ends in its warm-up
         (OneCycleConfig(rise=0.3), 1, {0: 1.0}),  # the peak would come before the first update
         (OneCycleConfig(rise=0.3), 2, {0: 1.0, 1: 4e-6}),
         (OneCycleConfig(rise=0.3), 3, {0: 1.0, 2: 4e-6}),
@@ -153,6 +161,26 @@ def test_what_a_run_does_not_reach_is_told_with_both_numbers(config, last, value
         f"schedule.{value}: the run has {last} updates, {effect}; set schedule.{key} below {last}, or train.steps "
         f"above {last}"
     ]
+
+
+@pytest.mark.parametrize("shape", ["linear", "1-sqrt"])
+def test_before_its_decay_a_run_of_wsd_has_the_rates_of_a_longer_one(shape):
+    short, long = (factors(WsdConfig(warmup=7, shape=shape), total=total, steps=80) for total in (100, 1000))
+    assert short.tolist() == long.tolist()
+
+
+@pytest.mark.parametrize(("decay", "warmup", "room"), [(100, 0, 99), (0.5, 70, 30), (31.0, 70, 30)])
+def test_a_decay_that_does_not_fit_behind_the_warmup_is_told(decay, warmup, room):
+    (told,) = WsdConfig(decay=decay, warmup=warmup).unreached(TOTAL)
+    assert f"schedule.decay={decay:g}: the run has 100 updates, and {room} of them" in told
+    assert f"set schedule.decay={room} or lower" in told
+    assert WsdConfig(decay=room, warmup=warmup).unreached(TOTAL) == []
+
+
+def test_a_decay_between_two_updates_is_refused():
+    with pytest.raises(ConfigError, match=r"decay=1\.5: must be a share of the run below 1, .* for example 0\.2 or 2"):
+        WsdConfig(decay=1.5).check()
+    WsdConfig(decay=2.0).check()
 
 
 def test_all_that_a_run_does_not_reach_is_told():

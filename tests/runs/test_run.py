@@ -66,6 +66,7 @@ def named(compose, *overrides):
     [
         ([], "revnet38-digits"),
         (["job=evaluate", "run.dir=elsewhere", "run.resume=false", "log.every=1"], "revnet38-digits"),
+        (["debug.profile=3", "sweep.fail_fast=true"], "revnet38-digits"),
         (["batch_size=32", "accum.steps=2"], "revnet38-digits-accum.steps2-batch_size32"),
         (["accum.steps=2", "batch_size=32"], "revnet38-digits-accum.steps2-batch_size32"),
         (["run.seed=3"], "revnet38-digits-seed3"),

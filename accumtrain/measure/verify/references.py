@@ -20,6 +20,7 @@ from accumtrain.optim.schedules import (
     RsqrtConfig,
     ScheduleConfig,
     StepConfig,
+    WsdConfig,
 )
 
 # ---- the learning rate of an update ----
@@ -51,6 +52,15 @@ def one_cycle(config: OneCycleConfig, t: int, total: int) -> float:
     return _half_cosine(1.0, config.final, t - peak, max(total - peak, 1.0))
 
 
+def wsd(config: WsdConfig, t: int, total: int) -> float:
+    start = max(total * (1 - config.decay) if config.decay < 1 else total - config.decay, config.warmup, 1)
+    if t <= start:
+        return 1.0
+    progress = min((t - start) / (total - start), 1.0) if total > start else 1.0
+    fallen = progress if config.shape == "linear" else math.sqrt(progress)
+    return 1.0 + (config.final - 1.0) * fallen
+
+
 FACTORS: dict[type[ScheduleConfig], Callable[[Any, int, int], float]] = {
     ConstantConfig: lambda config, t, total: 1.0,
     CosineConfig: cosine,
@@ -58,6 +68,7 @@ FACTORS: dict[type[ScheduleConfig], Callable[[Any, int, int], float]] = {
     RsqrtConfig: rsqrt,
     InverseTimeConfig: inverse_time,
     OneCycleConfig: one_cycle,
+    WsdConfig: wsd,
 }
 
 
@@ -89,6 +100,8 @@ def telling_updates(schedule: ScheduleConfig, total: int) -> list[int]:
         ends += schedule.boundaries
     if isinstance(schedule, (RsqrtConfig, InverseTimeConfig)):
         ends.append(schedule.timescale)
+    if isinstance(schedule, WsdConfig):
+        ends.append(int(total * (1 - schedule.decay) if schedule.decay < 1 else total - schedule.decay))
     return sorted({t for end in ends for t in (end, end + 1) if 1 <= t <= total})
 
 
