@@ -191,7 +191,7 @@ def _batches(
     else:
         batches = starts.map(read, tf.data.AUTOTUNE).map(finish, tf.data.AUTOTUNE)
     options = _options()
-    if isinstance(split, ArraySplit):  # to optimize a graph copies the arrays in it, each time that it is iterated over
+    if not isinstance(split, EncodedSplit):  # to optimize a graph copies the arrays in it, for every iterator
         options.experimental_optimization.apply_default_optimizations = False
     return batches.prefetch(_PREFETCH).with_options(options)
 
