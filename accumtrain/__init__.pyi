@@ -35,6 +35,7 @@ from .data.config import CifarBinaryConfig as CifarBinaryConfig
 from .data.config import DataConfig as DataConfig
 from .data.config import DigitsConfig as DigitsConfig
 from .data.config import FolderConfig as FolderConfig
+from .data.config import IdxConfig as IdxConfig
 from .data.config import NpzConfig as NpzConfig
 from .data.config import SyntheticConfig as SyntheticConfig
 from .data.config import TableConfig as TableConfig

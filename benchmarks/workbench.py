@@ -126,13 +126,15 @@ class Worker:
 
 
 class Table:
-    """A table in Markdown, of which each row is printed as soon as it is there."""
+    """A table in Markdown, of which each row is printed as soon as it is there, unless `printed` is false."""
 
-    def __init__(self, *head: str):
+    def __init__(self, *head: str, printed: bool = True):
         self.lines: list[str] = []
+        self._printed = printed
         self.row(*head)
         self.row(*["---"] * len(head))
 
     def row(self, *cells: object) -> None:
         self.lines.append(f"| {' | '.join(map(str, cells))} |")
-        print(self.lines[-1], flush=True)
+        if self._printed:
+            print(self.lines[-1], flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Annotated, ClassVar
@@ -104,6 +105,15 @@ class DataConfig(ComponentConfig):
             )
 
 
+def _check_class_names(names: Sequence[str]) -> None:
+    """Raise ConfigError if one is there twice."""
+    twice = [name for name, count in Counter(map(normal_form, names)).items() if count > 1]
+    if twice:
+        raise ConfigError(
+            f"data.class_names={format_value(names)}: names {twice[0]} more than once; name each class once"
+        )
+
+
 @dataclass(kw_only=True)
 class DigitsConfig(DataConfig):
     """The UCI optical digits that ship with accumtrain."""
@@ -152,17 +162,12 @@ class RecordsConfig(DataConfig):
 
     def check(self) -> None:
         super().check()
-        names = Counter(map(normal_form, self.class_names))
-        twice = [name for name, count in names.items() if count > 1]
-        if twice:
+        _check_class_names(self.class_names)
+        count = len(self.class_names)
+        if count and count != self.num_classes:
             raise ConfigError(
-                f"data.class_names={format_value(self.class_names)}: names {twice[0]} more than once; name "
-                "each class once"
-            )
-        if names and len(names) != self.num_classes:
-            raise ConfigError(
-                f"data.class_names={format_value(self.class_names)}: names {len(names)} classes, and data.num_classes="
-                f"{format_value(self.num_classes)}; set data.num_classes={len(names)}, or name all classes"
+                f"data.class_names={format_value(self.class_names)}: names {count} classes, and data.num_classes="
+                f"{format_value(self.num_classes)}; set data.num_classes={count}, or name all classes"
             )
 
     def about_labels(self, num_classes: int) -> tuple[str, str]:
@@ -288,6 +293,34 @@ class CifarBinaryConfig(DataConfig):
 
 
 @dataclass(kw_only=True)
+class IdxConfig(DataConfig):
+    """The IDX files of MNIST, or of a data set in its format such as Fashion-MNIST, plain or .gz.
+
+    `path`: the folder with train-images-idx3-ubyte, train-labels-idx1-ubyte and the same of t10k; or with train/ and
+    test/ that hold them.
+    `class_names`: the names of the classes in their order; empty: they are numbered.
+    """
+
+    kind: str = "idx"
+    path: Annotated[str, _PATH, LOCAL_PATH] = required("MNIST_Data")
+    class_names: list[str] = field(default_factory=list)
+    mean: list[float] = field(default_factory=lambda: [0.1307])
+    std: list[float] = field(default_factory=lambda: [0.3081])
+
+    def check(self) -> None:
+        super().check()
+        _check_class_names(self.class_names)
+        if len(self.class_names) == 1:
+            raise ConfigError(
+                f"data.class_names={format_value(self.class_names)}: names 1 class; name two or more, or leave it out"
+            )
+
+    @property
+    def label(self) -> str:
+        return PurePath(self.path).name or self.kind
+
+
+@dataclass(kw_only=True)
 class TfrecordConfig(RecordsConfig):
     """TFRecord files of one's own, of tf.train.Example.
 
@@ -331,5 +364,6 @@ SOURCES.add(
     Entry(TableConfig, "accumtrain.data.sources.image_table:open_table"),
     Entry(NpzConfig, "accumtrain.data.sources.npz:open_npz"),
     Entry(CifarBinaryConfig, "accumtrain.data.sources.cifar:open_cifar_binary"),
+    Entry(IdxConfig, "accumtrain.data.sources.idx:open_idx"),
     Entry(TfrecordConfig, "accumtrain.data.sources.tfrecord:open_tfrecord"),
 )

@@ -190,7 +190,10 @@ def _batches(
         batches = examples.batch(size, drop_remainder=True).map(finish, tf.data.AUTOTUNE)
     else:
         batches = starts.map(read, tf.data.AUTOTUNE).map(finish, tf.data.AUTOTUNE)
-    return batches.prefetch(_PREFETCH).with_options(_options())
+    options = _options()
+    if not isinstance(split, EncodedSplit):  # to optimize a graph copies the arrays in it, for every iterator
+        options.experimental_optimization.apply_default_optimizations = False
+    return batches.prefetch(_PREFETCH).with_options(options)
 
 
 def _prepare_image(preprocess: Preprocess, split: Split, example: Example, training: bool) -> tf.Tensor:

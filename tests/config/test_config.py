@@ -27,6 +27,7 @@ REQUIRED = {  # what a choice leaves to the user
     "data=npz": ["data.path=mine.npz"],
     "data=table": ["data.path=labels.csv"],
     "data=cifar_binary": ["data.path=cifar-10-batches-bin"],
+    "data=idx": ["data.path=MNIST_Data"],
 }
 CHOICES = sorted(f"{file.parent.name}={file.stem}" for file in CONF_DIR.glob("*/*.yaml"))
 

@@ -18,6 +18,7 @@ from accumtrain.data.config import (
     CifarBinaryConfig,
     DigitsConfig,
     FolderConfig,
+    IdxConfig,
     NpzConfig,
     SyntheticConfig,
     TableConfig,
@@ -72,6 +73,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "table": TableConfig(path="labelled/labels.csv", **PLAIN),
         "npz": NpzConfig(path="mine.npz", **PLAIN),
         "cifar_binary": CifarBinaryConfig(path="cifar", augment="none", **PLAIN),
+        "idx": IdxConfig(path="mnist", **PLAIN),
         "tfrecord": TfrecordConfig(
             path="train-*", test_path="test-*", image_feature="image", label_feature="label", num_classes=3, **PLAIN
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +84,22 @@ def write_cifar_binary() -> None:
         Path("cifar", f"{file}.bin").write_bytes(b"".join(records))
 
 
+def write_idx() -> None:
+    """As Debian ships Fashion-MNIST: the files of both splits, compressed, in one folder."""
+    Path("mnist").mkdir()
+    for word, numbers in (("train", SPLITS["train"]), ("t10k", SPLITS["test"])):
+        images = np.stack([picture(number)[..., 0] for number in numbers])
+        labels = np.array(numbers) % CLASSES
+        for content, values in (("images", images), ("labels", labels)):
+            file = Path("mnist", f"{word}-{content}-idx{values.ndim}-ubyte.gz")
+            file.write_bytes(gzip.compress(idx(values)))
+
+
+def idx(values: np.ndarray) -> bytes:
+    """The content of an IDX file."""
+    return bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes() + values.astype(np.uint8).tobytes()
+
+
 WRITERS: dict[str, Callable[[], None]] = {
     "digits": lambda: None,
     "synthetic": lambda: None,
@@ -91,6 +108,7 @@ WRITERS: dict[str, Callable[[], None]] = {
     "table": write_table,
     "npz": write_npz,
     "cifar_binary": write_cifar_binary,
+    "idx": write_idx,
     "tfrecord": write_tfrecord,
 }
 
@@ -118,6 +136,7 @@ BAD = {
     "tfds": Bad({}, "prepared/**/*train*", DataError, "contract_pictures-train"),
     "folder": Bad({}, "photos/train/class0/000.png", DataError, r"class0/000\.png"),
     "cifar_binary": Bad({}, "cifar/data_batch_2.bin", DataError, r"data_batch_2\.bin has 16389 bytes"),
+    "idx": Bad({}, "mnist/t10k-images*", DataError, r"t10k-images-idx3-ubyte\.gz can't be unpacked"),
     "table": Bad({}, "labelled/images/003.png", DataError, r"images/003\.png"),
     "npz": Bad({}, "mine.npz", DataError, r"data\.path=mine\.npz"),
     "tfrecord": Bad({}, "test-1", DataError, "test-1"),

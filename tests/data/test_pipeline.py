@@ -14,6 +14,7 @@ from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.data.source import Dataset
 from tests.data.conftest import join
+from tests.programs import output_of
 
 GREY = {"mean": [0.3], "std": [0.4]}
 COLOUR = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.4]}
@@ -122,3 +123,28 @@ def test_replicas_share_each_batch_in_order(data):
 
     iterator = iter(strategy.experimental_distribute_dataset(make_train_batches(data, batch=8, first=5, seed=3)))
     np.testing.assert_array_equal(np.concatenate(two(iterator)), take(data, 2, batch=8, first=5)["image"])
+
+
+ITERATE = """
+from accumtrain.devices.config import CpuConfig
+from accumtrain.process import environment
+environment.prepare(CpuConfig())
+import numpy as np, tensorflow as tf
+from accumtrain.data.config import NpzConfig
+from accumtrain.data.open_data import open_data
+from accumtrain.data.pipeline import make_eval_batches, make_train_batches
+images = np.zeros([2000, 64, 64], np.uint8)
+images[:, 0] = 255
+np.savez("mine.npz", images=images, labels=np.arange(2000) % 2)
+data = open_data(NpzConfig(path="mine.npz"), seed=0)
+before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+tf.config.experimental.reset_memory_stats("CPU:0")
+for batches in (make_train_batches(data, batch=4, first=0, seed=0), make_eval_batches(data, batch=4)):
+    next(iter(batches))
+print(tf.config.experimental.get_memory_info("CPU:0")["peak"] - before < 2**20)
+"""
+
+
+def test_arrays_are_not_copied_to_iterate_over_them(tmp_path):
+    """They take 8 MB here."""
+    assert output_of("-c", ITERATE, cwd=tmp_path) == "True\n"

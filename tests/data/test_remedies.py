@@ -15,6 +15,7 @@ import tensorflow as tf
 from accumtrain.data.open_data import explain_input_error, open_data
 from accumtrain.data.pipeline import make_train_batches
 from accumtrain.errors import AccumtrainError
+from tests.contract.files import idx
 from tests.data.conftest import example, flip_bit, picture, png, write_records
 
 Compose = Callable[..., Any]
@@ -68,6 +69,24 @@ def given(write: Callable[..., None], *arguments: Any, **arrays: Any) -> Callabl
     return lambda *_: write(*arguments, **arrays)
 
 
+def idx_files(test_height: int = 6) -> None:
+    Path("mnist").mkdir(exist_ok=True)
+    for word, numbers, height in (("train", NUMBERS, 6), ("t10k", TESTED, test_height)):
+        pixels = np.stack([picture(number, height)[..., 0] for number in numbers])
+        Path("mnist", f"{word}-images-idx3-ubyte").write_bytes(idx(pixels))
+        Path("mnist", f"{word}-labels-idx1-ubyte").write_bytes(idx(np.array(numbers) % 3))
+
+
+def images_as_labels() -> None:
+    idx_files()
+    Path("mnist", "t10k-images-idx3-ubyte").replace(Path("mnist", "t10k-labels-idx1-ubyte"))
+
+
+def renamed(_: re.Match[str]) -> None:
+    Path("mnist", "t10k-labels-idx1-ubyte").rename(Path("mnist", "t10k-images-idx3-ubyte"))
+    Path("mnist", "t10k-labels-idx1-ubyte").write_bytes(idx(np.array(TESTED) % 3))
+
+
 def gif(number: int) -> bytes:
     return b"GIF89a" + bytes(40)
 
@@ -80,6 +99,7 @@ NPZ = ("data=npz", "data.path=mine.npz", "data.val_fraction=0")
 TFRECORD = ("data=tfrecord", "data.path=train-*", "data.test_path=test-*", "data.num_classes=3")
 FEATURES = ("data.image_feature=image", "data.label_feature=label")
 TWO_CLASSES = (*TFRECORD[:3], "data.num_classes=2", *FEATURES)
+IDX = ("data=idx", "data.path=mnist", "data.mean=[0.5]", "data.std=[0.25]")
 FOLDER = ("data=folder", "data.path=photos", "data.val_fraction=0")
 OVERRIDE = r"(data\.\w+=\w+)"
 
@@ -174,8 +194,20 @@ FILES = {
         "set (data.image_size) to resize all", "data.image_size=6"),
     "large": Row(files, (*FOLDER, "data.max_pixels=35"), f"or set {OVERRIDE}, or set data.on_error"),
 }  # fmt: skip
-ROWS = {**ARRAYS, **SHARDS, **FILES}
-FAST = ("texts as objects", "two scales", "text", "raw pixels")
+IDX_FILES = {
+    "two sizes of idx": Row(
+        given(idx_files, 8), IDX, "or set (data.image_size), to which all are resized", "data.image_size=6"),
+    "no folder of idx": Row(
+        idx_files, (IDX[0], "data.path=digits", *IDX[2:]), "(data.path)=digits is not a directory: give the folder",
+        "data.path=mnist"),
+    "a class without a name": Row(
+        idx_files, (*IDX, "data.class_names=[ant,bee]"), "(data.class_names) names 2 classes, 0..1: name all classes",
+        "data.class_names=[ant,bee,cat]"),
+    "images as labels": Row(
+        images_as_labels, IDX, "has no t10k-images-idx3-ubyte, plain or .gz, .* give the folder that holds", renamed),
+}  # fmt: skip
+ROWS = {**ARRAYS, **SHARDS, **FILES, **IDX_FILES}
+FAST = (*IDX_FILES, "texts as objects", "two scales", "text", "raw pixels")
 
 
 def read(compose: Compose, arguments: tuple[str, ...]) -> None:
