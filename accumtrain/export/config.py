@@ -67,8 +67,8 @@ def check_export(config: Any) -> None:
     if config.export.quantize != "none" and not chosen.quantizes:
         able = " or ".join(f"export.format={name}" for name in FORMATS.names if FORMATS[name].quantizes)
         raise ConfigError(
-            f"export.quantize={config.export.quantize}: export.format={chosen.name} is written in float32 alone; choose "
-            f"{able}, or leave export.quantize out"
+            f"export.quantize={config.export.quantize}: export.format={chosen.name} is written in float32 alone; "
+            f"choose {able}, or leave export.quantize out"
         )
     if output is not None and not output.endswith(chosen.suffix):
         raise ConfigError(f"export.output={output}: a file of export.format={chosen.name} ends in {chosen.suffix}")
