@@ -240,7 +240,7 @@ def run(folder: Path, options: argparse.Namespace) -> None:
     restored = dict(np.load(options.restore)) if options.restore else arrays
     values = [make(entry, restored.get(f"state_{place}"), generator) for place, entry in enumerate(told["state"])]
     state = [jax.numpy.array(jax.device_put(value, device), copy=True) for value in values]
-    batches = micro_batches(told, arrays, generator)
+    batches = micro_batches(told, arrays, np.random.default_rng(1))
     platform = {"gpu": "cuda"}.get(device.platform, device.platform)
     micro_step, commit = (Program(folder, name, told[name], platform) for name in PROGRAMS)
 
@@ -249,10 +249,16 @@ def run(folder: Path, options: argparse.Namespace) -> None:
     ready = time.perf_counter() - started
     seconds: list[float] = []
     losses: list[float] = []
+
+    def put(count: int) -> list[Any]:
+        return jax.device_put(held[count % len(held)], device)
+
+    coming = put(options.first * told["steps"])
     for update in range(options.first, options.updates):
         began = time.perf_counter()
         for step in range(told["steps"]):
-            micro_step(state, jax.device_put(held[(update * told["steps"] + step) % len(held)], device))
+            micro_step(state, coming)
+            coming = put(update * told["steps"] + step + 1)  # while the device computes
         scalars = commit(state, [])
         losses.append(float(scalars["loss"]))  # waits for the device
         seconds.append(time.perf_counter() - began)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from accumtrain.cli.hydra_guard import USAGE_ERRORS, explain_error, explain_plugin_error
@@ -44,20 +44,19 @@ def run_guarded(action: Callable[[], Result]) -> tuple[int, Result | None]:
         if plugin := explain_plugin_error(error):
             return _tell(plugin), None
         _print_traceback()
-        if module := _registered_module(error):
+        added = list_added_modules() | hook_modules()
+        if module := _registered_module(error, added):
             fail(f"this is a bug in {module}, which adds a choice to accumtrain; the lines above show where")
-        elif added := sorted(list_added_modules() | hook_modules()):
-            fail(
-                f"this is a bug in accumtrain, or in what {' and '.join(added)} adds to it; the lines above show where"
-            )
+        elif added:
+            names = " and ".join(sorted(added))
+            fail(f"this is a bug in accumtrain, or in what {names} adds to it; the lines above show where")
         else:
             fail("this is a bug in accumtrain, not a mistake of yours; please report it with the lines above")
         return 1, None
 
 
-def _registered_module(error: Exception) -> str | None:
-    """Return the module of a program or an extension that has raised `error`; None if accumtrain has."""
-    added = list_added_modules() | hook_modules()
+def _registered_module(error: Exception, added: Collection[str]) -> str | None:
+    """Return the one of the `added` modules that has raised `error`; None if accumtrain has."""
     modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     known = [name for name in modules if name in added or name.startswith(BUILTIN_CODE)]
     return known[-1] if known and known[-1] in added else None

@@ -44,7 +44,8 @@ def find_changed_keys(values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     for group, registry in REGISTRIES.items():
         default, given = default_groups[group][KIND], values.get(group)
         chosen = given.get(KIND, default) if isinstance(given, Mapping) else default
-        known = default_values(registry[chosen].config) if chosen in registry.entries else {}
+        is_known = isinstance(chosen, str) and chosen in registry.entries  # that of a damaged file may be a list
+        known = default_values(registry[chosen].config) if is_known else {}
         default_groups[group] = {**known, KIND: default}
     defaults = dict(_flatten_groups(default_groups))
     found = dict(_flatten_groups(values))

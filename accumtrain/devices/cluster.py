@@ -33,8 +33,8 @@ def find_cluster(config: DeviceConfig) -> Cluster:
     if config.workers:
         if config.index is None:
             raise ConfigError(
-                f"device.workers names {len(config.workers)} workers: say which of them this process is with "
-                f"device.index=0 to {len(config.workers) - 1}"
+                "device.index=null: says not which of device.workers this process is; count them from 0, for example "
+                f"device.index={len(config.workers) - 1} for the last"
             )
         return _check(Cluster(tuple(config.workers), config.index), "device.workers")
     if os.environ.get("TF_CONFIG"):

@@ -7,9 +7,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from omegaconf import OmegaConf
 
-from accumtrain.config.keys import CONF_DIR
 from accumtrain.keras.accumulate_optimizer import name_of
 from accumtrain.optim.adafactor import AdafactorRule
 from accumtrain.optim.config import AdafactorConfig, check_arguments
@@ -158,5 +156,9 @@ class Adafactor(keras.optimizers.Optimizer):
 
 def read_preset(preset: str) -> dict[str, Any]:
     """Return the arguments of a preset, those of `optim=adafactor_<preset>`, that are not the defaults of the class."""
+    from omegaconf import OmegaConf  # here, as Keras code without a preset has no use for configurations
+
+    from accumtrain.config.keys import CONF_DIR
+
     keys: Any = OmegaConf.to_container(OmegaConf.load(CONF_DIR / "optim" / f"adafactor_{preset}.yaml"))
     return {"learning_rate" if key == "lr" else key: value for key, value in keys.items() if key != "defaults"}
