@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -34,6 +35,9 @@ os.environ.update(environment.VARIABLES | tpu_runtime.quiet_environment(), TF_CP
 if not NEURAL.intersection(cpu()["instructions"]):  # TensorFlow's default there, whatever the images
     os.environ.setdefault(environment.ONEDNN, "0")
 os.environ.setdefault(environment.KERNELS_16BIT, "1")  # the default, whatever the processor
+# before a test imports Keras, which would find the weights that its user has downloaded
+KERAS_HOME = tempfile.TemporaryDirectory(prefix="keras-")  # removed at the end
+os.environ["KERAS_HOME"] = KERAS_HOME.name
 
 # a shell in the background, and nohup, start commands with these ignored, and so would be all processes of the tests
 for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):

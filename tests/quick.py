@@ -65,6 +65,7 @@ RUNS = frozenset(
         "train/test_events.py",
         "train/test_float16.py",
         "train/test_hooks.py",
+        "train/test_imagenet.py",
         "train/test_memory.py",
         "train/test_predict.py",
         "train/test_recovery.py",

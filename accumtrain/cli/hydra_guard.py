@@ -11,7 +11,7 @@ import difflib
 import re
 import shlex
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from yaml import YAMLError
 
 from accumtrain.cli.choices import all_choices
 from accumtrain.cli.overrides import for_hydra, list_mappings, quote_text
+from accumtrain.config.imagenet import IMAGENET, find_published
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.keys import list_all_keys
 from accumtrain.config.read import explain_other_kind, list_known_keys
@@ -70,6 +71,8 @@ def explain_error(error: Exception) -> ConfigError:
         options = error.options or all_choices([]).get(group)
         if group == "hydra/launcher" and choice in EXTRAS:
             return ConfigError(f"{group}={choice}: is not installed; pip install 'accumtrain[{EXTRAS[choice]}]'")
+        if group == "model" and (said := _find_in_keras(choice, options or ())):
+            return ConfigError(said)
         if options:
             is_number = choice.isdecimal() and f"{group}.steps" in list_known_keys()
             key = f"; a number is {group}.steps={choice}" if is_number else ""
@@ -95,6 +98,17 @@ def explain_error(error: Exception) -> ConfigError:
         )
     cause = f"{text}: {error.__cause__}" if isinstance(error.__cause__, OmegaConfBaseException) else text
     return ConfigError(" ".join(re.sub(r"\s*(full_key|object_type|reference_type).*", "", cause).split()))
+
+
+def _find_in_keras(choice: str, options: Collection[str]) -> str | None:
+    """Return the message for the name of a Keras model, or the beginning of one, in place of model=keras."""
+    name = None if any(option.startswith(choice) for option in options) else find_published(choice)
+    if name is None:
+        return None
+    return (
+        f"model={choice}: no such choice; models of keras.applications are chosen by name: use model=keras "
+        f"model.name={name} model.weights={IMAGENET}, without the last one for initial weights"
+    )
 
 
 @contextmanager

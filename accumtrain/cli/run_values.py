@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from accumtrain.cli.overrides import find_given_value, parse_key, sets_any_key
+from accumtrain.config.imagenet import IMAGENET, PUBLISHED
 from accumtrain.config.interpolation import resolve_interpolations
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.read import expand_home, explain_other_kind, from_mapping
@@ -152,6 +153,23 @@ def _check_given(before: Mapping[str, Any], now: Mapping[str, Any], given: Mappi
                 f"{key}={format_value(now[key])}: the run in {folder} has learned with "
                 f"{key}={format_value(before[key])}; leave {given[key]} out, the values of the run are used"
             )
+
+
+# ---- values of weights ----
+
+
+def set_imagenet_pixels(values: Mapping[str, Any], overrides: Sequence[str]) -> Mapping[str, Any]:
+    """Return the values with the data.mean and data.std that model.weights=imagenet expects.
+
+    Those that the command itself gives stay, and so does everything with other weights.
+    """
+    pixels, data = PUBLISHED.get(str(value_at(values, "model.name"))), values.get("data")
+    if value_at(values, FIRST_WEIGHTS) != IMAGENET or pixels is None or not isinstance(data, Mapping):
+        return values
+    written = {parse_key(override) for override in overrides}
+    expected = {"mean": list(pixels.mean), "std": list(pixels.std)}
+    chosen = {key: value for key, value in expected.items() if f"data.{key}" not in written}
+    return {**values, "data": {**data, **chosen}}
 
 
 # ---- values of a file ----

@@ -10,6 +10,7 @@ from fractions import Fraction
 from importlib.util import find_spec
 from typing import Any
 
+from accumtrain.config.imagenet import check_imagenet
 from accumtrain.config.jobs import JOBS, Job
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
@@ -110,6 +111,7 @@ def check_config(config: Config) -> None:
         choice: ComponentConfig = getattr(config, group)
         choice.check()
     config.model.check_precision(config.precision)
+    check_imagenet(config.model, config.data)
     if config.device.tensor_float_32 and config.precision != "float32":
         raise ConfigError(
             f"device.tensor_float_32=true: rounds products of float32, and precision={config.precision} has none; "

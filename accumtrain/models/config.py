@@ -26,7 +26,8 @@ class ModelConfig(ComponentConfig):
     `memory`: how the backward pass gets activations. store: all are kept. recompute: those at cut points are kept, the
     others computed again. reverse: the last ones are kept, the others computed back from them (RevNets only). A number:
     what all tensors may take, in MB; as much is kept as fits.
-    `weights`: a run, by its name or folder, or a file of Keras weights to start from. null: initial values.
+    `weights`: a run, by its name or folder, or a file of Keras weights to start from. imagenet: those that Keras
+    publishes for model.name, from its cache or downloaded; they set data.mean and data.std. null: initial values.
     `freeze`: patterns of paths of variables that keep their values. One that begins with - takes its paths back.
 
     Attributes:

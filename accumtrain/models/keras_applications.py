@@ -1,12 +1,14 @@
-"""The classifiers of keras.applications, and the weights in a file of Keras."""
+"""The classifiers of keras.applications, the weights that Keras publishes for them, and those in a file of Keras."""
 
 from __future__ import annotations
 
 import io
+import os
+import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import h5py
@@ -14,6 +16,7 @@ import keras
 import numpy as np
 from keras.src.utils.naming import reset_uids, to_snake_case
 
+from accumtrain.config.imagenet import IMAGENET, PUBLISHED, SAME, WHITE, ExpectedPixels, show_pixels
 from accumtrain.errors import CheckpointError, ConfigError, first_line
 from accumtrain.fields import format_value, suggest_names
 from accumtrain.models.blocks import with_norm_momentum
@@ -91,6 +94,91 @@ def build_keras(config: KerasModelConfig, spec: ModelSpec) -> KerasModel:
             f"model.norm_momentum={config.norm_momentum}: {config.name} has no batch normalisation; leave it out"
         )
     return with_norm_momentum(built, config.norm_momentum)
+
+
+# ---- published weights ----
+
+NOT_FETCHED = re.compile(r"URL fetch failure on (\S+): (?:None -- )?(.*)", re.DOTALL)
+IN_CACHE = {"NASNet-mobile.h5": "nasnet_mobile.h5", "NASNet-large.h5": "nasnet_large.h5"}  # all others have one name
+
+
+def read_published(config: KerasModelConfig) -> dict[str, np.ndarray]:
+    """Return the weights trained on ImageNet that Keras publishes for a model, by the path of their variable.
+
+    Keras finds them in its cache or downloads them. They are for images with red first and with the pixels that
+    `PUBLISHED` has for the model: a first kernel that expects blue first is turned.
+
+    Raises:
+        ConfigError: they are neither in the cache nor can they be downloaded, or Keras has none for model.args.
+        CheckpointError: the file in the cache is damaged, or it is another.
+    """
+    reset_uids()  # so that the paths of its variables are those of the model that is built for the data
+    with _dtype_policy("float32"):
+        try:
+            builder = getattr(keras.applications, config.name)
+            model = builder(weights=IMAGENET, classifier_activation=None, **config.args)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"model.weights={IMAGENET}: Keras has no such weights for {config.name} with "
+                f"model.args={format_value(config.args)}: {first_line(error)}; give other arguments, or leave them out"
+            ) from error
+        except Exception as error:  # of which Keras raises this very class where a download fails
+            if failed := NOT_FETCHED.match(str(error)):
+                raise ConfigError(_explain_absence(config.name, failed[1], failed[2])) from error
+            if not isinstance(error, OSError | KeyError):
+                raise
+            raise CheckpointError(
+                f"model.weights={IMAGENET}: Keras can't read the weights of {config.name} in {_cache_folder()}: "
+                f"{first_line(error)}; remove the file, so that it is downloaded anew"
+            ) from error
+    arrays = {variable.path: np.array(variable) for variable in model.variables if SEED not in variable.path}
+    pixels = PUBLISHED[config.name]
+    if pixels.blue_first:
+        first = next(layer for layer in model.layers if isinstance(layer, keras.layers.Conv2D))
+        arrays[first.kernel.path] = arrays[first.kernel.path][:, :, ::-1]
+    if pixels.in_file:
+        _undo_normalisation(arrays, model, pixels)
+    return arrays
+
+
+def _cache_folder() -> Path:
+    """Return the folder in which Keras keeps what it has downloaded of its applications."""
+    return Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras", "models")
+
+
+def _explain_absence(name: str, address: str, reason: str) -> str:
+    """Return the message for weights that are not in the cache and could not be downloaded."""
+    pixels, published = PUBLISHED[name], PurePosixPath(address).name
+    by_path = "" if pixels.blue_first or pixels.in_file else f", or give model.weights=<file> {show_pixels(pixels)}"
+    return (
+        f"model.weights={IMAGENET}: the weights of {name} are not in Keras's cache and could not be downloaded "
+        f"({reason.strip()}); fetch them where there is a network, by keras.applications.{name}(), and put "
+        f"{IN_CACHE.get(published, published)} of its ~/.keras/models into {_cache_folder()}{by_path}"
+    )
+
+
+def _undo_normalisation(arrays: MutableMapping[str, np.ndarray], model: keras.Model, pixels: ExpectedPixels) -> None:
+    """Make an identity of the normalisation that a published file holds, as data.mean and data.std do the same.
+
+    Keras divides by the square root of the variance in the file, and once more by that of the standard deviation. So
+    their product is the square of the latter.
+
+    Raises:
+        CheckpointError: the file has another mean or variance than ImageNet.
+    """
+    layer = next(layer for layer in model.layers if isinstance(layer, keras.layers.Normalization))
+    mean, variance, count = (variable.path for variable in layer.variables)
+    if not (
+        np.allclose(arrays[mean], pixels.mean, rtol=SAME)
+        and np.allclose(arrays[variance], WHITE * np.array(pixels.std), rtol=SAME)
+    ):
+        raise CheckpointError(
+            f"model.weights={IMAGENET}: {layer.name} in the file has mean {arrays[mean]} and variance "
+            f"{arrays[variance]}, which are not those of ImageNet: the file in {_cache_folder()} is not the one that "
+            "Keras publishes; remove it, so that it is downloaded anew"
+        )
+    for path, value in ((mean, 0), (variance, 1), (count, 0)):
+        arrays[path] = np.full_like(arrays[path], value)
 
 
 # ---- weights in a file ----

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.backprop.model import Model
+from accumtrain.config.imagenet import IMAGENET, show_pixels
 from accumtrain.config.read import from_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
@@ -23,6 +24,7 @@ from accumtrain.data.source import Dataset
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError, ConfigError, DataError
 from accumtrain.models.build import NOT, build_model
+from accumtrain.models.config import KerasModelConfig
 from accumtrain.models.layers import ModelSpec
 from accumtrain.runs.checkpoint_store import Saved, best_first, crc32c_of
 from accumtrain.runs.contents import read_config
@@ -187,13 +189,13 @@ LEAST_LOADED = 0.5  # share of the variables; a new head, or another stem, is le
 
 
 def place_of_weights(config: Config) -> Path | None:
-    """Return the folder of a run, or the file, that model.weights names; None without it.
+    """Return the folder of a run, or the file, that model.weights names; None without it and of `imagenet`.
 
     Raises:
         ConfigError: there is none, or it is the run itself.
     """
     text = config.model.weights
-    if text is None:
+    if text is None or text == IMAGENET:
         return None
     given, named = Path(text), Path(config.run.dir) / text
     found = next((path for path in (given, named) if path.is_file() or (path / "config.yaml").is_file()), None)
@@ -213,10 +215,13 @@ def place_of_weights(config: Config) -> Path | None:
 
 
 def digest(config: Config) -> dict[str, Any]:
-    """Return what a manifest says of the weights that the run began with: their content, not their path."""
+    """Return what a manifest says of the weights that the run began with: their content, not their path.
+
+    Of published weights the word is enough, as model.name says the rest: a run that goes on need not find them.
+    """
     place = place_of_weights(config)
     if place is None:
-        return {KEY: None}
+        return {KEY: config.model.weights}
     if place.is_file():
         with place.open("rb") as content:
             return {KEY: f"crc32c {crc32c_of(content)}"}
@@ -239,13 +244,15 @@ def _checkpoints(config: Config, place: Path) -> Path:
 
 
 def read_weights(config: Config) -> Mapping[str, Any] | None:
-    """Return the arrays of the run that model.weights names, by path; None if it names a file, or nothing.
+    """Return the arrays of the run that model.weights names, or of `imagenet`, by path; None of a file, or of nothing.
 
-    It builds that run's model and frees it again. Before the window is built, a memory limit need not hold both.
+    It builds their model and frees it again. Before the window is built, a memory limit need not hold both.
 
     Raises:
-        AccumtrainError: there is no such run, or its checkpoints can't be read.
+        AccumtrainError: there is no such run, its checkpoints can't be read, or published weights can't be had.
     """
+    if config.model.weights == IMAGENET:
+        return _read_published(config)
     place = place_of_weights(config)
     if place is None or place.is_file():
         return None
@@ -253,6 +260,11 @@ def read_weights(config: Config) -> Mapping[str, Any] | None:
     values = read_config(place / "config.yaml")
     values["run"] = {**values["run"], "dir": str(place.parent), "name": place.resolve().name}
     source = from_mapping(values)
+    if show_pixels(source.data) != show_pixels(config.data):
+        say(
+            f"{config.model.weights} was trained on pixels with {show_pixels(source.data)}, and this run has "
+            f"{show_pixels(config.data)}; where the images are alike, give the former"
+        )
     with tf.device("CPU"):
         images, fingerprint = trained_images(source)
         model, _ = trained_model(source, images, fingerprint)
@@ -272,15 +284,26 @@ def begin_with_weights(config: Config, model: Model, arrays: Mapping[str, Any] |
         ConfigError: there are no such weights, or hardly any of them fits the model.
         CheckpointError: they can't be read.
     """
-    place = place_of_weights(config)
-    if place is None:
+    if config.model.weights is None:
         return None
-    if arrays is None:
-        arrays = _read_file(place, model) if place.is_file() else read_weights(config)
-    assert arrays is not None, "it is a run"
+    arrays = arrays or read_weights(config) or _read_file(config, model)
     started = start_from(model, arrays)
+    _check_colours(config, model, arrays)
     _check_fits(config, model, started)
     return started
+
+
+def _check_colours(config: Config, model: Model, arrays: Mapping[str, Any]) -> None:
+    """Raise ConfigError if published weights, which are of colour images, have a first kernel for other channels."""
+    if config.model.weights != IMAGENET:
+        return
+    path = next(path for path, variable in model.named.items() if len(variable.shape) == 4)
+    channels, theirs = model.named[path].shape[2], arrays[path].shape[2]
+    if channels != theirs:
+        raise ConfigError(
+            f"{KEY}={IMAGENET}: weights of {config.model.label} are for images of {theirs} channels, and these have "
+            f"{channels}; give colour images, or leave {KEY} out"
+        )
 
 
 def _check_fits(config: Config, model: Model, started: Started) -> None:
@@ -318,13 +341,25 @@ def window_with_weights(
     return build_window(config, data, total_steps, strategy, model=model), started
 
 
-def _read_file(place: Path, model: Model) -> Mapping[str, Any]:
+def _read_file(config: Config, model: Model) -> Mapping[str, Any]:
     # Keras takes a second to import, and no other run needs it
     from accumtrain.models.keras_applications import read_keras_file
     from accumtrain.models.keras_model import KerasModel
 
+    place = place_of_weights(config)
+    assert place is not None
     assert isinstance(model, KerasModel), "place_of_weights refuses others"
     return read_keras_file(place, model.whole())
+
+
+def _read_published(config: Config) -> Mapping[str, Any]:
+    from accumtrain.models.keras_applications import read_published
+
+    assert isinstance(config.model, KerasModelConfig), "check_config refuses others"
+    with tf.device("CPU"):
+        arrays = read_published(config.model)
+        gc.collect()
+    return arrays
 
 
 def show_start(config: Config, started: Started, window: Window, folder: Path, *, writes: bool) -> None:
@@ -336,6 +371,8 @@ def show_start(config: Config, started: Started, window: Window, folder: Path, *
         f"{config.model.weights}: {len(started.loaded)} of {len(named)} variables loaded, {values:,} of {total:,} "
         f"values; all of them are in {folder / REPORT}"
     )
+    if config.model.weights == IMAGENET:
+        say(f"{config.model.label} expects pixels with {show_pixels(config.data)}, as they are set")
     if started.left:
         table("at their initial values", ("variable", "why"), _first([*started.left.items()]))
     if started.unused:

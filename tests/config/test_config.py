@@ -186,6 +186,27 @@ MISTAKES = [
     ("model.snap_bits=30", "model.snap_bits=30: must be at least 0 and below 27"),
     ("model=resnet20 model.snap_bits=3", "the chosen model has no such key, it belongs to kind revnet"),
     ("model=resnet21", "model=resnet21: no such choice; did you mean"),
+    ("model=resnet", "model=resnet: no such choice; did you mean"),
+    (
+        "model=efficientnet",
+        "use model=keras model.name=EfficientNetV2B0 model.weights=imagenet, without the last one for initial weights",
+    ),
+    ("model=vgg16", "model=vgg16: no such choice; models of keras.applications are chosen by name: use model=keras"),
+    ("model=resnet20 model.weights=imagenet", "Keras has no such weights for resnet20; choose model=keras model.name="),
+    ("model=keras model.name=MobilNet model.weights=imagenet", "Keras has no such model; did you mean MobileNet or"),
+    (
+        "model=keras model.name=ResNet50V2 model.weights=imagenet data.mean=[0.4]",
+        "data.mean=[0.4]: ResNet50V2 with model.weights=imagenet expects the colour images of its training; give "
+        "data.mean=[0.5] data.std=[0.5], or leave both out, which sets them",
+    ),
+    (
+        "model=keras model.name=MobileNetV3Small model.weights=imagenet data.std=[1,1,1]",
+        "data.std=[1.0,1.0,1.0]: MobileNetV3Small with model.weights=imagenet expects the colour images",
+    ),
+    (
+        "model=keras model.name=ConvNeXtTiny model.weights=imagenet model.args={include_preprocessing:false}",
+        "leave model.args out, or only that argument",
+    ),
     ("model.kind=revnets", "model.kind=revnets: no such kind; did you mean revnet"),
     ("modle=resnet20", "modle: no such key; did you mean model?"),
     ("batchsize=3", "batchsize: no such key; did you mean batch_size?"),
