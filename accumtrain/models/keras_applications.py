@@ -117,16 +117,17 @@ def read_published(config: KerasModelConfig) -> dict[str, np.ndarray]:
         try:
             builder = getattr(keras.applications, config.name)
             model = builder(weights=IMAGENET, classifier_activation=None, **config.args)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(
-                f"model.weights={IMAGENET}: Keras has no such weights for {config.name} with "
-                f"model.args={format_value(config.args)}: {first_line(error)}; give other arguments, or leave them out"
-            ) from error
         except Exception as error:  # of which Keras raises this very class where a download fails
             if failed := NOT_FETCHED.match(str(error)):
                 raise ConfigError(_explain_absence(config.name, failed[1], failed[2])) from error
-            if not isinstance(error, OSError | KeyError):
+            if not isinstance(error, OSError | KeyError | TypeError | ValueError):
                 raise
+            if config.args and isinstance(error, TypeError | ValueError):
+                raise ConfigError(
+                    f"model.weights={IMAGENET}: Keras has no such weights for {config.name} with "
+                    f"model.args={format_value(config.args)}: {first_line(error)}; give other arguments, or leave "
+                    "model.args out"
+                ) from error
             raise CheckpointError(
                 f"model.weights={IMAGENET}: Keras can't read the weights of {config.name} in {_cache_folder()}: "
                 f"{first_line(error)}; remove the file, so that it is downloaded anew"

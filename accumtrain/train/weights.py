@@ -372,7 +372,7 @@ def show_start(config: Config, started: Started, window: Window, folder: Path, *
         f"values; all of them are in {folder / REPORT}"
     )
     if config.model.weights == IMAGENET:
-        say(f"{config.model.label} expects pixels with {show_pixels(config.data)}, as they are set")
+        say(f"{config.model.label} expects pixels with {show_pixels(config.data)}: they are set")
     if started.left:
         table("at their initial values", ("variable", "why"), _first([*started.left.items()]))
     if started.unused:

@@ -252,6 +252,15 @@ def test_a_damaged_file(config, mobilenet):
         begun(config("MobileNet", SMALL))
 
 
+def test_a_file_of_another_model(config, monkeypatch):
+    def fail(**_):
+        raise ValueError("Layer count mismatch when loading weights from file.")
+
+    monkeypatch.setattr(keras.applications, "VGG16", fail)
+    with pytest.raises(CheckpointError, match=r"VGG16 in \S*models: Layer count mismatch .*; remove the file"):
+        read_published(config("VGG16").model)
+
+
 def test_grey_images_are_refused(config, mobilenet):
     with pytest.raises(ConfigError, match="are for images of 3 channels, and these have 1; give colour images"):
         begun(config("MobileNet", SMALL), (64, 64, 1))
