@@ -105,5 +105,7 @@ def test_unprepared_data_set_says_how_to_prepare_it(prepare_tfds, tmp_path):
     config = prepare_tfds("tfrecord")
     config.name, config.dir = "cifar10", str(tmp_path / "it's empty")
     assert_refused(config, r"cifar10 is not prepared in .*Add data\.download=true, or .*python -c .*_and_prepare\(\)")
+    config.name = "imagenet2012"
+    assert_refused(config, r"by hand into .*empty/downloads/manual\..*ILSVRC2012_img_train.* Then add data\.download")
     config.name = "cifar11"
     assert_refused(config, r"no data set of that name; did you mean cifar10")

@@ -130,7 +130,7 @@ def _find_directory(config: TfdsConfig) -> str:
 def _check_known(config: TfdsConfig) -> None:
     """Raise DataError if tensorflow-datasets has no data set of that name."""
     known = tfds.list_builders(with_community_datasets=False)
-    name = config.name.split("/")[0].split(":")[0]
+    name = _without_config(config.name)
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3)
         raise DataError(
@@ -140,15 +140,27 @@ def _check_known(config: TfdsConfig) -> None:
         )
 
 
+def _without_config(name: str) -> str:
+    """Return the name of a data set without its config and version."""
+    return name.split("/")[0].split(":")[0]
+
+
 def _describe_preparation(config: TfdsConfig) -> str:
     where = _find_directory(config)
     code = (
         f"import tensorflow_datasets as tfds; tfds.builder({config.name!r}, data_dir={where!r}).download_and_prepare()"
     )
-    return (
-        f"data.name={config.name} is not prepared in {where}. "
-        f'Add data.download=true, or prepare it once with: python -c "{code}"'
-    )
+    missing = f"data.name={config.name} is not prepared in {where}. "
+    try:
+        by_hand = tfds.builder_cls(_without_config(config.name)).MANUAL_DOWNLOAD_INSTRUCTIONS
+    except ImportError:  # of a package that this data set needs: data.download=true names it
+        by_hand = None
+    if by_hand:
+        return (
+            f"{missing}Its files must be fetched by hand into {where}/downloads/manual. tensorflow-datasets says: "
+            f"{' '.join(by_hand.split())} Then add data.download=true, which prepares it"
+        )
+    return f'{missing}Add data.download=true, or prepare it once with: python -c "{code}"'
 
 
 def _download(config: TfdsConfig) -> None:
