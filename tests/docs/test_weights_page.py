@@ -34,7 +34,7 @@ def test_the_commands(command, tmp_path):
 
 @pytest.mark.slow
 def test_a_file_of_keras_is_tuned(command, tmp_path):
-    """With a file of initial weights in the place of those that Keras would download, and the preprocessing of its row."""
+    """With a file of initial weights in the place of those that Keras would download, and the pixels of its row."""
     (save, turn) = (text for language, text in BLOCKS if language == "python")
     line = next(text for language, text in BLOCKS if language == "bash")
     mean, std = next((mean, std) for name, mean, std, _ in PUBLISHED if name == "MobileNetV2")
