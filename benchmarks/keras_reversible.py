@@ -1,5 +1,8 @@
 """What reversal and recomputation save in a Keras model: 12, 24 and 48 units of convolutions (about ten minutes).
 
+`recompute` is accumtrain's layer, `remat` a layer around Keras's own `keras.remat`. Keras's `RematScope` can't be
+measured here: in a graph it refuses the keyword argument `training`, which batch normalisation takes.
+
     .venv/bin/python benchmarks/keras_reversible.py
     .venv/bin/python benchmarks/keras_reversible.py --ways fit --policies float32 --units 12 48
 
@@ -26,10 +29,10 @@ from accumtrain.keras import ReversibleSequence, recompute
 MB = 2**20
 BATCH, SIDE, CHANNELS = 16, 64, 16  # of one stream
 WAYS = ("fit", "fit-xla", "function")
-MEMORIES = ("store", "reverse", "recompute")
+MEMORIES = ("store", "reverse", "recompute", "remat")
 
 
-def residual() -> keras.Model:
+def residual() -> keras.Sequential:
     return keras.Sequential(
         [
             keras.layers.BatchNormalization(),
@@ -39,15 +42,23 @@ def residual() -> keras.Model:
     )
 
 
+class Remat(keras.layers.Wrapper):
+    """A layer whose activations Keras computes again in the backward pass."""
+
+    def call(self, x: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+        return keras.remat(lambda value: self.layer(value, training=training))(x)
+
+
 def build(memory: str, units: int) -> keras.Model:
     inputs = keras.Input([SIDE, SIDE, 3])
     x = keras.layers.Conv2D(2 * CHANNELS, 3, padding="same")(inputs)
     pairs = [(residual(), residual()) for _ in range(units)]
-    if memory == "recompute":
+    if memory in ("recompute", "remat"):
+        again = recompute if memory == "recompute" else Remat
         x1, x2 = keras.ops.split(keras.ops.cast(x, "float32"), 2, axis=-1)
         for f, g in pairs:
-            x1 = x1 + keras.ops.cast(recompute(f)(x2), "float32")
-            x2 = x2 + keras.ops.cast(recompute(g)(x1), "float32")
+            x1 = x1 + keras.ops.cast(again(f)(x2), "float32")
+            x2 = x2 + keras.ops.cast(again(g)(x1), "float32")
         x = keras.layers.Concatenate()([x1, x2])
     else:
         x = ReversibleSequence(pairs, memory=memory)(x)

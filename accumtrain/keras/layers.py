@@ -30,7 +30,8 @@ Pair = tuple[keras.layers.Layer, keras.layers.Layer]
 def recompute(layer: keras.layers.Layer, **kwargs: Any) -> Recompute:
     """Return a layer that computes what `layer` does, and keeps only its input (Chen et al. 2016, arXiv:1604.06174).
 
-    Unlike tf.recompute_grad this saves memory in graphs, too: the replay waits for the incoming gradient.
+    It saves what keras.remat (tf.recompute_grad) saves. Unlike there, batch norm moves once and dropout keeps its mask,
+    so that the gradient is that of `layer`; masks and keyword arguments work in graphs, too.
 
     Args:
         layer: a Keras layer or model. What its call takes, the returned layer takes; masks arrive and come out.

@@ -1,13 +1,15 @@
-"""The programs of docs/library.md, docs/keras.md and docs/index.md run as they stand there."""
+"""The programs of docs/library.md, docs/keras.md, docs/coming_from.md and docs/index.md run as they stand there."""
 
 import json
 import re
 from functools import partial
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
+from accumtrain.keras import Accumulate, Adafactor, accumulate
 from tests.programs import output_of
 
 ROOT = Path(__file__).parents[2]
@@ -18,7 +20,7 @@ def programs(page):
     return re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.DOTALL | re.MULTILINE)
 
 
-LIBRARY, JOB, MINE, *RECIPES = programs("library.md")
+JOB, LIBRARY, MINE, *RECIPES = programs("library.md")
 OF_KERAS = dict(
     zip(
         ["accumulate", "Accumulate", "fit", "reversible", "quick start"],
@@ -116,3 +118,15 @@ def test_what_the_recipes_inside_name_is_there():
     named = re.findall(r"`((?:accumtrain|tests|conf|docs)/[\w./]*)`", CONTRIBUTING.read_text())
     assert [path for path in named if not (CONTRIBUTING.parent / path).exists()] == []
     assert {"accumtrain/models/config.py", "tests/contract/"} <= set(named)
+
+
+def test_the_lines_for_other_tools_run():
+    """Each program of docs/coming_from.md trains a model that is there."""
+    draw = np.random.default_rng(0)
+    for program in programs("coming_from.md"):
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        names = {"keras": keras, "accumulate": accumulate, "Accumulate": Accumulate, "Adafactor": Adafactor}
+        x, y = draw.normal(size=(128, 6)), draw.integers(0, 4, 128)
+        exec(program, {**names, "model": model, "loss": loss, "x": x, "y": y})
+        assert model.optimizer is not None

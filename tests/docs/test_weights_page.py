@@ -34,9 +34,11 @@ def test_the_commands(command, tmp_path):
 
 @pytest.mark.slow
 def test_a_file_of_keras_is_tuned(command, tmp_path):
-    """With initial weights in the place of those that Keras would download."""
+    """With a file of initial weights in the place of those that Keras would download, and the pixels of its row."""
     (save, turn) = (text for language, text in BLOCKS if language == "python")
-    (line,) = (text for language, text in BLOCKS if language == "bash")
+    line = next(text for language, text in BLOCKS if language == "bash")
+    mean, std = next((mean, std) for name, mean, std, _ in PUBLISHED if name == "MobileNetV2")
+    line = line.replace("=imagenet", f"=mobilenetv2.keras data.mean=[{mean}] data.std=[{std}]")
     scope = {}
     exec(save.replace('weights="imagenet"', "weights=None"), scope)
     before = np.array(scope["model"].get_layer("Conv1").kernel)

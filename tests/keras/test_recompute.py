@@ -104,6 +104,30 @@ def test_a_frozen_layer_gets_no_gradient():
     assert_same(make, images(6, 4))
 
 
+class Remat(layers.Wrapper):
+    """A layer that Keras computes again by itself."""
+
+    def call(self, x, training=None):
+        return keras.remat(lambda value: self.layer(value, training=training))(x)
+
+
+@pytest.mark.parametrize("wrap", [recompute, Remat])
+def test_batch_norm_moves_once_and_dropout_is_drawn_once_unlike_in_keras(wrap):
+    """docs/keras.md says so of both ways."""
+
+    def trained(wrapped):
+        keras.utils.set_random_seed(1)
+        inner = keras.Sequential([layers.Dense(16), layers.BatchNormalization(), layers.Dropout(0.5, seed=1)])
+        model = keras.Sequential([keras.Input([6]), wrapped(inner), layers.Dense(3)])
+        model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        model.fit(3.0 + images(16, 6), np.arange(16) % 3, batch_size=16, shuffle=False, verbose=0)
+        dense, norm, _ = inner.layers
+        return [keras.ops.convert_to_numpy(value) for value in (dense.kernel, norm.moving_mean)]
+
+    same = [bool(np.array_equal(*pair)) for pair in zip(trained(wrap), trained(as_it_is), strict=True)]
+    assert same == ([True, True] if wrap is recompute else [False, False])
+
+
 def test_evaluation_is_the_plain_pass():
     model = network(recompute)
     state = [variable.numpy() for variable in model.non_trainable_variables]
