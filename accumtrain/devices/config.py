@@ -40,7 +40,8 @@ class DeviceConfig(ComponentConfig):
     does not use.
 
     `virtual`: number of logical devices that the CPU is split into.
-    `memory_limit_mb`: hard limit of tensor memory in MiB, on the CPU or on each GPU.
+    `memory_limit_mb`: hard limit in MiB of the memory of tensors, on the CPU or on each GPU. The process takes more:
+    Python and TensorFlow themselves need several hundred MB.
     `tpu`: name or address of the TPU; null is this machine's.
     `tpu_topology`: generation and chips of the TPU that job=plan compiles for.
     `xla`: whether XLA compiles the micro-steps; auto: on a TPU only. It is less exact: single

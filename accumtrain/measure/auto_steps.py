@@ -133,7 +133,11 @@ def format_speed(trial: ProbeResult) -> str:
 
 def describe_limit(config: Config) -> str:
     limit = config.device.memory_limit_mb
-    return f"{format_bytes(free_bytes())} of free memory" if limit is None else f"device.memory_limit_mb={limit}"
+    return (
+        f"{format_bytes(free_bytes())} of free memory"
+        if limit is None
+        else f"device.memory_limit_mb={limit} (MB of tensors)"
+    )
 
 
 def describe_remedies(config: Config, attempt: ProbeFunction, least: int) -> str:
