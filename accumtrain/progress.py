@@ -80,6 +80,8 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._step >= self._total and self._parts.pop("time left", None):
+            self._show()
         self._bar.stop()
 
     def update(

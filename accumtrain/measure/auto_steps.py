@@ -120,7 +120,7 @@ def format_probe_row(trial: ProbeResult) -> tuple[str, ...]:
         str(trial.micro_batch),
         cell(trial.peak_bytes, format_bytes),
         cell(trial.workspace_bytes, format_bytes),
-        resident if trial.expected_bytes is None else f"some {resident}",
+        resident if trial.expected_bytes is None else f"~{resident}",
         format_speed(trial),
         "yes" if trial.fits else "no",
     )

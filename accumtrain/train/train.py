@@ -516,9 +516,7 @@ class Trainer:
         self.checkpoints.save()
         self.skipped.note(self.progress.event)
         because = "" if self.hooks.reason_to_stop is None else f", as a hook asked: {self.hooks.reason_to_stop}"
-        again = (
-            "call fit with the same arguments again" if self.config.device.as_it_is else "run the same command again"
-        )
+        again = "call fit the same way again" if self.config.device.as_it_is else "run the same command again"
         raise Preempted(
             f"stopped after update {self.done} of {self.total}, epoch {self.epoch}{because}; its state is saved in "
             f"{self.run.path}: {again} to continue",
