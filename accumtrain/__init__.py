@@ -2,7 +2,8 @@
 
 `main()` is the command line and `run(Config(...))` runs one job. `Window` and `Step` train a `Model` of your own
 layers. The `register_*` functions add choices to the command line. `__init__.pyi` lists all public names. Each is
-imported on first use, so TensorFlow is imported only with the first name that needs it.
+imported on first use, so TensorFlow is imported only with the first name that needs it. TensorFlow's log lines are
+hidden when it is imported after accumtrain (`ACCUMTRAIN_TF_LOGS=1` shows them).
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from accumtrain.process.logs import hide_tensorflow_logs
 from accumtrain.version import __version__ as __version__
+
+hide_tensorflow_logs()
 
 
 @cache

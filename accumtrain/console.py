@@ -20,7 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 PROSE_WIDTH = 36  # characters from which on a cell is prose, which may take several lines
-NUMBER = re.compile(r"[,-]*\d|-?$")  # the beginning of a cell that counts as one
+NUMBER = re.compile(r"[~,-]*\d|-?$")  # the beginning of a cell that counts as one
+NAME_WIDTH = 26  # characters of a line of a name, where a table is too wide
 GAP = 2  # characters between two columns
 # The words of a run's name, whose keys and numbers stay together, or of a path.
 WORD_START = re.compile(r"(?<=[-/])(?=[A-Za-z_])")
@@ -118,8 +119,8 @@ def fail(text: str) -> None:
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table with a header row. All cells are text; columns of numbers are right-aligned.
 
-    On a terminal that is too narrow, the columns stand in several tables one below the other, whose rows are numbered.
-    Rich's own folding would cut words and numbers in the middle. A name longer than a line takes several.
+    On a terminal that is too narrow, headers take several lines, and so do names in the first column. Then columns that
+    do not fit are left out, and named below the table. Rich's own folding would cut words and numbers in the middle.
     """
     console, title = stdout(), escape_controls(title)
     columns = [escape_controls(name) for name in columns]
@@ -128,27 +129,30 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     if not console.is_terminal:
         console.print(Text(_plain_table(title, columns, rows, numeric)), soft_wrap=True)
         return
-    longest = max(1, console.width - 3 * GAP - len(f"#{len(rows)}"))  # of a name that has a line for itself
-    rows = [[break_name(cell, longest) for cell in row] for row in rows]
-    widths = [_min_width(column) for column in zip(columns, *rows, strict=True)]
     room = console.width - 1  # behind the last column is a line, too
+    widths = _column_widths(columns, rows)
     if sum(widths) + GAP * len(widths) > room:
-        columns, numeric = ("#", *columns), [True, *numeric]
-        rows = [(str(number), *row) for number, row in enumerate(rows, start=1)]
-        widths = [_min_width(("#", str(len(rows)))), *widths]
+        headers = [name.replace(" ", "\n").replace("-", "-\n") for name in columns]
+        rows = [[break_name(row[0], min(NAME_WIDTH, room - GAP)), *row[1:]] for row in rows]
+        widths = _column_widths(headers, rows)
+    else:
+        headers = columns
+    shown_places = _fitting(widths, room)
     console.print(Text(title, style="italic"))
-    for block in _split_columns(widths, room):
-        shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        for place in block:
-            shown.add_column(
-                Text(columns[place]),
-                justify="right" if numeric[place] else "left",
-                min_width=min(widths[place], longest),
-                overflow="fold",
-            )
-        for row in rows:
-            shown.add_row(*(Text(row[place]) for place in block))
-        console.print(shown)
+    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for place in shown_places:
+        shown.add_column(
+            Text(headers[place]),
+            justify="right" if numeric[place] else "left",
+            vertical="bottom",
+            min_width=min(widths[place], max(1, room - GAP)),
+            overflow="fold",
+        )
+    for row in rows:
+        shown.add_row(*(Text(row[place]) for place in shown_places))
+    console.print(shown)
+    if left_out := [name for place, name in enumerate(columns) if place not in shown_places]:
+        print_line(console, f"a wider terminal also shows: {', '.join(left_out)}")
 
 
 def break_name(name: str, width: int) -> str:
@@ -161,20 +165,25 @@ def break_name(name: str, width: int) -> str:
     return "\n".join(lines)
 
 
-def _min_width(cells: Sequence[str]) -> int:
-    """Return the characters that a column's text takes at least. Only prose may wrap."""
-    lines = [line for cell in cells for line in cell.split("\n")]
-    return max(min(cell_len(line), max(PROSE_WIDTH, *map(cell_len, line.split() or [""]))) for line in lines)
+def _column_widths(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return the characters that the text of each column takes at least. Only prose may wrap."""
+    widths = []
+    for column in zip(headers, *rows, strict=True):
+        lines = [line for cell in column for line in cell.split("\n")]
+        widths.append(
+            max(min(cell_len(line), max(PROSE_WIDTH, *map(cell_len, line.split() or [""]))) for line in lines)
+        )
+    return widths
 
 
-def _split_columns(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Return the places of the columns of each table, as many as fit. The first column is in all of them."""
-    blocks = [[0]]
-    for place in range(1, len(widths)):
-        if len(blocks[-1]) > 1 and sum(widths[other] + GAP for other in (*blocks[-1], place)) > room:
-            blocks.append([0])
-        blocks[-1].append(place)
-    return blocks
+def _fitting(widths: Sequence[int], room: int) -> list[int]:
+    """Return the places of the columns that fit side by side: the first two in any case, then each that still does."""
+    places, taken = [], 0
+    for place, width in enumerate(widths):
+        if place < 2 or taken + width + GAP <= room:
+            places.append(place)
+            taken += width + GAP
+    return places
 
 
 def _plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:

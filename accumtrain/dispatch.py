@@ -19,7 +19,7 @@ from accumtrain.devices.cluster import find_cluster
 from accumtrain.devices.config import AutoConfig
 from accumtrain.errors import AccumtrainError, CheckpointError, Preempted
 from accumtrain.process import environment
-from accumtrain.process.signals import DeferredSignals, JobSignals, StoppedBySignal, nothing_saved
+from accumtrain.process.signals import DeferredSignals, JobSignals, StoppedBySignal, nothing_saved, without_traceback
 from accumtrain.registry import load
 from accumtrain.runs.files import write_json
 from accumtrain.runs.kernels import choose_kernels
@@ -38,13 +38,15 @@ def run(config: Config) -> dict[str, Any] | None:
         AccumtrainError: one of its subclasses, for anything that is not a bug. `exit_code` is that of the command
             line. If it has a `result`, this is written to the job's file.
         StoppedBySignal: a signal stopped a job that can't be continued.
+
+    A program that does not catch Preempted or StoppedBySignal ends without a traceback, with exit code 75 or 130.
     """
     config = expand_homes(config)
     check_config(config)
     job, result, finished = JOBS[config.job], None, False
     if job.check is not None:
         load(job.check)(config)
-    with JobSignals():
+    with JobSignals(), without_traceback():
         try:
             with open_folder(config):
                 result = _run_job(config, job)

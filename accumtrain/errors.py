@@ -74,6 +74,10 @@ class Preempted(AccumtrainError):
 
     exit_code = 75
 
+    def _render_traceback_(self) -> list[str]:
+        """Return the lines that a notebook shows: it is no error, so the message alone."""
+        return [str(self)]
+
 
 def first_line(error: BaseException) -> str:
     """Return the first line of a library's error without TensorFlow's marks, or its type if it says nothing."""

@@ -13,7 +13,8 @@ from rich.progress import Progress as RichProgress
 from accumtrain.console import format_bytes, format_seconds, print_line, stdout
 
 LONG_WINDOW = 16  # windows of at least this many micro-steps show how many are done
-TEXT_WIDTH = 94  # columns reserved for the text beside the bar
+TEXT_WIDTH = 101  # columns reserved for the text beside the bar
+FORWARD_SHARE = 1 / 3  # of an update's time that an evaluation of as many examples takes, until one is timed
 
 
 @contextmanager
@@ -27,7 +28,7 @@ def counting(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 class Progress:
-    """The progress of a run: on a terminal one bar per epoch, else one line per `log_every` updates.
+    """The progress of a run: on a terminal a bar of all its updates, else one line per `log_every` updates.
 
     Args:
         first: number of updates done before this process began.
@@ -35,9 +36,20 @@ class Progress:
         updates_per_epoch: may be a fraction, as an epoch need not end with an update.
         begin: update at which the first epoch begins, which may be a fraction, and below 0 (see Epochs.begin).
         log_every: updates between two plain lines; the first and the last update always have one.
+        evaluation_work: returns the examples that are still evaluated once update `done` is made, as a number of
+            updates with as many examples.
     """
 
-    def __init__(self, *, first: int, total: int, updates_per_epoch: float, begin: float = 0.0, log_every: int = 10):
+    def __init__(
+        self,
+        *,
+        first: int,
+        total: int,
+        updates_per_epoch: float,
+        begin: float = 0.0,
+        log_every: int = 10,
+        evaluation_work: Callable[[int], float] = lambda done: 0.0,
+    ):
         self._first, self._total, self._per_epoch, self._log_every = first, total, updates_per_epoch, log_every
         self._begin = begin
         # a last update that reaches past an end does not count as another epoch
@@ -46,6 +58,8 @@ class Progress:
         self._parts = {"state": "compiling"}
         self._expendable: list[str] = []  # parts that a narrow terminal leaves out, in this order
         self._timed_from: tuple[int, float] | None = None
+        self._evaluation_work = evaluation_work
+        self._evaluated, self._evaluation_seconds = 0.0, 0.0  # so far, as work; their time since _timed_from
         self._console = stdout()
         self._per_second = "ex/s" if self._console.is_terminal else "examples/s"
         self._bar_width = min(40, max(6, self._console.width - TEXT_WIDTH))
@@ -66,6 +80,8 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._step >= self._total and self._parts.pop("time left", None):
+            self._show()
         self._bar.stop()
 
     def update(
@@ -101,6 +117,11 @@ class Progress:
         self._micro = done / steps
         self._show(f" +{done}/{steps}" if steps >= LONG_WINDOW and done < steps else "")
 
+    def evaluated(self, work: float, seconds: float) -> None:
+        """Note that an evaluation has ended, whose examples are those of `work` updates."""
+        self._evaluated += work
+        self._evaluation_seconds += seconds
+
     def evaluating(self, done: int, batches: int) -> None:
         """Show that `done` of the `batches` of an evaluation are done."""
         self._show(f" evaluating {done}/{batches}" if done < batches else "")
@@ -110,13 +131,12 @@ class Progress:
         print_line(self._bar.console, text)
 
     def _show(self, suffix: str = "") -> None:
-        begin = self._begin + self._epoch_index() * self._per_epoch
-        epoch, place = self._epoch(), f"{self._step}/{self._total}{suffix}"
+        epoch, place = self._epoch(), f"update {self._step}/{self._total}{suffix}"
         beside = len(epoch) + self._bar_width + len(place) + 3  # with a space between each two
         self._bar.update(
             self._task,
-            completed=self._step + self._micro - begin,
-            total=max(min(begin + self._per_epoch, self._total) - begin, 1e-9),  # the last epoch may be shorter
+            completed=self._step + self._micro,
+            total=self._total,
             epoch=epoch,
             place=place,
             text=self._text(self._console.width - beside),
@@ -138,8 +158,11 @@ class Progress:
         return f"epoch {self._epoch_index() + 1}/{self._epochs}"
 
     def _time_left(self) -> str:
-        if self._timed_from is None or self._step <= self._timed_from[0] or self._step >= self._total:
+        """Return the time until the run ends, its evaluations included."""
+        if self._timed_from is None or self._step <= self._timed_from[0]:
             return ""
         step, since = self._timed_from
-        seconds = (time.monotonic() - since) / (self._step - step) * (self._total - self._step)
-        return f"{format_seconds(seconds)} left"
+        per_update = (time.monotonic() - since - self._evaluation_seconds) / (self._step - step)
+        per_work = self._evaluation_seconds / self._evaluated if self._evaluated else FORWARD_SHARE * per_update
+        seconds = per_update * (self._total - self._step) + per_work * self._evaluation_work(self._step)
+        return f"{format_seconds(seconds)} left" if seconds > 0 else ""

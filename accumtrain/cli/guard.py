@@ -12,9 +12,9 @@ from accumtrain.cli.hydra_guard import USAGE_ERRORS, explain_error, explain_plug
 from accumtrain.config.registries import BUILTIN_CODE, list_added_modules
 from accumtrain.console import escape_lines, fail, say
 from accumtrain.errors import AccumtrainError, CheckpointError, OutOfMemoryError, Preempted
+from accumtrain.process.signals import INTERRUPTED, INTERRUPTED_MESSAGE
 from accumtrain.train.hooks import hook_modules
 
-INTERRUPTED = 130  # as a shell reports Ctrl-C: stopped before there was a state to save
 NO_THREAD = "can't start new thread"  # text of the RuntimeError that Python raises
 NO_MEMORY = "the system gives this process no more memory; raise `ulimit -v` and `ulimit -u`, or end other programs"
 SHOW_TRACEBACK = "ACCUMTRAIN_TRACEBACK"
@@ -31,7 +31,7 @@ def run_guarded(action: Callable[[], Result]) -> tuple[int, Result | None]:
     except USAGE_ERRORS as error:
         return _tell(explain_error(error)), None
     except KeyboardInterrupt:
-        fail("interrupted before there was anything to save")
+        fail(INTERRUPTED_MESSAGE)
         return INTERRUPTED, None
     except MemoryError:
         return _tell(OutOfMemoryError(NO_MEMORY)), None

@@ -31,7 +31,7 @@ from omegaconf import DictConfig, OmegaConf
 from accumtrain import dispatch
 from accumtrain.cli import sweep_folder, sweep_table
 from accumtrain.cli.compose import call_hydra, list_job_overrides, open_hydra, plain_values, read_config
-from accumtrain.cli.guard import INTERRUPTED, run_guarded
+from accumtrain.cli.guard import run_guarded
 from accumtrain.cli.hydra_guard import explain_composing
 from accumtrain.cli.overrides import find_given_value, for_hydra
 from accumtrain.cli.streams import keep_streams
@@ -43,7 +43,7 @@ from accumtrain.console import fail, say, warn
 from accumtrain.errors import ConfigError, Preempted
 from accumtrain.process import child
 from accumtrain.process.program import child_command
-from accumtrain.process.signals import raise_on_signals
+from accumtrain.process.signals import INTERRUPTED, raise_on_signals
 
 MOST_JOBS = 10_000
 IN_PROCESS = "basic"  # Hydra's own launcher: one job after the other, in this process

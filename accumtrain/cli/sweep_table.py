@@ -11,12 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from accumtrain.cli.guard import INTERRUPTED
 from accumtrain.config.jobs import JOBS, Column, cell
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.errors import AccumtrainError, ConfigError, Preempted, WorkerLostError
 from accumtrain.fields import value_at
+from accumtrain.process.signals import INTERRUPTED
 from accumtrain.report.compare import read_ranked
 from accumtrain.report.page import write_page
 from accumtrain.runs.files import write_json

@@ -73,6 +73,14 @@ class Epochs:
         """Return the epochs made by update `step`."""
         return self._before + (step - self._step) * self.per_update
 
+    def shown(self, made: Fraction) -> str:
+        """Return the epochs made by an update as text. An update that completes an epoch counts as its end.
+
+        It may reach a part of a batch past the end, which nobody has asked for.
+        """
+        completed = math.floor(made) > math.floor(made - self.per_update)
+        return f"{math.floor(made) if completed else float(made):.4g}"
+
     def update_of(self, epochs: Fraction | int) -> int:
         """Return the first update by which so many epochs are made."""
         return self._step + math.ceil((epochs - self._before) / self.per_update)

@@ -35,12 +35,11 @@ PRECISIONS = ("float32", "bfloat16", "float16", "float64")
 class AccumConfig:
     """Keys of the accumulation.
 
-    `steps`: micro-steps per update; auto is the smallest number that fits into the memory. A job replaces auto by the
-    number before it begins.
-    `reduction`: an update is made of the mean gradient of its micro-batches, or of their sum, as in some tutorials.
-    With sum the number of micro-batches is part of what is learned.
-    `dtype`: dtype of the sums. In float64 they do not depend on how micro-batches are spread over replicas, but take
-    twice the memory.
+    `steps`: micro-batches per update. auto: the smallest number that fits into the memory, found before the job begins.
+    `reduction`: mean: an update uses the mean of its micro-batches' gradients. sum: it uses their sum, as some
+    tutorials do; accum.steps then changes what is learned.
+    `dtype`: type in which gradients are summed. float64 gives the same sums however micro-batches are spread over
+    replicas, and takes twice the memory.
     """
 
     steps: Annotated[int | str, COUNT, Word("auto", "must be a number of micro-batches per update, or auto")] = 4
@@ -63,10 +62,11 @@ class TrainConfig:
 
     `epochs`: passes over the training examples; a fraction is allowed.
     `steps`: number of updates; takes precedence over train.epochs.
-    `patience`: evaluations in a row that are no better than the best, after which a run ends; null: never.
-    `monitor`: what decides which state is the best: loss, or a metric that is measured. null is the first of
-    eval.metrics, which is the accuracy for most losses. Reports and sweeps rank by it, too.
-    `min_delta`: the gain of what is monitored that patience takes for better. The best state needs any gain.
+    `patience`: the run ends after this many evaluations in a row without a new best; null: it never ends early.
+    `monitor`: the value that decides which state is the best: loss, or a metric that is measured. null: the first of
+    eval.metrics, which is accuracy for most losses. Reports and sweeps rank by it, too.
+    `min_delta`: the smallest improvement that train.patience counts as better. It does not change which state is the
+    best.
     """
 
     epochs: Annotated[float | None, POSITIVE] = 25.0
@@ -81,7 +81,7 @@ class EvalConfig:
     """The times at which a run evaluates, and what it measures.
 
     `every`: updates from one evaluation to the next; epoch: after each epoch.
-    `metrics`: what is measured beside the loss. null: the metrics of the loss itself, the accuracy for most.
+    `metrics`: metrics that are measured beside the loss. null: those of the loss itself, which is accuracy for most.
     train.monitor says which of them decides.
     """
 
@@ -96,8 +96,8 @@ class CheckpointConfig:
     """The times at which a run saves its state, and the number of states it keeps.
 
     `every`: updates from one checkpoint to the next.
-    `keep`: how many of the last checkpoints are kept.
-    `keep_hours`: one more checkpoint is kept for every so many hours; null: none.
+    `keep`: number of latest checkpoints that are kept.
+    `keep_hours`: also keep one checkpoint for every period of this many hours; null: none.
     """
 
     every: Annotated[int, COUNT] = 200
@@ -109,9 +109,10 @@ class CheckpointConfig:
 class LogConfig:
     """The records of a run.
 
-    `every`: updates from one record of the metrics to the next. The progress shows means over as many.
-    `images`: the first images of the run, as augmented, that TensorBoard shows; 0: none.
-    `tracker`: a service that gets the records as well: none, mlflow, wandb or one that is registered.
+    `every`: updates from one record of the metrics to the next. The progress line shows means over the same number of
+    updates.
+    `images`: number of training images, augmented, that TensorBoard shows; 0: none.
+    `tracker`: service that also receives the records: none, mlflow, wandb, or one that you have registered.
     """
 
     every: Annotated[int, COUNT] = 10
@@ -123,7 +124,7 @@ class LogConfig:
 class EmaConfig:
     """The moving average of the weights (EMA), by which a run is evaluated.
 
-    `decay`: what an update keeps of the average; 0 turns it off.
+    `decay`: share of the average that each update keeps, such as 0.999; 0 turns the average off.
     """
 
     decay: Annotated[float, FRACTION] = 0.0
@@ -131,10 +132,10 @@ class EmaConfig:
 
 @dataclass(kw_only=True)
 class LossScaleConfig:
-    """The scale of the loss for precision=float16. It is halved when a window overflows, which is then skipped.
+    """The scale of the loss for precision=float16. After an overflow it is halved, and the update is skipped.
 
     `initial`: the scale of the first update.
-    `growth_every`: updates in a row without an overflow after which the scale is doubled.
+    `growth_every`: the scale is doubled after this many updates in a row without an overflow.
     """
 
     initial: Annotated[float, Range(1, 2**64)] = 32768.0
@@ -145,16 +146,17 @@ class LossScaleConfig:
 class RunConfig:
     """The folder of a run, and what stops it.
 
-    `name`: name of the run's folder; null is derived from the command. A command that names a run takes its settings
-    from it, but for those that it gives.
-    `dir`: the folder above it.
+    `name`: name of the run's folder; null: made from the command. A command that names an existing run uses the run's
+    settings for all keys that it does not give.
+    `dir`: the folder that holds the runs.
     `seed`: seed of the initial weights, of the order of the examples and of augmentation.
-    `resume`: whether a trained run in the folder is continued. false refuses such a folder; force continues although
-    values that decide what is learned have changed.
-    `walltime`: the time after which the job will be killed, counted from its start, as for SLURM's --time; null: never.
+    `resume`: true: continue the run in the folder if there is one. false: refuse such a folder. force: continue even if
+    keys have changed that decide what is learned.
+    `walltime`: time after which the job will be killed, counted from its start, as in SLURM's --time. The run saves its
+    state and stops before that. null: no limit.
     `hang_timeout`: seconds without progress after which a run counts as hung; 0 turns the watch off.
-    `on_nonfinite`: what follows an infinite or NaN update: stop; skip it; or rollback to the last checkpoint.
-    `max_nonfinite`: skipped updates in a row, or rollbacks, after which the run stops all the same.
+    `on_nonfinite`: what to do after an infinite or NaN update: stop, skip it, or rollback to the last checkpoint.
+    `max_nonfinite`: number of skipped updates in a row, or of rollbacks, after which the run stops anyway.
     """
 
     name: str | None = None
@@ -174,10 +176,10 @@ class RunConfig:
 
 @dataclass(kw_only=True)
 class BenchConfig:
-    """The length of job=bench: as long as both keys ask for.
+    """The length of job=bench: it ends once both minimums are reached.
 
-    `updates`: the least number of updates.
-    `seconds`: the least time, in seconds.
+    `updates`: smallest number of updates.
+    `seconds`: shortest time in seconds.
     """
 
     updates: Annotated[int, COUNT] = 5
@@ -210,11 +212,11 @@ class ReportConfig:
 
 @dataclass(kw_only=True)
 class PredictConfig:
-    """The images that job=predict classifies, and the place of its answers.
+    """The images that job=predict classifies, and the place of its results.
 
     `input`: an image, a folder that is searched for images, or a glob.
     `output`: a folder for predictions.csv and predictions.jsonl, or one such file; null: the run's folder.
-    `top`: how many classes are told of each image, the most probable first.
+    `top`: number of classes listed for each image, the most probable first.
     """
 
     input: Annotated[str | None, NotEmpty("say which images, predict.input=<file, folder or glob>"), LOCAL_PATH] = None
@@ -227,9 +229,9 @@ class ExportConfig:
     """The file that job=export writes.
 
     `format`: format of the file.
-    `quantize`: of a tflite file, the type of its weights; none: float32. With float16 the file of a large model takes
-    half, with int8 a quarter. Both change the answers a little, and the job says by how much.
-    `output`: the file, or the folder of a savedmodel; null: one in the run's folder.
+    `quantize`: type of the weights in a TFLite file; none: float32. float16 halves the file of a large model, and int8
+    quarters it. Both change the answers a little, and the job says by how much.
+    `output`: the file to write, or the folder for a savedmodel; null: one in the run's folder.
     """
 
     format: Annotated[str, OneOf(tuple(FORMATS.names))] = "savedmodel"
@@ -239,9 +241,9 @@ class ExportConfig:
 
 @dataclass(kw_only=True)
 class SweepConfig:
-    """Settings of a sweep, of which a run knows nothing.
+    """Settings of a sweep. They do not affect its runs.
 
-    `fail_fast`: after the first run that fails no other one starts; false: the others go on.
+    `fail_fast`: true: once a run fails, no further run of the sweep starts. false: the others go on.
     """
 
     fail_fast: bool = False
@@ -251,10 +253,10 @@ class SweepConfig:
 class DebugConfig:
     """Settings for finding mistakes in a model.
 
-    `eager`: micro-steps run without graphs, slowly, so that a debugger and prints work inside layers.
-    Refused with what looks at compiled ones: job=bench, memory, plan and verify, accum.steps=auto, a number for
-    model.memory and, on a CPU, device.memory_limit_mb.
-    `profile`: how many updates of a session, after its first three, are profiled for TensorBoard; null: none.
+    `eager`: run micro-steps without graphs, so that a debugger and prints work inside layers. This is slow. Jobs and
+    settings that measure compiled graphs refuse it: job=bench, memory, plan and verify; accum.steps=auto; a number for
+    model.memory; on a CPU, device.memory_limit_mb.
+    `profile`: number of updates to profile for TensorBoard, after the first three of a session; null: none.
     """
 
     eager: bool = False
@@ -265,16 +267,16 @@ class DebugConfig:
 class Config:
     """Everything that decides a run. `run(Config(...))` is what the command line does.
 
-    `job`: what is done.
+    `job`: what the command does.
     `batch_size`: examples per update, over all micro-batches and replicas.
-    `precision`: dtype in which the model computes; weights stay in float32 at least.
+    `precision`: type in which the model computes; weights stay float32 or wider.
     `model`: the network.
     `optim`: the optimizer.
     `schedule`: a factor on the optimizer's rate at each update. Every length counts updates.
-    `loss`: what each example contributes to the sum that is minimised.
+    `loss`: the loss function.
     `data`: the images.
-    `device`: what computes.
-    `state`: the state of the run that jobs such as evaluate, predict and export use: the best, or the last.
+    `device`: the hardware that computes.
+    `state`: the saved state that jobs such as evaluate, predict and export use: the best or the last.
     """
 
     job: Annotated[str, NameIn(JOBS)] = "train"

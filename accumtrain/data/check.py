@@ -21,7 +21,7 @@ from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.open_data import open_data
 from accumtrain.data.source import SPLIT_WORDS, BadExample, Split
 from accumtrain.errors import DataError
-from accumtrain.process.environment import caught_stderr
+from accumtrain.process.logs import caught_stderr
 from accumtrain.progress import counting
 from accumtrain.runs.names import result_file
 

@@ -38,23 +38,22 @@ class DataConfig(ComponentConfig):
     Pixels are scaled to 0..1, then normalised to (x - mean) / std. Training images are augmented; 0 turns an
     augmentation off.
 
-    `augment`: crops and flips. shift: moved by up to a pixel. crop_flip: padded, cropped at random and mirrored.
-    inception: a window of random size and shape, resized, mirrored, and with other colours.
-    `jitter`: brightness, contrast and saturation are multiplied by 1 - jitter to 1 + jitter.
-    `randaugment`: number of operations that are drawn for each image.
+    `augment`: crops and flips. shift: move by up to one pixel. crop_flip: pad, crop at random and mirror. inception:
+    cut a window of random size and shape, resize it, mirror it and change its colours.
+    `jitter`: brightness, contrast and saturation are each multiplied by a random factor from 1 - jitter to 1 + jitter.
+    `randaugment`: number of RandAugment operations drawn for each image.
     `magnitude`: strength of the operations of data.randaugment.
     `erasing`: probability that a rectangle of the image is erased.
-    `mixup`, `cutmix`: alpha of the share that another training image has, Beta(alpha, alpha). With both keys one is
-    drawn.
-    `sampling`: shuffled: each epoch is a shuffled pass over all examples; balanced: every class appears equally often.
-    `image_size`: images are resized to so many pixels in height and width, or to [height,width]; null keeps their size.
-    `max_pixels`: images of more pixels are not decoded.
-    `mean`: what is subtracted from the pixels: one number, or one per channel.
-    `std`: what the pixels are divided by: one number, or one per channel.
-    `on_error`: what follows an example that can't be read or decoded: the run ends, or the example is left out.
-    `val_fraction`: share of the training examples that is held out to validate on. null: 0.1 of data=folder,
-    data=table and data=npz, if they have no validation split of their own; none of all others, which validate on their
-    test split.
+    `mixup`, `cutmix`: strength of MixUp and CutMix: the share of the other image is drawn from Beta(alpha, alpha), and
+    this is alpha. If both keys are set, one of the two is drawn at random.
+    `sampling`: shuffled: each epoch is a shuffled pass over all examples. balanced: every class appears equally often.
+    `image_size`: resize images to this height and width, or to [height,width]; null: keep their size.
+    `max_pixels`: images with more pixels than this are not decoded.
+    `mean`: number subtracted from the pixels: one, or one for each channel.
+    `std`: number that the pixels are divided by: one, or one for each channel.
+    `on_error`: raise: an example that can't be read or decoded ends the run. skip: it is left out.
+    `val_fraction`: share of the training examples held out for validation. null: 0.1 for data=folder, table and npz
+    without a validation split of their own. Other sources validate on their test split.
     """
 
     augment: Annotated[str, _AUGMENT] = "none"
@@ -150,9 +149,9 @@ class RecordsConfig(DataConfig):
     """Keys of records.
 
     `image_feature`: feature that holds the image.
-    `label_feature`: feature that holds the label: a whole number from 0 on, numbers that are one-hot, or a text.
-    `num_classes`: number of classes. null: as many as a ClassLabel of tensorflow-datasets says.
-    `class_names`: the names of the classes in their order; labels that are texts are among them.
+    `label_feature`: feature that holds the label: a whole number from 0 on, a one-hot vector, or a text.
+    `num_classes`: number of classes. null: taken from the ClassLabel of the data set.
+    `class_names`: names of the classes, in order. Labels that are texts must be among them.
     """
 
     image_feature: str = "image"
@@ -180,9 +179,9 @@ class RecordsConfig(DataConfig):
 class TfdsConfig(RecordsConfig):
     """A data set of tensorflow-datasets.
 
-    `name`: its name there.
-    `dir`: the folder of prepared data sets; null is the default of tensorflow-datasets.
-    `download`: whether a data set that is not in data.dir is downloaded and prepared there, once.
+    `name`: name of the data set.
+    `dir`: folder of prepared data sets; null: the default folder of tensorflow-datasets.
+    `download`: true: download and prepare the data set once, if data.dir does not have it.
     `train_split`: split to train on.
     `test_split`: split to test on.
     """
@@ -207,10 +206,10 @@ class TfdsConfig(RecordsConfig):
 
 @dataclass(kw_only=True)
 class FolderConfig(DataConfig):
-    """Image files of one's own, a folder for each class.
+    """Your own image files, a folder for each class.
 
-    `path`: a folder with train/ and test/ or val/ or both in it, or with the folders of the classes themselves.
-    `test_fraction`: share of the images that is held out to test on, if the folder holds the classes themselves.
+    `path`: a folder with train/ and with test/ or val/ or both. Or a folder with one sub-folder for each class.
+    `test_fraction`: share of the images held out for testing, if the folder holds one sub-folder for each class.
     """
 
     VAL_SHARE: ClassVar[float] = 0.1
@@ -226,13 +225,14 @@ class FolderConfig(DataConfig):
 
 @dataclass(kw_only=True)
 class TableConfig(DataConfig):
-    """Image files of one's own, whose classes stand in a table: a CSV file with a row for each image.
+    """Your own image files, with their classes in a CSV file that has a row for each image.
 
-    `path`: the table. Images are named by paths relative to its folder, or by their names, with or without ending.
-    `image_column`: the column of the images, by its name or its place from 1 on; null: the other of two columns, the
-    first one if neither is given.
-    `label_column`: the column of the labels, by its name or its place from 1 on; null: the other of two columns.
-    `test_fraction`: share of the images that is held out to test on.
+    `path`: the table. It names images by paths relative to its folder, or by file names, with or without extension.
+    `image_column`: column of the images: its name, or its number from 1 on. null: in a table of two columns, the one
+    that does not hold the labels, or else the first.
+    `label_column`: column of the labels: its name, or its number from 1 on. null: in a table of two columns, the one
+    that does not hold the images.
+    `test_fraction`: share of the images held out for testing.
     """
 
     VAL_SHARE: ClassVar[float] = 0.1
@@ -250,11 +250,11 @@ class TableConfig(DataConfig):
 
 @dataclass(kw_only=True)
 class NpzConfig(DataConfig):
-    """Arrays of one's own in a NumPy file.
+    """Your own arrays in a NumPy file.
 
     `path`: the file.
-    `scale`: the value of white in all arrays of the file, 1 or 255. auto: what their values tell.
-    `test_fraction`: share of the images that is held out to test on, if there are no test or val arrays.
+    `scale`: value of white in the arrays of the file: 1 or 255. auto: found from the values.
+    `test_fraction`: share of the images held out for testing, if the file has no test or val arrays.
     """
 
     VAL_SHARE: ClassVar[float] = 0.1
@@ -278,7 +278,7 @@ class NpzConfig(DataConfig):
 class CifarBinaryConfig(DataConfig):
     """CIFAR-10 or CIFAR-100 as its authors publish it: binary files of 3,072 bytes per image after one or two labels.
 
-    `path`: the folder with data_batch_1.bin and so on and test_batch.bin, or with train.bin and test.bin.
+    `path`: folder with data_batch_1.bin to data_batch_5.bin and test_batch.bin, or with train.bin and test.bin.
     """
 
     kind: str = "cifar_binary"
@@ -296,9 +296,9 @@ class CifarBinaryConfig(DataConfig):
 class IdxConfig(DataConfig):
     """The IDX files of MNIST, or of a data set in its format such as Fashion-MNIST, plain or .gz.
 
-    `path`: the folder with train-images-idx3-ubyte, train-labels-idx1-ubyte and the same of t10k; or with train/ and
-    test/ that hold them.
-    `class_names`: the names of the classes in their order; empty: they are numbered.
+    `path`: folder with train-images-idx3-ubyte, train-labels-idx1-ubyte and the two t10k files. Or a folder with train/
+    and test/ that hold them.
+    `class_names`: names of the classes, in order; empty: they are numbered.
     """
 
     kind: str = "idx"
@@ -322,13 +322,13 @@ class IdxConfig(DataConfig):
 
 @dataclass(kw_only=True)
 class TfrecordConfig(RecordsConfig):
-    """TFRecord files of one's own, of tf.train.Example.
+    """Your own TFRecord files of tf.train.Example.
 
     `path`: glob of the files to train on.
     `test_path`: glob of the files to test on.
     `num_classes`: number of classes.
-    `raw_shape`: height, width and channels of images that are stored as pixels of 8 bits, row by row. null: they are
-    files of an image format.
+    `raw_shape`: height, width and channels of images stored as raw 8-bit pixels, row by row. null: images are files
+    such as PNG or JPEG.
     """
 
     kind: str = "tfrecord"

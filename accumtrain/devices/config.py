@@ -39,15 +39,16 @@ class DeviceConfig(ComponentConfig):
     """Keys of every device. A kind refuses those of `virtual`, `memory_limit_mb`, `workers`, `index` and `tpu` that it
     does not use.
 
-    `virtual`: number of logical devices that the CPU is split into.
-    `memory_limit_mb`: hard limit of tensor memory in MiB, on the CPU or on each GPU.
+    `virtual`: split the CPU into this many logical devices.
+    `memory_limit_mb`: hard limit in MiB of the memory of tensors, on the CPU or on each GPU. The process takes more:
+    Python and TensorFlow themselves need several hundred MB.
     `tpu`: name or address of the TPU; null is this machine's.
     `tpu_topology`: generation and chips of the TPU that job=plan compiles for.
-    `xla`: whether XLA compiles the micro-steps; auto: on a TPU only. It is less exact: single
-    channels of an initial RevNet-38's gradient were off by up to 1.6e-2, with TensorFlow's kernels by 6e-6.
-    `tensor_float_32`: whether a GPU rounds what float32 products multiply to 10 bits behind the point, to be faster.
-    `workers`: host:port of every worker, the chief first. Needed where neither TF_CONFIG nor SLURM names them.
-    `index`: place of this process in device.workers, from 0 on.
+    `xla`: whether XLA compiles the micro-steps; auto: on a TPU only. XLA is less exact: in a new RevNet-38 single
+    channels of the gradient were off by up to 1.6e-2, with TensorFlow's kernels by 6e-6.
+    `tensor_float_32`: whether a GPU may round the factors of float32 products to 10 bits (TF32), which is faster.
+    `workers`: host:port of every worker, the chief first. Needed only if neither TF_CONFIG nor SLURM names them.
+    `index`: number of this process in device.workers, from 0 on.
     `timeout`: seconds to wait for the other workers.
 
     Attributes:

@@ -24,7 +24,7 @@ from accumtrain.devices.found import Devices, make_devices
 from accumtrain.devices.local import read_gpu_name, set_up_gpus, split_cpu, take_memory_in_one_piece
 from accumtrain.devices.worker_link import WorkerMonitor, wait_for_workers
 from accumtrain.errors import ConfigError, first_line
-from accumtrain.process.environment import held_back_stderr
+from accumtrain.process.logs import held_back_stderr
 
 HEARTBEAT = 20  # seconds of silence after which a worker counts as lost
 JOINING = 45  # seconds that TensorFlow's runtimes have to connect

@@ -23,7 +23,7 @@ from accumtrain.export.config import FORMATS, QUANTIZED
 from accumtrain.export.formats import Exported
 from accumtrain.models.build import build_model
 from accumtrain.models.layers import ModelSpec
-from accumtrain.process.environment import held_back_stderr
+from accumtrain.process.logs import held_back_stderr
 from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.registry import load
 from accumtrain.runs.files import replacing

@@ -25,7 +25,7 @@ from accumtrain.keras.accumulate_step import SplitTrainStep, split_training
 from accumtrain.keras.model_copy import read_model, write_model
 from accumtrain.keras.split_batch import Split, count_examples
 from accumtrain.measure.probe import SHARE, measure_in_child
-from accumtrain.measure.search import largest_that_fits
+from accumtrain.measure.search import largest_that_fits, on_lines
 from accumtrain.process import child, environment
 from accumtrain.process.machine import free_bytes
 from accumtrain.process.temporary_folder import temporary_folder
@@ -34,6 +34,7 @@ from accumtrain.train.memory import Meter
 COLUMNS = ("steps", "micro-batch", "tensors at peak", "resident", "fits")
 TASK = "accumtrain.keras.auto_steps:run_step_request"
 BATCH = "batch.pickle"
+CLEARLY = 1.1  # a size that should take more than this many times the budget is not tried
 UPDATES = 3  # from the second on, all buffers are in use
 
 
@@ -52,10 +53,17 @@ def choose_steps(model: keras.Model, data: Any, batch_size: Any, memory_limit_mb
         write_probe(model, batch_of(data, batch_size), folder)
         trials: dict[int, StepTrial] = {}
 
+        def bytes_of(trial: StepTrial) -> int | None:
+            return None if not trial.fits else trial.peak_bytes if limited else trial.rss_bytes
+
         def used(micro_batch: int) -> int | None:
+            known = {size: count for size, trial in trials.items() if (count := bytes_of(trial)) is not None}
+            if len(known) > 1 and on_lines(known, micro_batch) > CLEARLY * budget(memory_limit_mb):
+                return None  # a probe would only run out of memory
             trial = probe_steps(folder, math.ceil(batch_size / micro_batch), micro_batch, memory_limit_mb)
             trials[micro_batch] = trial
-            return None if not trial.fits else trial.peak_bytes if limited else trial.rss_bytes
+            _tell(trial)
+            return bytes_of(trial)
 
         best = largest_that_fits(micro_batches(batch_size), used, partial(budget, memory_limit_mb))
         table(f"steps for batch_size={batch_size} in {limit}", COLUMNS, [_row(trials[size]) for size in sorted(trials)])
@@ -130,6 +138,15 @@ def _check(model: keras.Model, batch_size: Any, memory_limit_mb: Any) -> None:
         raise ValueError(f"memory_limit_mb={memory_limit_mb!r}: give MiB, 1 or more, or None for the free memory")
     if model.distribute_strategy.num_replicas_in_sync > 1 or tf.config.list_logical_devices("GPU"):
         raise ValueError("steps='auto' measures one replica on the CPU: on GPUs or several replicas give a number")
+
+
+def _tell(trial: StepTrial) -> None:
+    """Print the result of a probe."""
+    if trial.peak_bytes is None:
+        say("  out of memory")
+        return
+    more = "" if trial.rss_bytes is None else f", {format_bytes(trial.rss_bytes)} of the whole process"
+    say(f"  {format_bytes(trial.peak_bytes)} of tensors{more}: {'fits' if trial.fits else 'does not fit'}")
 
 
 def _row(trial: StepTrial) -> tuple[str, ...]:

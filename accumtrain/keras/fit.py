@@ -79,8 +79,10 @@ def fit(
         The content of summary.json, or of the other job's file.
 
     Raises:
-        AccumtrainError: one of its subclasses, for anything that is not a bug; Preempted if a signal stopped the run,
-            whose state is saved then.
+        AccumtrainError: one of its subclasses, for anything that is not a bug. Preempted, with the state saved, if
+            Ctrl-C or another signal stopped the run. A script that does not catch it ends with exit code 75 and no
+            traceback; a notebook shows its message.
+        KeyboardInterrupt: Ctrl-C stopped another job than `train`, which saves nothing.
     """
     _check(model, job)
     if job == "train" and memory_limit_mb is not None and steps not in (None, "auto"):

@@ -120,7 +120,7 @@ def format_probe_row(trial: ProbeResult) -> tuple[str, ...]:
         str(trial.micro_batch),
         cell(trial.peak_bytes, format_bytes),
         cell(trial.workspace_bytes, format_bytes),
-        resident if trial.expected_bytes is None else f"some {resident}",
+        resident if trial.expected_bytes is None else f"~{resident}",
         format_speed(trial),
         "yes" if trial.fits else "no",
     )
@@ -133,7 +133,11 @@ def format_speed(trial: ProbeResult) -> str:
 
 def describe_limit(config: Config) -> str:
     limit = config.device.memory_limit_mb
-    return f"{format_bytes(free_bytes())} of free memory" if limit is None else f"device.memory_limit_mb={limit}"
+    return (
+        f"{format_bytes(free_bytes())} of free memory"
+        if limit is None
+        else f"device.memory_limit_mb={limit} (MB of tensors)"
+    )
 
 
 def describe_remedies(config: Config, attempt: ProbeFunction, least: int) -> str:

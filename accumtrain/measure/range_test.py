@@ -83,8 +83,10 @@ def _raise_rate(config: Config, data: Dataset, devices: Devices) -> RangeTest:
     batches = make_train_stream(devices.strategy, data, batch=micro_batch * devices.replicas, seed=config.run.seed)
     test = RangeTest()
     say(f"raising the rate from {options.low:.3g} to {options.high:.3g} over {options.updates} updates")
+    made = 0
     with counting("updates", options.updates) as report:
-        for _ in range(options.updates):
+        while made < options.updates:
+            made += 1
             step.accumulate(batches, config.accum.count)
             update = {name: value.numpy().item() for name, value in step.commit().items()}
             report(1)
@@ -94,6 +96,8 @@ def _raise_rate(config: Config, data: Dataset, devices: Devices) -> RangeTest:
             if test.diverged or not update["finite"] or not update["state_finite"]:
                 test.diverged = True
                 break
+    if test.diverged:
+        say(f"stopped at update {made} of {options.updates}, because the loss diverged: higher rates are not tried")
     return test
 
 

@@ -23,12 +23,13 @@ DIAL_PARTS = 32  # of a Keras model's activations
 class ModelConfig(ComponentConfig):
     """Keys of every model.
 
-    `memory`: how the backward pass gets activations. store: all are kept. recompute: those at cut points are kept, the
-    others computed again. reverse: the last ones are kept, the others computed back from them (RevNets only). A number:
-    what all tensors may take, in MB; as much is kept as fits.
-    `weights`: a run, by its name or folder, or a file of Keras weights to start from. imagenet: those that Keras
-    publishes for model.name, from its cache or downloaded; they set data.mean and data.std. null: initial values.
-    `freeze`: patterns of paths of variables that keep their values. One that begins with - takes its paths back.
+    `memory`: how the backward pass gets the activations. store: keep all. recompute: keep those at cut points and
+    compute the others again. reverse: keep the last ones and compute the others back from them (RevNets only). A
+    number: limit of all tensors in MB; as much is kept as fits.
+    `weights`: weights to start from: a run, by name or folder, or a file of Keras weights. imagenet: those that Keras
+    publishes for model.name; they set data.mean and data.std, too. null: initial values.
+    `freeze`: patterns of the paths of variables that are not trained. A pattern that begins with - makes its variables
+    trainable again.
 
     Attributes:
         same_bits_in_every_graph: the model's operations give the same bits in every graph, as job=verify then requires.
@@ -124,16 +125,16 @@ class ResNetConfig(ModelConfig):
     """Pre-activation residual network (He et al. 2016, arXiv:1603.05027).
 
     `norm`: normalisation of activations, over the micro-batch (batch) or within each example (group).
-    `norm_momentum`: what an update keeps of the moving statistics of batch norm.
-    `drop_path`: probability that an example leaves out the last residual function in training; it rises linearly from
-    the first on (stochastic depth, Huang et al. 2016, arXiv:1603.09382).
+    `norm_momentum`: share of the moving statistics of batch norm that each update keeps.
+    `drop_path`: stochastic depth (Huang et al. 2016, arXiv:1603.09382): probability that training skips the last
+    residual function for an example. It rises linearly from the first function to the last.
     `stem`: first layers. cifar: a 3 x 3 convolution. imagenet: a 7 x 7 convolution of stride 2, and pooling.
-    `bottleneck`: residual functions of three convolutions in place of two.
+    `bottleneck`: true: residual functions of three convolutions. false: of two.
     `units`: number of residual units of each stage.
-    `filters`: channels of the stem and of each stage; a bottleneck unit has 4 times as many outputs. Without
-    model.bottleneck none may be below the one before it.
-    `kept_convs`: how many convolutions of residual functions keep their output, beside what model.memory=recompute or
-    reverse keeps; those first that spare most for their memory. null: as many as cost no memory at the peak.
+    `filters`: channels of the stem and of each stage. A bottleneck unit has 4 times as many outputs. Without
+    model.bottleneck no stage may have fewer channels than the one before it.
+    `kept_convs`: number of convolutions whose output is kept in addition to what model.memory=recompute or reverse
+    keeps. Those come first that save the most time for their memory. null: as many as do not raise the peak.
     """
 
     kind: str = "resnet"
@@ -232,10 +233,10 @@ class ResNetConfig(ModelConfig):
 class RevNetConfig(ResNetConfig):
     """Reversible residual network (Gomez et al. 2017, arXiv:1707.04585).
 
-    `filters`: channels of the stem and of each stage, both streams together, so even numbers; a bottleneck unit has 4
-    times as many outputs. Without model.bottleneck none may be below the one before it.
-    `snap_bits`: bits behind the point of the streams, which are fixed-point numbers of 32 bits, so that reversal is
-    exact; they must stay below 2^(30 - snap_bits). 0 makes them floats, which are reversed to a rounding only.
+    `filters`: channels of the stem and of each stage, for both streams together, so the numbers are even. A bottleneck
+    unit has 4 times as many outputs. Without model.bottleneck no stage may have fewer channels than the one before it.
+    `snap_bits`: bits behind the binary point of the streams. Streams are 32-bit fixed-point numbers, so reversal is
+    exact; they must stay below 2^(30 - snap_bits). 0: plain floats, which reversal restores only up to rounding.
     """
 
     kind: str = "revnet"
@@ -298,11 +299,11 @@ class LeNetConfig(ModelConfig):
 class KerasModelConfig(ModelConfig):
     """A model of keras.applications.
 
-    `name`: a function of keras.applications.
+    `name`: name of a function of keras.applications.
     `args`: its keyword arguments.
-    `norm_momentum`: what an update keeps of the moving statistics of batch norm; null is the model's own.
-    `kept_share`: share of all activations that is kept beside what model.memory=recompute keeps: whole segments, those
-    first that spare most for their memory.
+    `norm_momentum`: share of the moving statistics of batch norm that each update keeps; null: the model's own value.
+    `kept_share`: share of all activations that is kept in addition to what model.memory=recompute keeps. Whole segments
+    are kept, first those that save the most time for their memory.
     """
 
     same_bits_in_every_graph: ClassVar[bool] = False  # the graph optimizer rewrites Keras's operations

@@ -30,14 +30,14 @@ from accumtrain.registry import ComponentConfig, Entry, Registry, required
 class OptimConfig(ComponentConfig):
     """Keys of every optimizer.
 
-    `lr`: the learning rate, before the factor of the schedule; null, of adafactor alone, is its relative step.
-    `weight_decay`: strength of the decay of kernels, never of biases and normalisation; 0 turns it off.
-    `clip_norm`: the largest norm over all gradients; 0 does not clip.
-    `rates`: factors on the rate by patterns of paths of variables, such as {segments/0/*: 0.1}. The last that matches
-    decides; 1 without one.
-    `adaptive_clip`: the largest ratio of the norm of a unit's gradient to that of its weights; 0 does not clip. A unit
-    is all of a kernel that belongs to one index of its last axis: one output, but all channels of a depthwise
-    convolution of Keras. One of optim.clip_norm and optim.adaptive_clip at most is on.
+    `lr`: learning rate, before the factor of the schedule. null (Adafactor only): its built-in relative step size.
+    `weight_decay`: strength of the decay of kernels; biases and normalisation have none. 0 turns it off.
+    `clip_norm`: largest norm of all gradients together; 0: no clipping.
+    `rates`: factors on the rate for some variables, by patterns of their paths, such as {segments/0/*: 0.1}. The last
+    matching pattern decides; variables without one have the factor 1.
+    `adaptive_clip`: largest ratio between the norm of a unit's gradient and the norm of its weights; 0: no clipping. A
+    unit is the part of a kernel with one index of its last axis. That is one output, or in a depthwise convolution of
+    Keras all channels. Use either optim.clip_norm or optim.adaptive_clip, not both.
 
     Attributes:
         has_own_rate: `lr` may be null; the optimizer then computes its own rate.
@@ -103,8 +103,9 @@ class OptimConfig(ComponentConfig):
 class AdamConfig(OptimConfig):
     """Adam. Weight decay is L2: it is added to the gradient.
 
-    `beta1`: what an update keeps of the mean of the gradients; what is nearer to 1 is 1 in float32.
-    `beta2`: what an update keeps of the mean of their squares; what is nearer to 1 is 1 in float32.
+    `beta1`: share of the mean gradient that each update keeps. Values closer to 1 than the limit are 1 in float32.
+    `beta2`: share of the mean squared gradient that each update keeps. Values closer to 1 than the limit are 1 in
+    float32.
     `epsilon`: added to the square root of the second moment.
     """
 
@@ -126,8 +127,8 @@ class AdamWConfig(AdamConfig):
 class SgdConfig(OptimConfig):
     """SGD with momentum. Weight decay is L2: it is added to the gradient, as in the ResNet and RevNet papers.
 
-    `momentum`: what an update keeps of the sum of the gradients before it; 0 turns it off.
-    `nesterov`: Nesterov's momentum, which needs a momentum.
+    `momentum`: share of the earlier gradients' sum that each update keeps; 0: no momentum.
+    `nesterov`: use Nesterov's momentum; optim.momentum must be above 0.
     """
 
     kind: str = "sgd"
@@ -153,20 +154,23 @@ class SgdConfig(OptimConfig):
 class AdafactorConfig(OptimConfig):
     """Adafactor (Shazeer & Stern 2018, arXiv:1804.04235). Weight decay is decoupled.
 
-    `lr`: the learning rate, before the factor of the schedule; null is the paper's relative step.
-    `decay_exponent`: with optim.beta2=null, beta2 at update t is 1 - t^-decay_exponent.
-    `beta2`: what every update keeps of the second moment; null: as optim.decay_exponent says.
+    `lr`: learning rate, before the factor of the schedule; null: the paper's relative step size.
+    `decay_exponent`: if optim.beta2 is null, beta2 at update t is 1 - t^-decay_exponent.
+    `beta2`: share of the second moment that each update keeps; null: it grows as optim.decay_exponent says.
     `epsilon1`: added to the squares of the gradients.
     `epsilon2`: the smallest factor on the rate, for weights near 0.
-    `clip_threshold`: the largest root mean square of an update, before its rate; null does not clip.
-    `scale_parameter`: the rate is multiplied by the root mean square of the weight.
-    `unscaled_relative_step`: factor on the relative step with optim.scale_parameter=false.
-    `warmup_init`: the relative step is at most 1e-6 * t, where it is else at most 1e-2.
-    `min_dim_size_to_factor`: the least length of both factored axes; of other weights the whole second moment is kept.
-    `factored_axes`: the two axes by which the second moment is factored.
-    `momentum`: what an update keeps of the first moment; 0 keeps no first moment.
-    `momentum_of`: what is averaged: the change of the weight, rate included, or the update before it is scaled.
-    `weight_decay_factor`: what optim.weight_decay is multiplied by; step_size is the rate after optim.scale_parameter.
+    `clip_threshold`: largest root mean square of an update, before the rate; null: no clipping.
+    `scale_parameter`: multiply the rate by the root mean square of the weight.
+    `unscaled_relative_step`: factor on the relative step if optim.scale_parameter is false.
+    `warmup_init`: begin slowly: the relative step is at most 1e-6 * t at update t, instead of at most 1e-2.
+    `min_dim_size_to_factor`: second moments are factored if both axes are at least this long. Other weights keep the
+    whole second moment.
+    `factored_axes`: the two axes that are factored: the last two, or the two largest.
+    `momentum`: share of the first moment that each update keeps; 0: no first moment is stored.
+    `momentum_of`: what the momentum averages: the change of the weight, rate included, or the update before it is
+    scaled.
+    `weight_decay_factor`: factor on optim.weight_decay: the rate, the step_size (the rate after optim.scale_parameter),
+    or one.
     """
 
     has_own_rate: ClassVar[bool] = True
@@ -206,7 +210,7 @@ class AdafactorConfig(OptimConfig):
 class KerasOptimConfig(OptimConfig):
     """An optimizer of keras.optimizers. Weight decay is decoupled.
 
-    `name`: a class of keras.optimizers.
+    `name`: name of a class of keras.optimizers.
     `args`: its keyword arguments.
     """
 

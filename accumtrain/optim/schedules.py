@@ -116,8 +116,8 @@ class CosineConfig(ScheduleConfig):
 class StepConfig(ScheduleConfig):
     """The factor falls in steps.
 
-    `boundaries`: numbers of updates after which it falls, increasing.
-    `factor`: what it is multiplied by at each of them.
+    `boundaries`: increasing numbers of updates, after each of which the rate falls.
+    `factor`: factor at each boundary.
     """
 
     kind: str = "step"
@@ -175,7 +175,7 @@ class InverseTimeConfig(ScheduleConfig):
 
     `decay`: how fast the factor falls.
     `timescale`: updates in which the divisor grows by schedule.decay.
-    `staircase`: rounds n / timescale down, so that the factor falls in steps.
+    `staircase`: round n / timescale down, so that the factor falls in steps.
     """
 
     kind: str = "inverse_time"

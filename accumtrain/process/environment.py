@@ -1,13 +1,9 @@
-"""Settings that must be made before TensorFlow is imported: logging, allocator, memory limit.
-
-TensorFlow reads them once. `ACCUMTRAIN_TF_LOGS=1` leaves its logging unchanged.
-"""
+"""Settings that must be made before TensorFlow is imported: allocator, memory limit. TensorFlow reads them once."""
 
 from __future__ import annotations
 
 import gc
 import importlib
-import logging
 import os
 import sys
 import time
@@ -15,13 +11,13 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import BinaryIO
 
 from accumtrain.devices.config import DEVICES, DeviceConfig
 from accumtrain.errors import ConfigError
 from accumtrain.fields import format_value
 from accumtrain.process import tpu_runtime
 from accumtrain.process.cuda import load_cusolver, shows_gpu
+from accumtrain.process.logs import LOG_LEVEL, SHOW_LOGS
 from accumtrain.registry import load
 
 ALLOCATOR = "TF_CPU_ALLOCATOR_USE_BFC"
@@ -39,8 +35,6 @@ USERS_LIMIT = "ACCUMTRAIN_USERS_MEM_LIMIT_IN_MB"  # the user's own value of it, 
 # Operations run one after the other, each on all cores: as fast, and no two of them hold memory at the same time.
 OPERATIONS_AT_ONCE = "TF_NUM_INTEROP_THREADS"
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
-SHOW_LOGS = "ACCUMTRAIN_TF_LOGS"
-LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 # settings of TensorFlow, its compiler and its libraries: which kernels compute, and how, and what a graph becomes
 PREFIXES = (KERNELS_16BIT, "TF_", "XLA_", "ONEDNN_", "DNNL_", "MKL_", "KMP_", "OMP_", "EIGEN_", "KERAS_")
 
@@ -128,15 +122,9 @@ def _start_tensorflow(device: DeviceConfig, *, probed: bool) -> None:
     _set_limit(device.memory_limit_mb)
     if device.memory_limit_mb is not None and not probed:
         os.environ.setdefault(ONEDNN, "0")
-    if os.environ.get(SHOW_LOGS) == "1":
-        _import_tensorflow()
-        return
-    os.environ.setdefault(LOG_LEVEL, "3")
-    with held_back_stderr():
-        _import_tensorflow()
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)
-    logging.getLogger("absl").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module=r"tensorflow|keras|google\.protobuf")
+    _import_tensorflow()
+    if os.environ.get(SHOW_LOGS) != "1":
+        warnings.filterwarnings("ignore", module=r"tensorflow|keras|google\.protobuf")
 
 
 def computes_already() -> bool:
@@ -240,45 +228,10 @@ def _without_keras() -> Iterator[None]:
             os.environ[LEGACY_KERAS] = before
 
 
-# ---- devices and stderr ----
+# ---- devices ----
 
 
 def on_one_cpu(device: DeviceConfig) -> bool:
     """Return whether the run computes on the CPU as one device, as there is no GPU or none is wanted."""
     takes_gpu = device.may_compute_on_gpu and shows_gpu()
     return device.one_cpu_without_gpu and (device.virtual or 1) == 1 and not takes_gpu
-
-
-@contextmanager
-def held_back_stderr() -> Iterator[int]:
-    """Hide the C++ logs of the body, and print them if it fails. ACCUMTRAIN_TF_LOGS=1 hides nothing.
-
-    Yield a file descriptor of the real stderr.
-    """
-    if os.environ.get(SHOW_LOGS) == "1":
-        yield 2
-        return
-    with caught_stderr() as (kept, saved):
-        try:
-            yield saved
-        except Exception:  # not Ctrl-C
-            kept.seek(0)
-            os.write(saved, kept.read())
-            raise
-
-
-@contextmanager
-def caught_stderr() -> Iterator[tuple[BinaryIO, int]]:
-    """Send all that is written to stderr in this context, by C++ code too, into a file in memory.
-
-    Yield the file, and a file descriptor of the real stderr.
-    """
-    sys.stderr.flush()
-    saved = os.dup(2)
-    with os.fdopen(os.memfd_create("stderr"), "w+b") as kept:  # no disk need have room for it
-        os.dup2(kept.fileno(), 2)
-        try:
-            yield kept, saved
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)

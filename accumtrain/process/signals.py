@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import NoReturn
 
-from accumtrain.console import escape_controls
+from accumtrain.console import escape_controls, fail, say
 from accumtrain.errors import Preempted
 
 # Ctrl-C, a scheduler, a terminal that closes, SLURM's --signal=USR1@60, Ctrl-\
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT)
 TOGETHER = 0.05  # seconds in which several signals are one wish, as of a scheduler that sends SIGINT and SIGTERM
+INTERRUPTED = 130  # exit code, as a shell reports Ctrl-C: stopped before there was a state to save
+INTERRUPTED_MESSAGE = "interrupted before there was anything to save"
 NOTICE = b"\nstopping: what is done is being saved (once more to stop at once)\n"
 
 
@@ -73,6 +77,37 @@ class StoppedBySignal(KeyboardInterrupt):
     It is a subclass, because of a KeyboardInterrupt itself that has passed through code in C. Then Python ends its own
     process by SIGINT, without our exit code.
     """
+
+
+@contextmanager
+def without_traceback() -> Iterator[None]:
+    """End the program without a traceback if a stop by a signal leaves this context and nobody catches it.
+
+    What the program does not catch, Python gives to `sys.excepthook`. The message and the exit code are those of the
+    command line.
+    """
+    try:
+        yield
+    except (Preempted, StoppedBySignal):
+        if not isinstance(sys.excepthook, _StopHook):
+            sys.excepthook = _StopHook(sys.excepthook)
+        raise
+
+
+class _StopHook:
+    """A hook for uncaught exceptions that ends the process after a stop. All else is for the hook before."""
+
+    def __init__(self, before: Callable[[type[BaseException], BaseException, TracebackType | None], object]):
+        self._before = before
+
+    def __call__(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        if isinstance(error, Preempted):
+            say(str(error))
+            raise SystemExit(error.exit_code)
+        if isinstance(error, StoppedBySignal):
+            fail(INTERRUPTED_MESSAGE)
+            raise SystemExit(INTERRUPTED)
+        self._before(kind, error, traceback)
 
 
 class JobSignals:

@@ -205,7 +205,7 @@ def at_peak(memory: Mapping[str, int | None]) -> str:
         return "tensors are not counted on this device"
     kinds = [f"state {format_bytes(static)}", f"activations {format_bytes(activations)}"]
     kinds += [] if workspace is None else [f"workspace {format_bytes(workspace)}"]
-    return f"{format_bytes(peak)} at peak: {', '.join(kinds)}"
+    return f"{format_bytes(peak)} of tensors at peak: {', '.join(kinds)}"
 
 
 def _rss_peak() -> int:

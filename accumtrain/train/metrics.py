@@ -57,6 +57,10 @@ class Place:
     def epoch(self) -> float:
         return float(self._epochs.at(self.done))
 
+    @property
+    def shown_epoch(self) -> str:
+        return self._epochs.shown(self._epochs.at(self.done))
+
 
 def epochs_of(manifest: Mapping[str, Any]) -> Fraction:
     """Return the epochs that were made by the update of a checkpoint."""
@@ -99,6 +103,16 @@ class Intervals:
         if done == 0:
             return False
         return done >= self._total or done == self._next_evaluation(done - 1)
+
+    def evaluations_from(self, done: int) -> int:
+        """Return the number of evaluations after the updates from `done` to the last, both included."""
+        if done >= self._total:
+            return 1
+        before, last = max(done - 1, 0), self._total - 1
+        if isinstance(self._evaluate_every, int):
+            return last // self._evaluate_every - before // self._evaluate_every + 1
+        ends = math.floor(self._epochs.at(last)) - math.floor(self._epochs.at(before))
+        return min(ends, last - before) + 1  # an update may complete several epochs
 
     def next(self, done: int) -> int:
         """Return the first update after `done` that is followed by any of them."""

@@ -66,7 +66,7 @@ def describe_out_of_memory(config: Config, replicas: int) -> str:
     """Return the message for a run that ran out of memory: the limit, and what would take less."""
     limit = config.device.memory_limit_mb
     if limit is not None:
-        where, last = f"device.memory_limit_mb={limit}", "a larger device.memory_limit_mb"
+        where, last = f"device.memory_limit_mb={limit} (MB of tensors)", "a larger device.memory_limit_mb"
     elif fewer_addresses_than_memory():
         where, last = "what `ulimit -v` leaves", "a higher `ulimit -v`, such as `ulimit -v unlimited`"
     else:

@@ -99,11 +99,12 @@ def summary_of_the_end(run: Run, done: int) -> dict[str, Any] | None:
 
 
 def print_summary(
-    summary: dict[str, Any], run: Run, guesses: Mapping[str, float], norms: Sequence[MovingStatistics]
+    summary: dict[str, Any], run: Run, epochs: str, guesses: Mapping[str, float], norms: Sequence[MovingStatistics]
 ) -> None:
     """Print the table at the end of a run, and a warning if the model has learned nothing.
 
     Args:
+        epochs: that the run has made, as text.
         guesses: the losses of a model that guesses, by split; empty where they are not known.
         norms: the batch normalisations of the model.
     """
@@ -111,7 +112,8 @@ def print_summary(
     means = list(dict.fromkeys(name for values in splits.values() for name in values))
     rows = [(title, *(cell(values.get(name), ".4f") for name in means)) for title, values in splits.items()]
     speed = summary["examples_per_second"]
-    table(f"{run.path.name}: {summary['step']:,} updates, {summary['epoch']:.4g} epochs", ("", *means), rows)
+    made = f"{_counted(summary['step'], 'update')}, {_counted(epochs, 'epoch')}"
+    table(f"{run.path.name}: {made}", ("", *means), rows)
     if step := summary.get("best_step"):
         by = summary["best_by"]
         say(
@@ -120,7 +122,9 @@ def print_summary(
         )
     if summary["skipped_windows"]:
         say(f"{summary['skipped_windows']:,} windows made no update: not finite, or without examples that can be read")
-    say(f"memory: {at_peak(summary['memory'])}")
+    resident = summary["memory"].get("rss_peak_bytes")
+    process = "" if resident is None else f"; the whole process took {format_bytes(resident)}"
+    say(f"memory: {at_peak(summary['memory'])}{process}")
     at_speed = f", {speed:.0f} examples/s" if speed else ""
     say(f"{format_seconds(summary['seconds'])}{at_speed}; results in {run.path}")
     if skipped := summary["skipped_examples"]:
@@ -226,7 +230,7 @@ def print_banner(
             f"{config.batch_size} = micro-batch {micro_batch} x {_counted(config.accum.count, 'step')} x "
             + _counted(replicas, "replica"),
         ),
-        ("updates", f"{total:,} = {float(epochs.at(total)):.4g} epochs"),
+        ("updates", f"{total:,} = {_counted(epochs.shown(epochs.at(total)), 'epoch')}"),
         ("progress", f"loss and metrics are means over the last {config.log.every} updates"),
         ("optimizer", config.optim.with_schedule(config.schedule.kind)),
         ("device", "; ".join([devices.description, config.precision, *unseen])),
@@ -255,8 +259,9 @@ def _show_factors(config: Config, data: Dataset) -> None:
         say(f"  ... and {len(rows) - SHOWN:,} more")
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def _counted(count: int | str, noun: str) -> str:
+    shown = count if isinstance(count, str) else f"{count:,}"
+    return f"{shown} {noun}{'' if shown == '1' else 's'}"
 
 
 def _too_small(config: Config, data: Dataset) -> list[str]:

@@ -171,6 +171,7 @@ class Trainer:
             log_every=config.log.every,
             updates_per_epoch=float(1 / self.epochs.per_update),
             begin=float(self.epochs.begin),
+            evaluation_work=self._evaluation_work,
         )
         profiled = config.debug.profile if devices.chief else None
         self.profile = Profile(self.tensorboard.directory, profiled, self.done, self.progress.event)
@@ -244,8 +245,8 @@ class Trainer:
 
     @property
     def epoch(self) -> str:
-        """The epochs made, to four significant digits."""
-        return f"{self.place.epoch:.4g}"
+        """The epochs made, as text."""
+        return self.place.shown_epoch
 
     def _is_trained(self) -> bool:
         """Return whether all updates are made, or the last evaluations were no better than one before them."""
@@ -420,15 +421,23 @@ class Trainer:
         finally:
             self.checkpoints.restore(needed=True)
         self.logger.evaluation(self.done, "test", result)
-        best_state = f"the best state, of update {best.step}, epoch {float(epochs_of(manifest)):.4g}"
+        best_state = f"the best state, of update {best.step}, epoch {self.epochs.shown(epochs_of(manifest))}"
         self.progress.event(f"{best_state}: {self._means('test', result)}")
 
     def _evaluate(self, evaluator: Evaluator) -> dict[str, float]:
         result = evaluator(stop=lambda: self._is_asked_to_stop() and self.alone, report=self._show_evaluation)
         if result is None:
             self._stop()
+        self.progress.evaluated(result["examples"] / self.config.batch_size, result["seconds"])
         self.skipped.note(self.progress.event)
         return result
+
+    def _evaluation_work(self, done: int) -> float:
+        """Return the examples that are evaluated from update `done` on, as a number of updates."""
+        examples = self.due.evaluations_from(done) * self.data.splits[self.data.evaluated_split].size
+        if self.tester is not None:
+            examples += self.data.splits["test"].size
+        return examples / self.config.batch_size
 
     def _show_evaluation(self, done: int, batches: int) -> None:
         self.watchdog.beat(f"evaluation after update {self.done}, batch {done} of {batches}")
@@ -507,9 +516,10 @@ class Trainer:
         self.checkpoints.save()
         self.skipped.note(self.progress.event)
         because = "" if self.hooks.reason_to_stop is None else f", as a hook asked: {self.hooks.reason_to_stop}"
+        again = "call fit the same way again" if self.config.device.as_it_is else "run the same command again"
         raise Preempted(
             f"stopped after update {self.done} of {self.total}, epoch {self.epoch}{because}; its state is saved in "
-            f"{self.run.path}: run the same command again to continue",
+            f"{self.run.path}: {again} to continue",
             self._summarize("preempted"),
         )
 
@@ -580,7 +590,7 @@ class Trainer:
         return summary
 
     def _show_closing(self, summary: dict[str, Any]) -> None:
-        print_summary(summary, self.run, losses_of_a_guess(self.config, self.data), self.window.model.norms)
+        print_summary(summary, self.run, self.epoch, losses_of_a_guess(self.config, self.data), self.window.model.norms)
 
 
 def open_run(config: Config) -> Run:

@@ -14,7 +14,7 @@ def test_a_group(command):
     assert answer.out.startswith("optim: The optimizer.\n\nChoices, optim=<choice>\n")
     for shown in (
         "\n  adamw                   AdamW (Loshchilov & Hutter 2019)",
-        "\nKeys of every optimizer.\n  optim.lr=0.001\n      a number or null; above 0.\n      The learning rate",
+        "\nKeys of every optimizer.\n  optim.lr=0.001\n      a number or null; above 0.\n      Learning rate",
         "\nKeys of optim.kind=sgd\n  optim.lr=0.1\n",
     ):
         assert shown in answer.out

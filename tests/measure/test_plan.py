@@ -393,8 +393,8 @@ def test_the_screen_tells_a_line_from_what_was_measured(config, probing, capsys)
     assert "lenet5, adafactor, float32, batch_size=48 in device.memory_limit_mb=60" in shown
     lines = [" ".join(line.split()) for line in shown.splitlines()]
     assert "store 3 16 52.0 MB 0 bytes 900.0 MB 12.5 yes measured" in lines
-    assert "store 6 8 36.0 MB - some 399.4 MB - yes line" in lines
-    assert "store 1 48 116.0 MB - some 2.8 GB - no line" in lines
+    assert "store 6 8 36.0 MB - ~399.4 MB - yes line" in lines
+    assert "store 1 48 116.0 MB - ~2.8 GB - no line" in lines
 
 
 @pytest.mark.parametrize(

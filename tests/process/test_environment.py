@@ -11,8 +11,8 @@ import pytest
 
 from accumtrain.devices.config import CpuConfig
 from accumtrain.errors import ConfigError
-from accumtrain.process import environment
-from tests.programs import output_of, run_python
+from accumtrain.process import environment, logs
+from tests.programs import output_of, run_python, with_path
 
 SCRIPT = """
 import sys
@@ -93,21 +93,48 @@ def test_settings_of_kernels_are_the_users_own(monkeypatch):
     assert environment.kernel_settings() == {}
     for name in ("ONEDNN_MAX_CPU_ISA", environment.KERNELS_16BIT, "TF_NUM_INTRAOP_THREADS", "HOME"):
         monkeypatch.setenv(name, "set")
-    for name in (*environment.VARIABLES, environment.CPU_LIMIT, environment.OPERATIONS_AT_ONCE, environment.LOG_LEVEL):
+    for name in (*environment.VARIABLES, environment.CPU_LIMIT, environment.OPERATIONS_AT_ONCE, logs.LOG_LEVEL):
         monkeypatch.setenv(name, "made by each run")
     found = dict.fromkeys(sorted(["ONEDNN_MAX_CPU_ISA", environment.KERNELS_16BIT, "TF_NUM_INTRAOP_THREADS"]), "set")
     assert environment.kernel_settings() == found
 
 
+QUIET = """
+import accumtrain
+import importlib.util
+assert importlib.util.find_spec("tensorflow")  # which imports nothing
+import tensorflow as tf
+tf.constant(1.0)
+print(type(tf.__spec__.loader).__name__, tf.__loader__ is tf.__spec__.loader)
+"""
+
+
+def test_a_program_that_imports_accumtrain_first_shows_no_log_line():
+    environment_of_user = {name: value for name, value in with_path().items() if name != logs.LOG_LEVEL}
+    done = run_python("-c", QUIET, env=environment_of_user)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "SourceFileLoader True\n", "")
+
+
+def test_logs_are_shown_if_tensorflow_came_first_or_if_asked_for(monkeypatch):
+    before = list(sys.meta_path)
+    logs.hide_tensorflow_logs()  # imported by the tests
+    assert sys.meta_path == before
+    monkeypatch.delitem(sys.modules, "tensorflow")
+    monkeypatch.setenv(logs.SHOW_LOGS, "1")
+    monkeypatch.setattr(sys, "meta_path", [])
+    logs.hide_tensorflow_logs()
+    assert sys.meta_path == []
+
+
 def test_logs_are_held_back_where_no_file_can_be_made(capfd, monkeypatch, tmp_path):
     def fail():
-        with environment.held_back_stderr():
+        with logs.held_back_stderr():
             os.write(2, b"why it failed")
             raise ZeroDivisionError
 
     with monkeypatch.context() as patch:  # pytest makes such files, too
         patch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
-        with environment.held_back_stderr():
+        with logs.held_back_stderr():
             os.write(2, b"a library's log")
         with pytest.raises(ZeroDivisionError):
             fail()

@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from accumtrain.errors import Preempted
 from accumtrain.process.signals import SIGNALS, DeferredSignals, JobSignals, StoppedBySignal
-from tests.programs import start_python
+from tests.programs import run_python, start_python
 
 PROGRAM = """
 import sys
@@ -20,6 +21,41 @@ with JobSignals(), DeferredSignals() as interrupt:
         print("requested" if interrupt.requested else "nothing", flush=True)
 """
 NAMES = [each.name for each in SIGNALS]
+
+LEFT_ALONE = """
+from accumtrain.errors import ConfigError, Preempted
+from accumtrain.process.signals import StoppedBySignal, without_traceback
+for _ in range(2):
+    try:
+        with without_traceback():
+            raise {error}
+    except (Preempted, StoppedBySignal) as caught:
+        stop = caught
+raise stop
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "out", "err"),
+    [
+        ("Preempted('its state is saved')", 75, "its state is saved\n", ""),
+        ("StoppedBySignal('SIGINT')", 130, "", "error: interrupted before there was anything to save\n"),
+    ],
+)
+def test_a_program_that_a_signal_has_stopped_ends_without_a_traceback(error, code, out, err):
+    done = run_python("-c", LEFT_ALONE.format(error=error))
+    assert (done.returncode, done.stdout, done.stderr) == (code, out, err)
+
+
+def test_other_errors_after_a_stop_have_their_traceback():
+    script = LEFT_ALONE.format(error="Preempted('stopped')").replace("raise stop", "raise ConfigError('wrong')")
+    done = run_python("-c", script)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+
+
+def test_a_notebook_shows_the_message_of_a_stopped_run():
+    assert Preempted("its state is saved")._render_traceback_() == ["its state is saved"]
 
 
 def send(number):

@@ -179,7 +179,8 @@ def test_workspace_is_no_more_than_what_the_peak_has_beyond_the_state(allocator,
     assert found == {"tensor_peak_bytes": 1000 * KB, "tensor_static_bytes": 300 * KB, "workspace_bytes": known}
     assert activation_bytes(found) == 700 * KB - known
     assert at_peak(found) == (
-        f"1000.0 KB at peak: state 300.0 KB, activations {format_bytes(700 * KB - known)}, workspace {known // KB}.0 KB"
+        f"1000.0 KB of tensors at peak: state 300.0 KB, activations {format_bytes(700 * KB - known)}, "
+        f"workspace {known // KB}.0 KB"
     )
 
 
@@ -232,8 +233,8 @@ def test_under_xla_it_is_not_measured(monkeypatch):
 @pytest.mark.parametrize(
     ("memory", "words"),
     [
-        ((10, 4, 2), "10.0 MB at peak: state 4.0 MB, activations 4.0 MB, workspace 2.0 MB"),
-        ((10, 4, None), "10.0 MB at peak: state 4.0 MB, activations 6.0 MB"),
+        ((10, 4, 2), "10.0 MB of tensors at peak: state 4.0 MB, activations 4.0 MB, workspace 2.0 MB"),
+        ((10, 4, None), "10.0 MB of tensors at peak: state 4.0 MB, activations 6.0 MB"),
         ((None, None, None), "tensors are not counted on this device"),
     ],
 )

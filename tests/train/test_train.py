@@ -29,6 +29,9 @@ def test_epochs_are_rounded_once(compose):
     place = Place(20, Epochs(config, 216))
     place.advance(11)
     assert f"{place.epoch:.4g}" == "1.019"
+    assert place.shown_epoch == "1", "the update that ends the epoch"
+    place.advance(12)
+    assert place.shown_epoch == "1.111"
 
 
 @pytest.fixture(scope="module")
