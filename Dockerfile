@@ -22,7 +22,7 @@ RUN pip install --no-cache-dir --constraint requirements/constraints.txt ".[${EX
 
 # for the NVIDIA container toolkit; without a GPU they have no effect
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
-# what a second start finds again (docs/start.md), if a volume is mounted there; a user of --user has no home for it
+# indexes of TFRecord files (docs/cluster.md), if a volume is mounted there; a user of --user has no home for it
 ENV XDG_CACHE_HOME=/srv/accumtrain/cache MPLCONFIGDIR=/srv/accumtrain/cache/matplotlib
 WORKDIR /srv/accumtrain
 ENTRYPOINT ["accumtrain"]

@@ -90,8 +90,8 @@ WARM_UP = 2  # turns of each worker before those that count
 WORKERS = {"ours": "ours.py", "keras": "keras_fit.py", "torch": "torch_fit.py", "matmul": "matmul.py"}
 
 
-def started(name: str, case: Case) -> Worker:
-    """A worker that has made its first update."""
+def started(name: str, case: Case, *more: str) -> Worker:
+    """A worker that makes its first update; `more` are options of its own."""
     options = {
         "--model": case.ours if name == "ours" else case.peer,
         "--precision": case.precision,
@@ -101,7 +101,7 @@ def started(name: str, case: Case) -> Worker:
     }
     words = [str(word) for option in options.items() for word in option]
     chosen = kernels(case) if name == "ours" else {}
-    return Worker([sys.executable, str(PEERS / WORKERS[name]), *words], os.environ | chosen)
+    return Worker([sys.executable, str(PEERS / WORKERS[name]), *words, *more], os.environ | chosen)
 
 
 def compare(case: Case, names: Sequence[str], rounds: int) -> dict[str, dict[str, Any]]:

@@ -14,6 +14,8 @@ from turns import Turns, arguments
 options = arguments()
 turns = Turns(options.micro_batch * options.steps)
 os.environ.update(KERAS_BACKEND="tensorflow", TF_CPP_MIN_LOG_LEVEL="3")
+if options.memory:
+    os.environ["TF_CPU_ALLOCATOR_USE_BFC"] = "true"  # the allocator that counts, as accumtrain's runs have it
 
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
@@ -49,7 +51,9 @@ class Hold(keras.callbacks.Callback):
 
     def __init__(self, model: keras.Model):
         super().__init__()
-        self._facts = {"parameters": sum(int(np.prod(weight.shape)) for weight in model.trainable_weights)}
+        self._facts: dict[str, float] = {
+            "parameters": sum(int(np.prod(weight.shape)) for weight in model.trainable_weights)
+        }
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if batch == 0:
@@ -57,6 +61,10 @@ class Hold(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if (batch + 1) % options.steps == 0:
+            turns.stop()
+            if options.memory:
+                self._facts["tensor_peak_bytes"] = tf.config.experimental.get_memory_info("CPU:0")["peak"]
+                tf.config.experimental.reset_memory_stats("CPU:0")  # of the first update it holds what was built
             turns.done(**self._facts)
             self._facts = {}
             if not turns.next():

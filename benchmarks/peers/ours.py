@@ -34,6 +34,8 @@ def main() -> None:
             turns.stop()
             if not facts:
                 facts = {"parameters": dry_run.window.model.params, "flops_per_image": flops_per_image(dry_run)}
+            if options.memory:
+                facts["tensor_peak_bytes"] = dry_run.meter.read()["tensor_peak_bytes"] or 0
             if tf.config.list_logical_devices("GPU"):
                 facts["gpu_peak_bytes"] = dry_run.meter.read()["tensor_peak_bytes"] or 0
             turns.done(**facts)

@@ -6,6 +6,12 @@ The models are accumtrain's ResNets, layer for layer: pre-activation, as the Rev
 
 from __future__ import annotations
 
+import json
+import tempfile
+from collections.abc import Callable
+from itertools import accumulate
+from pathlib import Path
+
 from turns import Turns, arguments
 
 options = arguments()
@@ -49,9 +55,29 @@ def main() -> None:
 
     facts = {"parameters": sum(parameter.numel() for parameter in model.parameters())}
     while turns.next():
-        update()
+        if options.memory and optimizer.state and "tensor_peak_bytes" not in facts:  # after the first update
+            held = [*model.state_dict().values(), *moments(optimizer), images, labels]
+            facts["tensor_peak_bytes"] = sum(tensor.nbytes for tensor in held) + bytes_at_peak(update)
+        else:
+            update()
         turns.done(**facts)
-        facts.clear()
+
+
+def moments(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Adam's state of each parameter."""
+    return [value for state in optimizer.state.values() for value in state.values()]
+
+
+def bytes_at_peak(work: Callable[[], None]) -> int:
+    """The most that tensors take at any moment of `work`, of what it allocates itself. A slow turn."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        work()
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder, "trace.json")
+        profile.export_chrome_trace(str(trace))
+        events = [event for event in json.loads(trace.read_text())["traceEvents"] if event["name"] == "[memory]"]
+    ordered = sorted(events, key=lambda event: event["ts"])
+    return max(accumulate(event["args"]["Bytes"] for event in ordered))
 
 
 class ResNet(nn.Module):

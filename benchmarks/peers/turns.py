@@ -19,13 +19,14 @@ STATUS = Path("/proc/self/status")  # on Linux
 
 
 def arguments() -> argparse.Namespace:
-    """--model, --precision, --micro-batch, --steps and --image-size of a worker."""
+    """--model, --precision, --micro-batch, --steps, --image-size and --memory of a worker."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", required=True)
     parser.add_argument("--precision", choices=("float32", "bfloat16"), required=True)
     parser.add_argument("--micro-batch", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--image-size", type=int, required=True)
+    parser.add_argument("--memory", action="store_true", help="tell the peak of tensors on the CPU, too")
     return parser.parse_args()
 
 
