@@ -10,6 +10,10 @@ TPU := .venv-tpu
 TPU_COMPILE := .venv-tpu-compile
 AUDIT := .venv-audit
 DOCS := .venv-docs
+NEXT_VERSIONS := .venv-next
+DIST := .venv-dist
+# of make test-next: packages in versions that pyproject.toml may not allow yet
+NEXT ?= tensorflow tensorboard keras hydra-core omegaconf hydra-joblib-launcher hydra-submitit-launcher numpy protobuf
 PIP := -m pip install --quiet --disable-pip-version-check --progress-bar off
 
 # PYTHON was given, but is that of a new environment only
@@ -21,7 +25,7 @@ endif
 endif
 endif
 
-.PHONY: help train memory sweep workers tpu tpu-compile lint quick test test-slow test-tpu slurm reference site screens torture bench bench-full audit lock clean
+.PHONY: help train memory sweep workers tpu tpu-compile lint quick test test-slow test-next test-tpu slurm reference site screens torture bench bench-full audit lock dist clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -58,6 +62,16 @@ test: lint ## lint and all fast tests; ARGS go to pytest
 
 test-slow: $(READY) ## the tests that take minutes; ARGS go to pytest
 	$(BIN)/pytest -m slow $(ARGS)
+
+test-next: ## the everyday tests with the next versions, candidates too, of all or of NEXT="hydra-core omegaconf"
+	$(CHECK_PYTHON)
+	@echo "setting up $(NEXT_VERSIONS)"
+	@$(PYTHON) -m venv --clear $(NEXT_VERSIONS)
+	@$(NEXT_VERSIONS)/bin/python $(PIP) --editable '.[dev]'
+	@$(NEXT_VERSIONS)/bin/python $(PIP) --pre --upgrade $(NEXT) # pip says which pins of pyproject.toml they exceed
+	@$(NEXT_VERSIONS)/bin/python $(PIP) --pre --force-reinstall --no-deps keras # TensorFlow's candidates put keras-nightly over it
+	@$(NEXT_VERSIONS)/bin/python -m pip list --disable-pip-version-check
+	$(NEXT_VERSIONS)/bin/pytest -m "not slow and not slurm and not run" --numprocesses 2 --dist loadfile $(ARGS)
 
 test-tpu: $(TPU)/.ready ## the fast tests, on the CPU, in the environment of make tpu; ARGS go to pytest
 	$(TPU)/bin/pytest $(ARGS)
@@ -97,8 +111,14 @@ lock: $(AUDIT)/.ready ## write requirements/hashed.txt anew, after a change of t
 		--no-annotate --generate-hashes --constraint requirements/constraints.txt pyproject.toml >> requirements/.hashed.txt
 	@mv requirements/.hashed.txt requirements/hashed.txt
 
+dist: $(DIST)/.ready ## build the sdist and the wheel into dist/, and check what an index would say of them
+	@rm -rf dist
+	@$(DIST)/bin/python -m build --outdir dist .
+	@$(DIST)/bin/twine check --strict dist/*
+	@echo "to install both in clean environments: .ci/install_dist $(PYTHON) ..."
+
 clean: ## remove the environments and caches; runs/ stays
-	rm -rf .venv $(TPU) $(TPU_COMPILE) $(AUDIT) $(DOCS) site build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv $(TPU) $(TPU_COMPILE) $(AUDIT) $(DOCS) $(NEXT_VERSIONS) $(DIST) site build dist .pytest_cache .mypy_cache .ruff_cache
 	find accumtrain benchmarks tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 define CHECK_PYTHON
@@ -144,10 +164,10 @@ $(AUDIT)/.ready: requirements/audit.txt
 	@touch $@
 
 # pip 26.3 installs a dependency group without the project
-$(DOCS)/.ready: pyproject.toml requirements/constraints.txt
+$(DOCS)/.ready $(DIST)/.ready: .venv-%/.ready: pyproject.toml requirements/constraints.txt
 	$(CHECK_PYTHON)
-	@echo "setting up $(DOCS)"
+	@echo "setting up $(@D)"
 	@$(VENV)
-	@$(DOCS)/bin/python $(PIP) pip==26.3
-	@$(DOCS)/bin/python $(PIP) --constraint requirements/constraints.txt --group docs
+	@$(@D)/bin/python $(PIP) pip==26.3
+	@$(@D)/bin/python $(PIP) --constraint requirements/constraints.txt --group $*
 	@touch $@

@@ -1,4 +1,4 @@
-"""Accuracy on Fashion-MNIST over several seeds, with memory and time: the tables of docs/results.md (hours).
+"""Accuracy on Fashion-MNIST over several seeds, with memory and time, and the page docs/results.md (hours).
 
     .venv/bin/python benchmarks/results.py --output docs/results.md
     .venv/bin/python benchmarks/results.py --only lenet5-4x32 --seeds 0 --epochs 1
@@ -6,7 +6,7 @@
 
 Each run is an `accumtrain` command in a process of its own, whose folder stays in --runs. A run that is complete is not
 made again, and one that was stopped goes on. The table is printed after each run. It shows the state after the last
-update, so that nothing is chosen on the test images.
+update, so that nothing is chosen on the test images. The page also has that of what_fits.py and the papers' recipes.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import what_fits
 from workbench import Table
 
 from accumtrain.config.keys import CONF_DIR
@@ -51,11 +52,12 @@ Summaries = Mapping[int, dict[str, Any]]  # by seed
 
 
 class Plan(NamedTuple):
-    """The runs that are asked for: the folder that holds them, their length and their seeds."""
+    """The runs that are asked for: the folder that holds them, their length and their seeds; the folder of plans."""
 
     runs: Path
     epochs: int
     seeds: Sequence[int]
+    plans: Path = what_fits.PLANS
 
     def overrides(self, row: str) -> list[str]:
         """Return what decides the result of a run, but for its seed."""
@@ -154,6 +156,9 @@ def page(plan: Plan, found: Mapping[str, Summaries]) -> str:
         measured="\n".join(measured.lines),
         equal=compare_bits(found),
         commands="\n".join(shlex.join(["accumtrain", *plan.overrides(row)]) for row in ROWS),
+        fits="\n".join(what_fits.tabulate_cases(list(what_fits.CASES), plan.plans, printed=False)),
+        share=f"{what_fits.SHARE:.0%}".replace("%", " %"),
+        plan=shlex.join(what_fits.command_of(next(iter(what_fits.CASES)))),
         published="\n".join(tabulate_recipes()),
     )
 
@@ -221,6 +226,20 @@ One command for each row, with `run.seed=1` and so on for the other seeds. The i
 {commands}
 ```
 
+## Which micro-batch fits?
+
+The largest micro-batch at 224 pixels in float32, by network, optimizer and memory policy. A limit is of tensors, as
+`device.memory_limit_mb` is, and {share} of it is used. The last column is the largest micro-batch that ran, with its
+tensors at the peak. A straight line through the two largest that ran gives the other figures, because a peak grows
+by the same bytes with each image ([plan.md](plan.md#how-good-the-line-is) says how well).
+`.venv/bin/python benchmarks/what_fits.py` makes the plans that are missing. One of them:
+
+```
+{plan}
+```
+
+{fits}
+
 ## What do the papers' recipes reach?
 
 They need MNIST, CIFAR-10, CIFAR-100 or ImageNet, which were not at hand. Figures are those of Gomez et al. 2017, and of
@@ -236,10 +255,11 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS), metavar="SEED", help="0 1 2 by default")
     parser.add_argument("--epochs", type=int, default=EPOCHS, help=f"{EPOCHS} by default")
     parser.add_argument("--runs", type=Path, default=Path("runs/results"), help="the folder of the runs")
+    parser.add_argument("--plans", type=Path, default=what_fits.PLANS, help="the folder of the plans of what_fits.py")
     parser.add_argument("--show", action="store_true", help="run nothing, only show what there is")
     parser.add_argument("--output", type=Path, help="write the page there, after each run")
     options = parser.parse_args()
-    plan = Plan(options.runs, options.epochs, options.seeds)
+    plan = Plan(options.runs, options.epochs, options.seeds, options.plans)
     if not options.show:
         run_missing(plan, options.only, options.output)
     show(plan, options.only, options.output)

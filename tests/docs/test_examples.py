@@ -11,7 +11,7 @@ from tests.programs import run_python, with_path
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # take more than 10 s; .ci/run runs own_cnn with the wheel
 SLOW = {"mnist_convnet", "own_cnn", "fine_tuning", "gradient_tape", "mirrored", "plan_train_compare", "reversible"}
-SLOW |= {"transformer", "two_losses"}
+SLOW |= {"mlp", "transformer", "two_losses", "vgg16"}
 SERVERS = {"serving"}  # of what a run leaves: run by test_use.py
 WITH_RUNS = {"fine_tuning", "plan_train_compare"}  # write into runs/
 ACCURACY = re.compile(r"(?:val_accuracy:|val accuracy|digit_accuracy:) (\d\.\d+)")

@@ -1,4 +1,4 @@
-"""benchmarks/results.py makes what is missing, and docs/results.md shows every row and every recipe."""
+"""benchmarks/results.py and what_fits.py make what is missing, and docs/results.md shows every row and every recipe."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ def results(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The benchmark, which imports its neighbours."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     return importlib.import_module("results")
+
+
+@pytest.fixture
+def what_fits(results: ModuleType) -> ModuleType:
+    """The benchmark whose table the page has, too."""
+    return importlib.import_module("what_fits")
 
 
 @pytest.fixture
@@ -94,3 +100,50 @@ def test_a_stopped_run_goes_on_and_another_one_is_refused(results, made, tmp_pat
     )
     with pytest.raises(SystemExit, match="is of another command than lenet5-4x32 is: remove it, or give other --runs"):
         results.run_missing(plan, [row], None)
+
+
+def test_the_page_shows_every_case_of_what_fits(what_fits):
+    page = PAGE.read_text()
+    assert f"| {' | '.join(what_fits.HEAD)} |" in page
+    for case, (model, optim) in what_fits.CASES.items():
+        assert f"| {model.partition('=')[2]} | {optim.partition('=')[2]} | " in page, case
+
+
+def test_the_plans_of_what_fits_compose(what_fits):
+    for case in what_fits.CASES:
+        assert composed(*what_fits.command_of(case)[1:]).device.memory_limit_mb == 2048, case
+
+
+def test_what_fits_lies_on_a_line_through_the_largest_that_ran(what_fits, tmp_path):
+    """100 MB and 10 MB an image; what failed and what lay on a line already is not read."""
+    case = next(iter(what_fits.CASES))
+    trials = [plan_trial("store", 2, 500), plan_trial("store", 4, 140), plan_trial("store", 8, 180)]
+    trials += [plan_trial("store", 16, None, fits=False), plan_trial("store", 32, 999, measured=False)]
+    trials += [plan_trial("reverse", 16, 2000), plan_trial("reverse", 32, 3600)]
+    (tmp_path / case).mkdir()
+    write_json(tmp_path / case / "plan.json", {"trials": trials})
+    *_, store, reverse = what_fits.tabulate_cases([case], tmp_path, printed=False)
+    assert store == "| revnet104 | adam | store | 184 | 379 | 768 | 1546 | 8: 180 MB |"
+    assert reverse == "| revnet104 | adam | reverse | none | 34 | 73 | 151 | 32: 3,600 MB |"
+    what_fits.make_missing([case], tmp_path)  # its plan is there
+
+
+def plan_trial(
+    memory: str, micro_batch: int, mb: int | None, *, fits: bool = True, measured: bool = True
+) -> dict[str, Any]:
+    """The parts of a trial of plan.json that are read."""
+    peak = None if mb is None else mb * 2**20
+    return {"memory": memory, "micro_batch": micro_batch, "fits": fits, "measured": measured, "peak_bytes": peak}
+
+
+def test_a_plan_that_fails_ends_the_rest_and_a_line_needs_two(what_fits, tmp_path, monkeypatch):
+    case = next(iter(what_fits.CASES))
+    monkeypatch.setitem(what_fits.CASES, case, ("model=nothing", "optim=adam"))
+    monkeypatch.setattr(what_fits.sys, "executable", "false")
+    with pytest.raises(SystemExit) as ended:
+        what_fits.make_missing([case], tmp_path)
+    assert ended.value.code == 1
+    (tmp_path / case).mkdir()
+    write_json(tmp_path / case / "plan.json", {"trials": [plan_trial("store", 2, 500)]})
+    with pytest.raises(SystemExit, match="a line needs two micro-batches that fit into 2048 MB"):
+        what_fits.tabulate_cases([case], tmp_path, printed=False)
