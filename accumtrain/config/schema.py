@@ -35,15 +35,15 @@ PRECISIONS = ("float32", "bfloat16", "float16", "float64")
 class AccumConfig:
     """Keys of the accumulation.
 
-    `steps`: micro-steps per update; auto is the smallest number that fits into the memory. A job replaces auto by the
-    number before it begins.
+    `steps`: micro-steps per update; more take less memory for the same batch. auto is the smallest number that fits
+    into the memory; a job replaces it by the number before it begins.
     `reduction`: an update is made of the mean gradient of its micro-batches, or of their sum, as in some tutorials.
     With sum the number of micro-batches is part of what is learned.
     `dtype`: dtype of the sums. In float64 they do not depend on how micro-batches are spread over replicas, but take
     twice the memory.
     """
 
-    steps: Annotated[int | str, COUNT, Word("auto", "must be a number of micro-batches per update, or auto")] = 4
+    steps: Annotated[int | str, COUNT, Word("auto", "must be a number of micro-batches per update, or auto")] = 1
     reduction: Annotated[str, OneOf(("mean", "sum"))] = "mean"
     dtype: Annotated[str, OneOf(("float32", "float64"))] = "float32"
 
