@@ -31,8 +31,8 @@ endif
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s%s\n", $$1, $$2 }' Makefile
 
-train: $(READY) ## train; ARGS are overrides: make train ARGS="model=lenet5 accum.steps=2"
-	@$(BIN)/accumtrain $(ARGS)
+train: $(READY) ## train, each update from 4 micro-batches; ARGS replace that: make train ARGS="model=lenet5 accum.steps=2"
+	@$(BIN)/accumtrain $(or $(ARGS),accum.steps=4)
 
 memory: $(READY) ## compare stored, recomputed and reversed activations: a table and a picture; ARGS as for train
 	@$(BIN)/accumtrain job=memory $(or $(ARGS),batch_size=512 accum.steps=1)

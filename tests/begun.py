@@ -17,3 +17,9 @@ def leave_checkpoint(config: Config) -> None:
     file = folder_of(config) / CHECKPOINTS / "step-1" / "state.index"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.touch()
+
+
+def leave_run(config: Config) -> None:
+    """Leave what says that a run of `config` has made an update."""
+    save_config(config)
+    leave_checkpoint(config)

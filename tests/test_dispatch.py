@@ -8,7 +8,7 @@ from accumtrain.dispatch import config_of_worker, settle_accum_steps
 from accumtrain.errors import ConfigError
 from accumtrain.measure import auto_steps
 from accumtrain.measure.probe import ProbeResult
-from tests.begun import save_config
+from tests.begun import leave_run
 from tests.programs import output_of
 
 WORKERS = ("device=multiworker", "device.workers=[a:1,b:1,c:1]", "device.index=0")
@@ -54,7 +54,7 @@ def test_a_worker_goes_on_as_its_run_began_and_probes_its_share_alone(compose, t
     found = settle_accum_steps(config, JOBS["train"])
     assert (found.batch_size, found.accum.count, found.device) == (96, 1, config.device)
     assert {size for size, _ in asked} == {32}
-    save_config(found)
+    leave_run(found)
     asked.clear()
     other = compose(*WORKERS[:-1], "device.index=2", *own, "accum.steps=auto")
     assert settle_accum_steps(other, JOBS["train"]).accum.count == 1

@@ -26,10 +26,10 @@ def folder(tmp_path):
     return tmp_path
 
 
-def make(folder, *arguments):
-    """What `make memory` would do."""
+def make(folder, *arguments, target="memory"):
+    """What `make memory`, or another target, would do."""
     variables = {name: value for name, value in os.environ.items() if name not in ("PYTHON", "MAKEFLAGS")}
-    command = ["make", "--dry-run", "memory", *arguments]
+    command = ["make", "--dry-run", target, *arguments]
     return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=True)
 
 
@@ -37,6 +37,12 @@ def test_an_environment_that_is_ready_is_used(folder):
     done = make(folder)
     assert "venv " not in done.stdout
     assert done.stderr == ""
+
+
+def test_train_shows_accumulation_unless_told_otherwise(folder):
+    assert make(folder, target="train").stdout == ".venv/bin/accumtrain accum.steps=4\n"
+    asked = make(folder, "ARGS=model=lenet5", target="train").stdout
+    assert asked == ".venv/bin/accumtrain model=lenet5\n"
 
 
 def test_another_python_beside_it_is_told(folder):

@@ -35,14 +35,15 @@ PRECISIONS = ("float32", "bfloat16", "float16", "float64")
 class AccumConfig:
     """Keys of the accumulation.
 
-    `steps`: micro-batches per update. auto: the smallest number that fits into the memory, found before the job begins.
+    `steps`: micro-batches per update; more of them take less memory. auto: the smallest number that fits into the
+    memory, found before the job begins.
     `reduction`: mean: an update uses the mean of its micro-batches' gradients. sum: it uses their sum, as some
     tutorials do; accum.steps then changes what is learned.
     `dtype`: type in which gradients are summed. float64 gives the same sums however micro-batches are spread over
     replicas, and takes twice the memory.
     """
 
-    steps: Annotated[int | str, COUNT, Word("auto", "must be a number of micro-batches per update, or auto")] = 4
+    steps: Annotated[int | str, COUNT, Word("auto", "must be a number of micro-batches per update, or auto")] = 1
     reduction: Annotated[str, OneOf(("mean", "sum"))] = "mean"
     dtype: Annotated[str, OneOf(("float32", "float64"))] = "float32"
 

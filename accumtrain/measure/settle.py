@@ -21,9 +21,10 @@ from accumtrain.measure.probe import ProbeFunction, ProbeResult, find_micro_batc
 from accumtrain.measure.search import largest_that_fits
 from accumtrain.process.environment import kernel_settings
 from accumtrain.process.machine import cpu
+from accumtrain.runs.checkpoint_store import newest_first
 from accumtrain.runs.contents import read_config
 from accumtrain.runs.files import is_text, read_json, write_json
-from accumtrain.runs.names import differences, folder_of, learned_values
+from accumtrain.runs.names import CHECKPOINTS, differences, folder_of, learned_values
 from accumtrain.runs.provenance import versions
 from accumtrain.train.remedies import remedies
 
@@ -49,13 +50,14 @@ def has_fitted(config: Config) -> bool:
 
 
 def began_with_same_peak(config: Config) -> bool:
-    """Return whether the run in the folder began with the peak of `config`. If not, say what differs.
+    """Return whether the run in the folder has made updates with the peak of `config`. If not, say what differs.
 
     Raises:
         CheckpointError: its config.yaml is damaged.
     """
     path = _config_file(config)
-    if not path.exists():
+    updated = any(saved.step > 0 for saved in newest_first(path.parent / CHECKPOINTS))
+    if not (path.exists() and updated):  # the first update may have been too large
         return False
     began, now = _peak_values(read_config(path)), _peak_values(to_mapping(config))
     if config.accum.is_auto:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from accumtrain.process.machine import fewer_addresses_than_memory
 if TYPE_CHECKING:
     from accumtrain.data.source import Dataset
 
+BUDGET = re.compile(r"\+*model\.memory=\d+")  # beside which the rules refuse accum.steps=auto
 LAST_RESORT = "a smaller model or smaller images"
 EFFECTS = {RECOMPUTE: "activations are computed again", REVERSE: "activations are computed back"}
 
@@ -71,7 +73,8 @@ def describe_out_of_memory(config: Config, replicas: int) -> str:
         where, last = "what `ulimit -v` leaves", "a higher `ulimit -v`, such as `ulimit -v unlimited`"
     else:
         where, last = "the device's memory", LAST_RESORT
-    options = [*(f"{remedy.override} ({remedy.effect})" for remedy in remedies(config, replicas)), last]
+    found = [*_steps_that_fit(config, replicas), *remedies(config, replicas)]
+    options = [*(f"{remedy.override} ({remedy.effect})" for remedy in found), last]
     return f"{where} is not enough for this run. Less would take: {'; '.join(options)}" + _numbers(config)
 
 
@@ -97,6 +100,14 @@ def _more_steps(config: Config, replicas: int) -> Iterator[Remedy]:
         steps = examples // smaller
         effect = f"micro-batches of {smaller} instead of {now}, batch_size stays"
         yield from allowed_remedy(f"accum.steps={steps}", effect, config, {"accum": {"steps": steps}})
+
+
+def _steps_that_fit(config: Config, replicas: int) -> Iterator[Remedy]:
+    """Yield accum.steps=auto, where the job may look for it, the command leaves it to, and more steps are a remedy."""
+    has_budget = HydraConfig.initialized() and any(map(BUDGET.fullmatch, HydraConfig.get().overrides.task))
+    if JOBS[config.job].probed and not has_budget and any(_more_steps(config, replicas)):
+        effect = "probes find the largest micro-batch that fits, batch_size stays"
+        yield from allowed_remedy("accum.steps=auto", effect, config, {"accum": {"steps": "auto"}})
 
 
 def _leaner_policies(config: Config) -> Iterator[Remedy]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,10 @@ from accumtrain.data.pipeline import make_train_batches
 from accumtrain.data.source import SPLIT_WORDS, Dataset, class_counts
 from accumtrain.devices.found import Devices
 from accumtrain.engine.window import Window
+from accumtrain.errors import CheckpointError
+from accumtrain.fields import format_value, value_at
 from accumtrain.models.config import NORM_MOMENTUM, REVERSE
-from accumtrain.runs.contents import collect_results, read_summary
+from accumtrain.runs.contents import collect_results, read_config, read_summary
 from accumtrain.runs.run import Run
 from accumtrain.train.build import training_loss
 from accumtrain.train.checkpoint import Checkpoints
@@ -243,6 +246,14 @@ def print_banner(
     _show_factors(config, data)
     for warning in config.schedule.unreached(total) if devices.chief else ():
         warn(warning)
+
+
+def tell_other_steps(config: Config, run: Run) -> None:
+    """Say that a run goes on with another accum.steps than it had. A config.yaml that can't be read says nothing."""
+    with suppress(CheckpointError):
+        before, now = value_at(read_config(run.path / "config.yaml"), "accum.steps"), config.accum.count
+        if before != now:
+            say(f"accum.steps={now} from here on; it was {format_value(before)}")
 
 
 def _show_factors(config: Config, data: Dataset) -> None:

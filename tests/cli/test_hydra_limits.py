@@ -80,7 +80,7 @@ def test_a_whole_configuration_of_ones_own(command, refused, seen, own_file, tmp
     own_file("mine.yaml", "defaults: [config, _self_]\nbatch_size: 32\n")
     assert command("--config-dir", "own", "--config-name", "mine").code == 0
     assert command("-m", "--config-dir", "own", "--config-name", "mine", "accum.steps=2,4").code == 0
-    assert [(config.batch_size, config.accum.steps) for config in seen] == [(32, 4), (32, 2), (32, 4)]
+    assert [(config.batch_size, config.accum.steps) for config in seen] == [(32, 1), (32, 2), (32, 4)]
     own_file("mine.yaml", "hydra: {searchpath: ['pkg://own_module']}\n")
     assert refused("--config-dir", "own", "--config-name", "mine").startswith("error: hydra.searchpath in mine")
     assert not (tmp_path / "imported").exists()

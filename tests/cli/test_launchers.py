@@ -46,7 +46,7 @@ def statuses(tmp_path):
 
 @pytest.mark.slow
 def test_jobs_that_fail_are_reported(sweep, statuses):
-    command = sweep(*JOBLIB, "data=folder", "data.path=nowhere", "batch_size=32,33")
+    command = sweep(*JOBLIB, "data=folder", "data.path=nowhere", "batch_size=32,33", "accum.steps=4")
     out, err = command.communicate()
     assert command.returncode == 3
     assert "Traceback" not in err

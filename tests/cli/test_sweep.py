@@ -111,7 +111,7 @@ def test_a_sweep_that_fails_fast_starts_nothing_after_the_first_failure(command,
 
 def test_a_refused_run_ends_a_sweep_that_fails_fast(command, fake_job):
     seen = fake_job(lambda config: summary(accuracy=0.9))
-    answer = command("-m", "batch_size=32,33,64", "sweep.fail_fast=true")
+    answer = command("-m", "batch_size=32,33,64", "accum.steps=4", "sweep.fail_fast=true")
     assert [config.batch_size for config in seen] == [32]
     assert "; no run starts after that one (sweep.fail_fast=true)\n" in answer.err
     assert answer.code == ConfigError.exit_code

@@ -73,8 +73,8 @@ def test_the_command_of_a_job_is_that_of_its_run(run, capfd):
 
 
 def test_a_job_that_is_refused(run, capfd):
-    assert run("pass", batch_size=33) == JobOutcome(["batch_size=33"], ended_with=2)
-    assert capfd.readouterr().err.startswith("run 7 | error: batch_size=33 is not divisible by accum.steps=4")
+    assert run("pass", batch_size=0) == JobOutcome(["batch_size=0"], ended_with=2)
+    assert capfd.readouterr().err.startswith("run 7 | error: batch_size=0: must be at least 1")
 
 
 @pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (40, "signal 40")])

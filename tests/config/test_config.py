@@ -128,10 +128,20 @@ def test_micro_batch_size():
         micro_batch_size(3, 2, 4)
 
 
+@pytest.mark.parametrize("batch_size", [1, 50, 97])
+def test_a_batch_is_one_micro_batch_unless_asked_for(batch_size, compose):
+    assert compose(f"batch_size={batch_size}").accum.count == 1
+
+
+def test_experiments_beside_each_other_accumulate_alike(compose):
+    """Their figures were measured so, whatever the default is."""
+    assert {compose(f"experiment=digits_revnet38_{optim}").accum.count for optim in ("adam", "adafactor")} == {4}
+
+
 MISTAKES = [
     ("batch_size=100 accum.steps=8", "batch_size=100 is not divisible by accum.steps=8 x 1 replica; nearest: 96, 104"),
-    ("device=mirrored device.virtual=3", "accum.steps=4 x 3 replicas; nearest: 60, 72"),
-    ("device=multiworker device.workers=[a:1,b:1] device.virtual=3 device.index=0", "x 6 replicas; nearest: 48, 72"),
+    ("device=mirrored device.virtual=3 accum.steps=4", "accum.steps=4 x 3 replicas; nearest: 60, 72"),
+    ("device=multiworker device.workers=[a:1,b:1] device.virtual=3 device.index=0", "x 6 replicas; nearest: 60, 66"),
     ("device=multiworker job=verify", "device=multiworker: job=verify runs in one process; train and evaluate do not"),
     ("device=multiworker run.on_nonfinite=rollback", "run.on_nonfinite=rollback: works in one process"),
     ("device.workers=[a:1]", "device.workers=[a:1]: only device=multiworker has workers"),
@@ -367,7 +377,7 @@ MISTAKES = [
     ("run.max_nonfinite=0", "run.max_nonfinite=0: must be at least 1"),
     ("run.hang_timeout=-1", "run.hang_timeout=-1.0: must be at least 0"),
     ("checkpoint.keep_hours=0", "checkpoint.keep_hours=0.0: must be above 0"),
-    ("-m batch_size=33,50", "batch_size=33 is not divisible by accum.steps=4"),
+    ("-m batch_size=33,50 accum.steps=4", "batch_size=33 is not divisible by accum.steps=4"),
     ("-m batch_size=32,64 run.name=one", "run.name=one: 2 jobs of the sweep would write runs/one/summary.json"),
     ("-m accum=range(2,5)", "accum=2: no such choice; choose from auto, fixed"),
     ("-m batch_size=range(5,2)", "the sweep has no job: a range or glob among the values is empty"),

@@ -17,7 +17,7 @@ from accumtrain.measure.plan import draw_plan
 from accumtrain.measure.probe import ProbeResult
 from accumtrain.measure.search import doubled, micro_batches
 from accumtrain.train.remedies import with_each_policy
-from tests.begun import save_config
+from tests.begun import leave_run, save_config
 from tests.programs import output_of
 
 MB = 2**20
@@ -196,7 +196,7 @@ def test_a_number_is_left_alone_and_a_run_keeps_its_own(config, monkeypatch):
     monkeypatch.setattr(auto_steps, "probe", lambda config, micro_batch: pytest.fail("nothing to probe"))
     given = config("accum.steps=6")
     assert settle(given) is given
-    save_config(given)
+    leave_run(given)
     assert settle(config()).accum.count == 6
     assert dispatch.settle_accum_steps(config(), JOBS["evaluate"]).accum.count == 6
 
@@ -213,12 +213,16 @@ def test_a_number_under_a_limit_is_probed_once(config, monkeypatch):
         settle(config("accum.steps=3", "device.memory_limit_mb=45"))
     save_config(fitting)
     settle(fitting)
+    assert memory.asked == [12, 16, 12], "a run without an update may be what did not fit"
+    leave_run(fitting)
+    memory.asked.clear()
+    settle(fitting)
     settle(replace(fitting, train=replace(fitting.train, epochs=9)))
-    assert memory.asked == [12, 16], "a run that has begun fits"
+    assert not memory.asked, "a run that has made an update fits"
     settle(config("accum.steps=4", "device.memory_limit_mb=46"))
     settle(config("accum.steps=6", "device.memory_limit_mb=45"))
     settle(replace(fitting, model=replace(fitting.model, memory="recompute")))
-    assert memory.asked == [12, 16, 12, 8, 12], "but not under another limit, nor with other micro-batches"
+    assert memory.asked == [12, 8, 12], "but not under another limit, nor with other micro-batches"
 
 
 def test_a_number_is_probed_under_a_limit_of_the_users_own(config, monkeypatch):
@@ -233,7 +237,7 @@ def test_a_number_is_probed_under_a_limit_of_the_users_own(config, monkeypatch):
 @pytest.mark.parametrize("change", ["data.on_error=skip", "train.epochs=9", "schedule=cosine", "an older version"])
 def test_auto_goes_on_where_what_takes_memory_is_the_same(config, monkeypatch, tmp_path, change):
     monkeypatch.setattr(auto_steps, "probe", lambda config, micro_batch: pytest.fail("nothing to probe"))
-    save_config(config("accum.steps=6"))
+    leave_run(config("accum.steps=6"))
     if change == "an older version":
         file = tmp_path / "mine/config.yaml"
         values = yaml.safe_load(file.read_text())
@@ -243,10 +247,19 @@ def test_auto_goes_on_where_what_takes_memory_is_the_same(config, monkeypatch, t
     assert settle(now).accum.count == 6
 
 
+def test_auto_looks_again_where_the_first_update_did_not_fit(config, probing):
+    """As the message of that run says: the same command with accum.steps=auto."""
+    memory = probing(Memory(limit=45, each=2.0))
+    limit = "device.memory_limit_mb=45"
+    save_config(config(limit, "accum.steps=1"))
+    assert settle(config(limit)).accum.count > 1
+    assert memory.asked
+
+
 @pytest.mark.parametrize("other", ["batch_size=96", "device.memory_limit_mb=30", "model=resnet20"])
 def test_auto_looks_again_for_another_run_in_the_same_folder(config, probing, other):
     memory = probing(Memory(limit=45, each=2.0))
-    save_config(config("accum.steps=6"))
+    leave_run(config("accum.steps=6"))
     assert settle(config()).accum.count == 6
     assert not memory.asked
     settle(config(other))

@@ -145,7 +145,7 @@ def test_where_a_run_came_from(trained, command):
         "data.image_size": [32, 8],
         "data.train_examples": [1024, 16],
         "data.test_examples": [256, 8],
-        "accum.steps": [4, 2],
+        "accum.steps": [1, 2],
         "train.steps": [None, 2],
         "run.dir": ["runs", str(trained)],
     }

@@ -1,5 +1,7 @@
 """Remedies when memory ends: only what this model and this job can do."""
 
+from dataclasses import replace
+
 import pytest
 import tensorflow as tf
 from hydra.core.hydra_config import HydraConfig
@@ -50,19 +52,47 @@ def test_all_remedies_together(compose):
 
 def test_words(compose):
     assert describe_out_of_memory(compose(*REVERSIBLE, "device.memory_limit_mb=99"), replicas=1) == (
-        "device.memory_limit_mb=99 is not enough for this run. Less would take: accum.steps=8 (micro-batches of 6 "
-        "instead of 12, batch_size stays); optim=adafactor (almost no optimizer state, another learning rate); "
+        "device.memory_limit_mb=99 is not enough for this run. Less would take: accum.steps=auto (probes find the "
+        "largest micro-batch that fits, batch_size stays); accum.steps=8 (micro-batches of 6 instead of 12, "
+        "batch_size stays); optim=adafactor (almost no optimizer state, another learning rate); "
         "precision=bfloat16 (activations of half the size); a larger device.memory_limit_mb"
     )
     assert describe_out_of_memory(compose(*REVERSIBLE), replicas=1).endswith("; a smaller model or smaller images")
 
 
-def test_a_run_without_memory_names_the_command_that_shows_numbers(command, fake_job):
-    def run(config):
-        with explain_errors(config, data=None):
-            raise tf.errors.ResourceExhaustedError(None, None, "no memory")
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("accum.steps=48",),
+        ("accum.steps=auto",),
+        ("accum.reduction=sum",),
+        ("job=evaluate",),
+        ("job=verify",),
+        ("device=mirrored", "device.virtual=2", "accum.steps=24"),
+    ],
+)
+def test_auto_is_offered_only_where_it_helps(compose, overrides):
+    config = compose(*REVERSIBLE, *overrides)
+    assert "accum.steps=auto" not in describe_out_of_memory(config, config.device.known_replicas)
 
-    fake_job(run)
+
+def run_out_of_memory(config):
+    with explain_errors(config, data=None):
+        raise tf.errors.ResourceExhaustedError(None, None, "no memory")
+
+
+@pytest.mark.parametrize(
+    ("budget", "offered"), [([], True), (["model.memory=store"], True), (["model.memory=70"], False)]
+)
+def test_auto_is_not_offered_beside_a_budget(command, fake_job, budget, offered):
+    fake_job(lambda config: run_out_of_memory(replace(config, model=config.model.with_policy("store"))))
+    answer = command("model=resnet20", "data=synthetic", *budget)
+    assert ("accum.steps=auto" in answer.err) == offered
+    assert "accum.steps=2 (micro-batches of 32 instead of 64" in answer.err
+
+
+def test_a_run_without_memory_names_the_command_that_shows_numbers(command, fake_job):
+    fake_job(run_out_of_memory)
     answer = command("model=resnet20", "run.name=a_b", "data=synthetic", "job=train")
     assert answer.code == OutOfMemoryError.exit_code
     assert answer.err.endswith(

@@ -125,9 +125,11 @@ def test_a_run_killed_after_a_checkpoint_repeats_what_it_lost(config, whole, tmp
     assert_same(whole, tmp_path / "killed")
 
 
-def test_continuing_with_other_accumulation_and_more_updates(config, tmp_path):
+def test_continuing_with_other_accumulation_and_more_updates(config, tmp_path, capsys):
     run(config("longer", "train.steps=2", model=LENET))
+    assert "from here on" not in capsys.readouterr().out
     summary = run(config("longer", "train.steps=3", "accum.steps=4", model=LENET))
+    assert "accum.steps=4 from here on; it was 2\n" in capsys.readouterr().out
     assert (summary["step"], summary["micro_batch_size"]) == (3, 4)
     assert [record["step"] for record in records_of(tmp_path / "longer", "train")] == [1, 2, 3]
 
