@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from accumtrain.train.weights import Trained
 
 AnyPath: TypeAlias = str | os.PathLike[str]
-WHITE = 255  # of integer pixels
 
 
 def load_run(run: AnyPath, *, run_dir: AnyPath = "runs", state: str = BEST_STATE) -> LoadedRun:
@@ -165,8 +164,8 @@ class LoadedRun:
 
         Args:
             images: a file, a folder that is searched for images, or a glob; a list of these; or an array
-                [N, H, W, C], or [N, H, W] of grey images. An array holds integers 0..255 or floats 0..1, of any height
-                and width.
+                [N, H, W, C], or [N, H, W] of grey images, of any height and width. An array holds floats 0..1, or
+                integers 0..255 (of data=digits 0..16).
 
         Raises:
             DataError: there are no images, some can't be used, or the array has another shape or range.
@@ -281,7 +280,7 @@ def open_arrays(images: Any, config: DataConfig, trained: Images) -> Dataset:
     """Return an array of images as the test images of a data set. The label of an image is its place.
 
     Args:
-        images: integers 0..255 or floats 0..1, [N, H, W, C], or [N, H, W] of grey images.
+        images: floats 0..1 or integers 0..config.WHITE, [N, H, W, C], or [N, H, W] of grey images.
         config: the data keys of the run.
         trained: the images that the run was trained on.
 
@@ -303,19 +302,19 @@ def open_arrays(images: Any, config: DataConfig, trained: Images) -> Dataset:
             f"images is an array {list(array.shape)} of {array.dtype}: give numbers [N, height, width, {channels}]; "
             "one image has N=1, and images of different sizes are given as files, or one after the other"
         )
-    white = 1 if array.dtype.kind == "f" else WHITE
+    white = 1 if array.dtype.kind == "f" else config.WHITE
     if not (array.min() >= 0 and array.max() <= white):
         raise DataError(
             f"images has values {array.min():g} to {array.max():g} of {array.dtype}: give floats 0..1, or integers "
-            f"0..{WHITE}"
+            f"0..{config.WHITE}"
         )
     pixels = array if array.dtype.kind == "f" else array.astype(np.uint8)
-    split = ArraySplit(pixels, np.arange(len(array)), WHITE)
+    split = ArraySplit(pixels, np.arange(len(array)), config.WHITE)
     return Dataset(
         train=split,
         test=split,
         num_classes=len(trained.class_names),
         image_shape=trained.shape,
-        preprocess=preprocess_any_size(config, trained),
+        preprocess=replace(preprocess_any_size(config, trained), white=config.WHITE),
         class_names=trained.class_names,
     )

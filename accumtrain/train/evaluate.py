@@ -6,7 +6,7 @@ with them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -86,14 +86,17 @@ class Measured:
         }
 
 
-def measure_model(config: Config, model: Model, data: Dataset, devices: Devices) -> Measured:
+def measure_model(
+    config: Config, model: Model, data: Dataset, devices: Devices, stop: Callable[[], bool] = lambda: False
+) -> Measured:
     """Evaluate a model on the test split of `data`, or on the validation split if there is no other.
 
     Args:
         config: that of the model's run. Its batch size and accum.steps decide how many examples a pass takes.
+        stop: called now and then; the evaluation is abandoned if it returns True.
 
     Raises:
-        Preempted: a signal has stopped it.
+        Preempted: it was abandoned.
     """
     split, metrics = "val" if data.test is None else "test", config.eval.metrics
     classes = data.num_classes if tells_classes(config.loss.kind) else 0
@@ -110,10 +113,8 @@ def measure_model(config: Config, model: Model, data: Dataset, devices: Devices)
             build_split_metrics(config.loss),
             answers,
         )
-    with devices.watch, DeferredSignals() as interrupt:
-        # a worker that stopped alone would leave the others waiting for its sums
-        alone = devices.workers == 1
-        result = evaluator(stop=lambda: interrupt.requested and alone, report=lambda done, batches: None)
+    with devices.watch:
+        result = evaluator(stop=stop, report=lambda done, batches: None)
         if result is None:
             raise Preempted("evaluation stopped; run the same command again")
         counts, mistakes = (None, []) if answers is None else answers.read()
@@ -205,7 +206,9 @@ def evaluate_run(config: Config) -> dict[str, Any] | None:
     with explain_errors(config, data, devices.replicas, devices.workers):
         with devices.strategy.scope():
             trained = trained_model(config, images_of(data), data.fingerprint, config.state)
-        measured = measure_model(config, trained.model, data, devices)
+        alone = devices.workers == 1  # a worker that stopped alone would leave the others waiting for its sums
+        with DeferredSignals() as interrupt:
+            measured = measure_model(config, trained.model, data, devices, lambda: interrupt.requested and alone)
     row = (measured.split, f"{measured.examples}", *(f"{value:.4f}" for value in measured.means.values()))
     table(f"{trained.saved.path}", ("split", "examples", *measured.means), [row])
     say(f"{measured.speed:.0f} examples/s on {devices.description}")
