@@ -61,6 +61,9 @@ from .errors import CheckpointError as CheckpointError
 from .errors import ConfigError as ConfigError
 from .errors import DataError as DataError
 from .keras.fit import fit as fit
+from .loaded_run import LoadedRun as LoadedRun
+from .loaded_run import Predictions as Predictions
+from .loaded_run import load_run as load_run
 from .models.config import KerasModelConfig as KerasModelConfig
 from .models.config import LeNetConfig as LeNetConfig
 from .models.config import ModelConfig as ModelConfig

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 import textwrap
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 
@@ -37,6 +38,16 @@ _silent: ContextVar[bool] = ContextVar("silent", default=False)
 def silence() -> None:
     """Hide all further output of this process except warnings and errors. Of several workers only the chief prints."""
     _silent.set(True)
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """Hide all output of this context except warnings and errors."""
+    token = _silent.set(True)
+    try:
+        yield
+    finally:
+        _silent.reset(token)
 
 
 def stdout() -> Console:

@@ -22,9 +22,10 @@ from accumtrain.process import environment
 from accumtrain.process.signals import DeferredSignals, JobSignals, StoppedBySignal, nothing_saved, without_traceback
 from accumtrain.registry import load
 from accumtrain.runs.files import write_json
+from accumtrain.runs.folder import open_folder, result_file
 from accumtrain.runs.kernels import choose_kernels
 from accumtrain.runs.lock import check_free
-from accumtrain.runs.names import folder_of, open_folder, result_file
+from accumtrain.runs.names import folder_of
 from accumtrain.runs.run import Run
 
 

@@ -56,6 +56,7 @@ RUNS = frozenset(
         "process/test_stopped_job.py",
         "process/test_stopped_training.py",
         "report/test_confusion.py",
+        "test_loaded_run.py",
         "train/test_build_window.py",
         "train/test_checkpoint.py",
         "train/test_chosen_metrics.py",

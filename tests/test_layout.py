@@ -16,7 +16,7 @@ from tests.programs import output_of
 PACKAGE = Path(accumtrain.__file__).parent
 LAYERS = [  # from the top; the members of a layer do not import each other
     {"cli"},
-    {"keras"},
+    {"keras", "loaded_run"},
     {"dispatch"},
     {"measure", "export"},
     {"train"},

@@ -23,8 +23,8 @@ from accumtrain.config.schema import Config
 from accumtrain.data.config import SOURCES
 from accumtrain.errors import ConfigError
 from accumtrain.fields import format_value, value_at
-from accumtrain.runs.contents import read_config
-from accumtrain.runs.names import has_checkpoints, learned_values, run_name
+from accumtrain.runs.contents import check_kinds, read_config
+from accumtrain.runs.names import HOLDOUT_KEYS, PREPROCESS_KEYS, has_checkpoints, learned_values, run_name
 
 COMMAND_GROUPS = ("job", "device", "state", "sweep", "debug")  # never those of the run
 COMMAND_KEYS = ("run.name", "run.dir", "run.resume", "run.walltime")  # neither
@@ -32,9 +32,6 @@ DEPENDENT_KEYS = {  # keys that a given key makes obsolete
     "model.memory": ("model.kept_convs", "model.kept_share"),
     "train.epochs": ("train.steps",),
 }
-PREPROCESS_KEYS = ("augment", "image_size", "mean", "std")  # of data, which say what a model sees of an image
-# job=evaluate can't change these either: all of other data is measured, and the run's own is divided as it was.
-HOLDOUT_KEYS = ("test_fraction", "val_fraction")
 FIRST_WEIGHTS = "model.weights"  # a run notes their content as what was learned, a command gives their place
 
 # ---- values of the run ----
@@ -59,7 +56,7 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
     if not file.exists() or not has_checkpoints(file.parent):
         return values
     before, of_run = read_config(file), {f"data.{key}" for key in (*PREPROCESS_KEYS, *HOLDOUT_KEYS)}
-    _check_known(before, file.parent)
+    check_kinds(before, file.parent)
     given = _given(values, overrides)
     fixed = _fixed(before)
     try:
@@ -111,16 +108,6 @@ def add_data_choice(overrides: list[str]) -> list[str]:
         return overrides
     kind = read_config(file)["data"].get("kind")
     return [f"data={kind}", *overrides] if kind in SOURCES.names else overrides
-
-
-def _check_known(before: Mapping[str, Any], folder: Path) -> None:
-    for group, table in REGISTRIES.items():
-        kind = before.get(group, {}).get("kind")
-        if kind is not None and kind not in table.names:
-            raise ConfigError(
-                f"the run in {folder} has {group}.kind={kind}, which exists only in the program that trained it: go on "
-                "with the run in that program"
-            )
 
 
 def _fixed(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from accumtrain.process.signals import INTERRUPTED
 from accumtrain.report.compare import read_ranked
 from accumtrain.report.page import write_page
 from accumtrain.runs.files import write_json
-from accumtrain.runs.names import result_file
+from accumtrain.runs.folder import result_file
 from accumtrain.train.config import LOSSES, BestBy
 
 STOPPED = (Preempted.exit_code, INTERRUPTED)

@@ -23,7 +23,7 @@ from accumtrain.data.source import SPLIT_WORDS, BadExample, Split
 from accumtrain.errors import DataError
 from accumtrain.process.logs import caught_stderr
 from accumtrain.progress import counting
-from accumtrain.runs.names import result_file
+from accumtrain.runs.folder import result_file
 
 _SHOWN = 20  # classes, bad examples and duplicates that are printed; the file has all
 _CHUNK = 256  # examples between two reports

@@ -72,6 +72,7 @@ class DataConfig(ComponentConfig):
     val_fraction: Annotated[float | None, Range(0, 1)] = None
 
     VAL_SHARE: ClassVar[float] = 0.0  # of val_fraction=null
+    WHITE: ClassVar[int] = 255  # of integer pixels that a program gives
 
     @property
     def pixels(self) -> tuple[int, int] | None:
@@ -116,6 +117,8 @@ def _check_class_names(names: Sequence[str]) -> None:
 @dataclass(kw_only=True)
 class DigitsConfig(DataConfig):
     """The UCI optical digits that ship with accumtrain."""
+
+    WHITE: ClassVar[int] = 16  # a pixel is the number of set bits in a block of 4 x 4
 
     kind: str = "digits"
     mean: list[float] = field(default_factory=lambda: [0.305])

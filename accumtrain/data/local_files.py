@@ -120,16 +120,20 @@ def check_predict(config: Config) -> None:
         raise ConfigError(f"predict.output={output}: ends in neither {CSV} nor {JSONL}; name such a file, or a folder")
 
 
-def list_named_images(text: str) -> tuple[list[Path], list[Path]]:
+def list_named_images(text: str, key: str = "predict.input") -> tuple[list[Path], list[Path]]:
     """Return the images that `text` names, each once, and the other files in its folders.
 
     A file that is named itself, or by a glob, may have any name.
+
+    Args:
+        text: a file, a folder or a glob.
+        key: what messages call it.
 
     Raises:
         DataError: there is none, a folder can't be read, or a name is not UTF-8.
     """
     files, others = dict[Path, None](), dict[Path, None]()  # in order
-    for path in _find_paths(text):
+    for path in _find_paths(text, key):
         if not path.is_dir():
             files[path] = None
             continue
@@ -138,17 +142,17 @@ def list_named_images(text: str) -> tuple[list[Path], list[Path]]:
                 (files if is_image(file) else others)[file] = None
     if not files:
         endings = ", ".join(IMAGE_SUFFIXES)
-        raise DataError(f"predict.input={text}: holds no image; save some as files whose names end in {endings}")
+        raise DataError(f"{key}={text}: holds no image; save some as files whose names end in {endings}")
     for file in files:
         check_name(file)
     return list(files), list(others)
 
 
-def _find_paths(text: str) -> list[Path]:
+def _find_paths(text: str, key: str = "predict.input") -> list[Path]:
     path = Path(text)
     if os.path.lexists(path):
         return [path]
     found = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207
     if not found:
-        raise DataError(f"predict.input={text}: no such file or folder; give an image, a folder or a glob in quotes")
+        raise DataError(f"{key}={text}: no such file or folder; give an image, a folder or a glob in quotes")
     return [Path(name) for name in found]

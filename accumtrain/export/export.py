@@ -53,7 +53,7 @@ def export_run(config: Config) -> dict[str, Any]:
     images, fingerprint = trained_images(config)
     config = replace(config, model=replace(config.model, memory="store"))  # an inference keeps nothing
     with explain_errors(config, data=None):
-        model, saved = trained_model(config, images, fingerprint, config.state)
+        model, saved, _ = trained_model(config, images, fingerprint, config.state)
         model = _in_float32(config, images, model)
     preprocess = preprocess_any_size(config.data, images)
     quantize = config.export.quantize

@@ -25,7 +25,7 @@ from accumtrain.measure.flops import count_flops, matmul_flops_per_second, media
 from accumtrain.models.kernels import tell_emulation
 from accumtrain.process import environment
 from accumtrain.process.temporary_folder import temporary_folder
-from accumtrain.runs.names import result_file
+from accumtrain.runs.folder import result_file
 from accumtrain.train.memory import at_peak
 from accumtrain.train.remedies import explain_errors
 

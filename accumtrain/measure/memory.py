@@ -15,7 +15,7 @@ from accumtrain.measure.auto_steps import format_speed
 from accumtrain.measure.plan import describe_plan, plan_result
 from accumtrain.measure.probe import ProbeResult, find_micro_batch, probe
 from accumtrain.report.pictures import new_figure, save_figure, without_math
-from accumtrain.runs.names import folder_of, result_file
+from accumtrain.runs.folder import job_folder, result_file
 from accumtrain.train.remedies import with_each_policy
 
 COLUMNS = ("memory", "peak", "state", "activations", "workspace", "images/s", "fits")
@@ -52,7 +52,7 @@ def compare_policies(config: Config) -> dict[str, Any]:
     ]
     micro_batch = next((trial for trial in trials if trial.replicas), trials[0]).micro_batch  # as counted, if one ran
     what = f"{describe_plan(config)}, micro-batch {micro_batch}"
-    picture = folder_of(config) / "memory.png"
+    picture = job_folder(config) / "memory.png"
     draw_memory(trials, what, picture)
     table(what, COLUMNS, [_row(trial) for trial in trials])
     _tell_shares(trials)

@@ -20,7 +20,7 @@ from accumtrain.measure.probe import ProbeFunction, ProbeResult, probe, probe_sm
 from accumtrain.measure.search import doubled, on_lines
 from accumtrain.registry import load
 from accumtrain.report.pictures import new_figure, save_figure, scale_axis
-from accumtrain.runs.names import folder_of, result_file
+from accumtrain.runs.folder import job_folder, result_file
 from accumtrain.train.remedies import with_each_policy
 
 ROWS = 6  # largest number for each policy
@@ -40,7 +40,7 @@ def plan_by_probes(config: Config) -> dict[str, Any]:
         note = f" (policy {place} of {len(variants)})"
         trials += plan_policy(variant, partial(probe_smallest, note=note), partial(probe, note=note))
     limit = config.device.memory_limit_mb
-    folder = folder_of(config)
+    folder = job_folder(config)
     draw_plan(trials, limit, folder / "plan.png")
     lines = [(*format_probe_row(trial), "measured" if trial.measured else "line") for trial in trials]
     table(f"{describe_plan(config)} in {describe_limit(config)}", (*COLUMNS, "from"), lines)

@@ -21,7 +21,7 @@ from accumtrain.errors import ConfigError
 from accumtrain.optim.schedules import exponential_schedule
 from accumtrain.progress import counting
 from accumtrain.report.pictures import new_figure, save_figure, without_math
-from accumtrain.runs.names import job_folder
+from accumtrain.runs.folder import job_folder
 from accumtrain.train.build import check_micro_batch
 from accumtrain.train.remedies import explain_errors
 from accumtrain.train.weights import window_with_weights

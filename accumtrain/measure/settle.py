@@ -24,6 +24,7 @@ from accumtrain.process.machine import cpu
 from accumtrain.runs.checkpoint_store import newest_first
 from accumtrain.runs.contents import read_config
 from accumtrain.runs.files import is_text, read_json, write_json
+from accumtrain.runs.folder import job_folder
 from accumtrain.runs.names import CHECKPOINTS, differences, folder_of, learned_values
 from accumtrain.runs.provenance import versions
 from accumtrain.train.remedies import remedies
@@ -119,7 +120,7 @@ def _config_file(config: Config) -> Path:
 def find_kept_activations(config: Config) -> Config:
     """Return `config` with the policy that keeps most within model.memory=<MB>, as its run began or by probes."""
     budget = config.model.memory
-    file, digest = folder_of(config) / FILE, _digest(config)
+    file, digest = job_folder(config) / FILE, _digest(config)
     found = _read(file, digest)
     if found is None:
         say(f"model.memory={budget}: looking for what can be kept in {budget} MB, once for this run")

@@ -24,7 +24,7 @@ from accumtrain.measure.search import doubled
 from accumtrain.process import child, environment
 from accumtrain.process.program import child_command
 from accumtrain.process.temporary_folder import temporary_folder
-from accumtrain.runs.names import result_file
+from accumtrain.runs.folder import result_file
 from accumtrain.train.remedies import with_each_policy
 
 COMPILER = "ACCUMTRAIN_TPU_COMPILER"  # the Python of the compiler's environment

@@ -1,21 +1,28 @@
-"""Runs side by side, as their files show them: read, ranked, and the keys in which their configurations differ."""
+"""Runs side by side, as their files show them: read, ranked, and the keys in which their configurations differ.
+
+Runs are ranked against each other only if the same metric was measured on the same data.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from accumtrain.config.jobs import JOBS, cell
 from accumtrain.config.read import flatten_keys
 from accumtrain.console import format_bytes, warn
+from accumtrain.data.config import SOURCES
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.fields import format_value, is_finite_number, value_at
 from accumtrain.runs.contents import measured, read_config, read_records, read_summary
-from accumtrain.runs.names import EXCLUDED_KEYS
+from accumtrain.runs.names import CLASSES, EXCLUDED_KEYS
 
 MEMORY = ("activations", "workspace", "resident")  # of a run, see ComparedRun.memory
+SPLITS = ("train", "val", "test")
 NAMING = ("title", "name", "kind")  # last parts of the keys that say the most about their group, best first
 
 
@@ -50,10 +57,58 @@ class ComparedRun:
         return dict(zip(MEMORY, (activations, workspace, self.number("memory.rss_peak_bytes")), strict=True))
 
     @property
+    def ranked_by(self) -> str:
+        """The dotted key of the summary that ranks the run first, such as best.accuracy."""
+        return JOBS["train"].ranking_of(self.summary)[0][0]
+
+    @property
+    def data(self) -> str:
+        """The name of the data that the run was trained on; "-" without a configuration."""
+        kind = self.config.get("data.kind", "-")
+        if kind not in SOURCES.entries:
+            return str(kind)
+        keys = SOURCES[kind].config
+        values = {
+            key.name: self.config[f"data.{key.name}"] for key in fields(keys) if f"data.{key.name}" in self.config
+        }
+        with suppress(TypeError):  # a key is missing, or has a value of another type
+            return str(keys(**values).label)
+        return str(kind)
+
+    @property
+    def measured_on(self) -> dict[str, Any]:
+        """The facts of the data that runs must have in common: those of the split that chooses the best state.
+
+        They are those of all splits where the split has no facts of its own but its size.
+        """
+        facts, split = self.summary.get("data"), self.summary.get("best_on")
+        if not isinstance(facts, dict):
+            return {}
+        of_others = tuple(f"data.{name}." for name in SPLITS if name != split)
+        kept = {key: value for key, value in facts.items() if not key.startswith(of_others)}
+        return kept if kept.keys() - {f"data.{split}.examples", CLASSES} else facts
+
+    @property
     def batch(self) -> str:
         """The text batch_size = micro-batch x accum.steps x replicas."""
         sizes = map(self.number, ("batch_size", "micro_batch_size", "accum_steps", "replicas"))
         return "{} = {} x {} x {}".format(*("-" if size is None else f"{size:.0f}" for size in sizes))
+
+
+@dataclass(frozen=True)
+class RankedRuns:
+    """Runs that can be ranked against each other, best first: one metric was measured on the same data."""
+
+    runs: list[ComparedRun]
+
+    @property
+    def title(self) -> str:
+        """The data and the metric in words, such as `digits, by accuracy on 360 test images`."""
+        first = self.runs[0]
+        metric, split = first.ranked_by.rpartition(".")[2], first.summary.get("best_on")
+        size = first.measured_on.get(f"data.{split}.examples")
+        of_split = f" on {size:,} {split} examples" if is_finite_number(size) else f" on {split}" if split else ""
+        return f"{first.data}, by {metric}{of_split}"
 
 
 @dataclass(frozen=True)
@@ -71,7 +126,9 @@ class DifferingKey:
 
 
 def read_ranked(paths: Sequence[Path]) -> list[ComparedRun]:
-    """Return the runs in the folders `paths`, best first. A run whose files are damaged is named and left out.
+    """Return the runs in the folders `paths`, in the order of `group_runs`.
+
+    A run whose files are damaged is named and left out.
 
     Raises:
         ConfigError: a folder holds no run.
@@ -83,7 +140,17 @@ def read_ranked(paths: Sequence[Path]) -> list[ComparedRun]:
             runs.append(ComparedRun(path.name, _read_summary(path), records, _read_values(path)))
         except CheckpointError as error:
             warn(f"{path.name} is left out: {error}")
-    return sorted(runs, key=lambda run: JOBS["train"].rank(run.summary))
+    return [run for group in group_runs(runs) for run in group.runs]
+
+
+def group_runs(runs: Sequence[ComparedRun]) -> list[RankedRuns]:
+    """Return the runs in groups that can be ranked, the largest group first."""
+    groups: dict[tuple[str, ...], list[ComparedRun]] = {}
+    for run in runs:
+        measured_on = json.dumps(run.measured_on, sort_keys=True)
+        groups.setdefault((run.data, str(run.summary.get("best_on")), run.ranked_by, measured_on), []).append(run)
+    ranked = [RankedRuns(sorted(group, key=lambda run: JOBS["train"].rank(run.summary))) for group in groups.values()]
+    return sorted(ranked, key=lambda group: (-len(group.runs), group.title))
 
 
 def find_differing_keys(runs: Sequence[ComparedRun]) -> list[DifferingKey]:
@@ -107,6 +174,8 @@ def find_differing_keys(runs: Sequence[ComparedRun]) -> list[DifferingKey]:
 def list_results(runs: Sequence[ComparedRun]) -> dict[str, list[tuple[str, Any]]]:
     """Return the columns of results: by title the text of each run, and the value to sort by."""
     columns: dict[str, list[tuple[str, Any]]] = {"status": [(run.summary["status"],) * 2 for run in runs]}
+    if len(group_runs(runs)) > 1:
+        columns["data"] = [(run.data,) * 2 for run in runs]
     for title, (key, form) in JOBS["train"].columns_of(run.summary for run in runs).items():
         columns[title] = [(cell(run.number(key), form), run.number(key)) for run in runs]
     columns["batch"] = [(run.batch, run.number("batch_size")) for run in runs]

@@ -11,7 +11,7 @@ from typing import Any
 from accumtrain.config.jobs import JOBS
 from accumtrain.console import format_bytes
 from accumtrain.fields import is_finite_number
-from accumtrain.report.compare import ComparedRun, find_differing_keys, list_results
+from accumtrain.report.compare import ComparedRun, find_differing_keys, group_runs, list_results
 from accumtrain.report.pictures import list_metrics, shorten_run_names
 from accumtrain.runs.files import write_atomic
 
@@ -22,7 +22,11 @@ CONFIGURED, RESULT = "configured", "result"  # the kinds of columns
 
 
 def write_page(runs: Sequence[ComparedRun], path: Path) -> None:
-    """Write the page of runs, best first, to `path`, beside their folders. All text of runs is shown as text."""
+    """Write the page of runs to `path`, beside their folders. All text of runs is shown as text.
+
+    Args:
+        runs: in the order of `group_runs`.
+    """
     texts = {file.name: file.read_text(encoding="utf-8") for file in PARTS.iterdir() if file.is_file()}
     data = json.dumps(_content(runs, path.parent), allow_nan=False, separators=(",", ":"))
     texts["data"] = data.replace("<", r"\u003c")  # which alone can end a script or begin a comment in it
@@ -43,7 +47,7 @@ def _content(runs: Sequence[ComparedRun], directory: Path) -> dict[str, Any]:
         "axes": AXES,
         "points": {"shown": shown, "of": sum(len(run.records) for run in runs)},
         "kinds": list(dict.fromkeys(kind for run in runs for kind in _memory(run))),
-        "ranked_by": _ranked_by(runs),
+        "groups": _groups(runs),
         "columns": [
             *({"title": differing.key, "along": differing.along, "of": CONFIGURED} for differing in configured),
             *({"title": title, "along": (), "of": RESULT} for title in results),
@@ -65,11 +69,25 @@ def _content(runs: Sequence[ComparedRun], directory: Path) -> dict[str, Any]:
     }
 
 
-def _ranked_by(runs: Sequence[ComparedRun]) -> str:
-    """Return the title of the first column by which the best run is ranked."""
-    train, best = JOBS["train"], runs[0].summary
-    keys = {key: title for title, (key, _) in train.columns_of([best]).items()}
-    return next(keys[key] for key, _ in train.ranking_of(best) if key in keys)
+def _groups(runs: Sequence[ComparedRun]) -> list[dict[str, Any]]:
+    """Return for each group of runs its title, the place of its best run, its size, and the column that ranks it."""
+    places = {id(run): place for place, run in enumerate(runs)}
+    return [
+        {
+            "title": group.title,
+            "best": places[id(group.runs[0])],
+            "size": len(group.runs),
+            "ranked_by": _ranked_by(group.runs[0]),
+        }
+        for group in group_runs(runs)
+    ]
+
+
+def _ranked_by(best: ComparedRun) -> str:
+    """Return the title of the first column by which the best run of a group is ranked."""
+    train = JOBS["train"]
+    keys = {key: title for title, (key, _) in train.columns_of([best.summary]).items()}
+    return next(keys[key] for key, _ in train.ranking_of(best.summary) if key in keys)
 
 
 def _memory(run: ComparedRun) -> dict[str, float]:

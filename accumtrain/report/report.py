@@ -8,7 +8,7 @@ from typing import Any
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.errors import CheckpointError, ConfigError
-from accumtrain.report.compare import list_results, read_ranked
+from accumtrain.report.compare import group_runs, list_results, read_ranked
 from accumtrain.report.page import write_page
 from accumtrain.report.pictures import draw_curves
 
@@ -16,10 +16,12 @@ from accumtrain.report.pictures import draw_curves
 def report_runs(config: Config) -> dict[str, Any]:
     """Compare report.runs, or all runs in run.dir. Print a table, best first, write report.html and draw report.png.
 
-    A run whose files are damaged is named and left out.
+    Runs of different data, and of different metrics, have a table each. A run whose files are damaged is named and left
+    out.
 
     Returns:
-        status, and in `runs` the summary of each run, best first.
+        status; in `ranked` for each table `title` and the names of its `runs`, best first; and in `runs` the summary of
+        each run.
 
     Raises:
         ConfigError: a run is not there.
@@ -32,11 +34,20 @@ def report_runs(config: Config) -> dict[str, Any]:
     ranked = read_ranked([directory / name for name in names])
     if not ranked:
         raise CheckpointError(f"none of the {len(names)} runs can be read; put back copies of their files")
-    columns = {"run": [run.name for run in ranked]}
-    columns |= {title: [text for text, _ in cells] for title, cells in list_results(ranked).items()}
-    table(f"runs in {directory}, best first", list(columns), list(zip(*columns.values(), strict=True)))
+    groups = group_runs(ranked)
+    for group in groups:
+        columns = {"run": [run.name for run in group.runs]}
+        columns |= {title: [text for text, _ in cells] for title, cells in list_results(group.runs).items()}
+        title = f"runs in {directory} on {group.title}, best first"
+        table(title, list(columns), list(zip(*columns.values(), strict=True)))
+    if len(groups) > 1:
+        say("runs of different data, or of different metrics, are not ranked against each other")
     page, picture = directory / "report.html", directory / "report.png"
     write_page(ranked, page)
     draw_curves({run.name: run.records for run in ranked}, picture)
     say(f"{page} compares them for a browser, {picture} has the learning curves")
-    return {"status": "completed", "runs": {run.name: run.summary for run in ranked}}
+    return {
+        "status": "completed",
+        "ranked": [{"title": group.title, "runs": [run.name for run in group.runs]} for group in groups],
+        "runs": {run.name: run.summary for run in ranked},
+    }

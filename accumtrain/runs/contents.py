@@ -11,8 +11,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from accumtrain.config.read import check_yaml
-from accumtrain.errors import CheckpointError
+from accumtrain.config.read import check_yaml, from_mapping
+from accumtrain.config.registries import REGISTRIES
+from accumtrain.config.schema import Config
+from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.fields import is_finite_number
 from accumtrain.runs.files import has_form, is_count, is_text, read_json, read_text
 from accumtrain.runs.names import learned_values
@@ -64,6 +66,34 @@ def read_config(file: Path) -> dict[str, Any]:
     except (*UNREADABLE, OmegaConfBaseException) as error:
         raise CheckpointError(f"{file} is damaged: {' '.join(str(error).split())[:200]}") from error
     return values
+
+
+def check_kinds(values: Mapping[str, Any], folder: Path) -> None:
+    """Raise ConfigError if the configuration of the run in a folder has a kind that this program does not."""
+    for group, table in REGISTRIES.items():
+        kind = values.get(group, {}).get("kind")
+        if kind is not None and kind not in table.names:
+            raise ConfigError(
+                f"the run in {folder} has {group}.kind={kind}, which exists only in the program that trained it: go on "
+                "with the run in that program"
+            )
+
+
+def read_run_config(folder: Path, **changes: Any) -> Config:
+    """Return the configuration of the run in a folder, which may have been moved.
+
+    Args:
+        changes: values of the top, such as job, in the place of the run's.
+
+    Raises:
+        ConfigError: it has a kind that this program does not.
+        CheckpointError: its config.yaml can't be read.
+    """
+    values = read_config(folder / "config.yaml")
+    check_kinds({group: value for group, value in values.items() if group not in changes}, folder)
+    place = folder.resolve() if folder.is_symlink() or not folder.name.strip(".") else folder
+    run = {**values["run"], "dir": str(place.parent), "name": place.name}
+    return from_mapping({**values, "run": run, **changes})
 
 
 def read_summary(path: Path) -> dict[str, Any] | None:

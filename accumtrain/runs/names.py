@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path, PurePath
 from typing import Any
 
-from accumtrain.config.jobs import JOBS
 from accumtrain.config.read import list_known_keys, to_mapping
 from accumtrain.config.schema import Config
-from accumtrain.errors import CheckpointError, ConfigError
+from accumtrain.errors import ConfigError
 from accumtrain.fields import format_value, value_at
 
 # Beginnings of keys outside a derived name.
@@ -25,6 +23,10 @@ EXCLUDED_KEYS = {
     *("job", "data.download", "report.runs", "device.workers", "device.index", "debug.profile"),
     *("run.name", "run.dir", "run.resume", "run.walltime", "run.hang_timeout", "run.on_nonfinite", "run.max_nonfinite"),
 }
+
+PREPROCESS_KEYS = ("augment", "image_size", "mean", "std")  # of data, which say what a model sees of an image
+# job=evaluate can't change these either: all of other data is measured, and the run's own is divided as it was.
+HOLDOUT_KEYS = ("test_fraction", "val_fraction")
 
 CHECKPOINTS = "checkpoints"  # of a run, within its folder
 BEST = "best"  # the checkpoints of the best state, within their folder
@@ -83,13 +85,25 @@ def _join_words(base: str, shown: Mapping[str, str]) -> str:
     for key, value in shown.items():
         word = short.get(key, key)
         words.append(f"{word}{value}" if value[:1].isdigit() and not word[-1:].isdigit() else f"{word}_{value}")
-    name = _replace_odd(base)[:LONGEST]
-    for word in map(_replace_odd, words):
+    name = replace_odd(base)[:LONGEST]
+    for word in map(replace_odd, words):
         if len(name) + 1 + len(word) > LONGEST:
             break
         name += f"-{word}"
     exact = "-".join([base, *words])
-    return name if name == exact else f"{name}-{hashlib.sha256(exact.encode()).hexdigest()[:6]}"
+    return name if name == exact else f"{name}-{_digest(exact)}"
+
+
+def shorten_name(name: str, longest: int) -> str:
+    """Return a name of at most `longest` characters as it is. Of a longer one return its first words, and a hash."""
+    if len(name) <= longest:
+        return name
+    head, _, _ = name[: longest + 1].rpartition("-")
+    return f"{head or name[:longest]}-{_digest(name)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:6]
 
 
 def _shorten_keys() -> dict[str, str]:
@@ -99,57 +113,21 @@ def _shorten_keys() -> dict[str, str]:
     return {key: name for key in keys if last[name := key.rpartition(".")[2]] == 1}
 
 
-def _replace_odd(text: str) -> str:
+def replace_odd(text: str) -> str:
     """Return text with _ in the place of characters that do not belong in a folder's name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("._-")
 
 
-# ---- folder: one function makes it for all jobs, before any work ----
+# ---- folder of a run ----
 
 
 def folder_of(config: Config) -> Path:
     return Path(config.run.dir) / run_name(config, [])
 
 
-def job_folder(config: Config) -> Path:
-    """Return the folder that the configured job writes into."""
-    return Path(config.run.dir) if JOBS[config.job].scope == "runs" else folder_of(config)
-
-
 def has_checkpoints(path: Path) -> bool:
     """Return whether the folder holds a run that can be continued or used, damaged or not."""
     return any(path.glob(f"{CHECKPOINTS}/**/step-*"))
-
-
-def result_file(config: Config) -> Path:
-    """Return the file that the result of the configured job is written to."""
-    return job_folder(config) / JOBS[config.job].file
-
-
-@contextmanager
-def open_folder(config: Config) -> Iterator[Path]:
-    """Make the folder that the configured job writes into, and yield it. New folders that stay empty are removed.
-
-    Raises:
-        ConfigError: the folder can't be made, or has a folder where the job writes its file.
-        CheckpointError: the job needs a trained run, and there is none.
-    """
-    path = job_folder(config)
-    with folder_errors(path):
-        made = [folder for folder in (path, *path.parents) if not folder.exists()]
-    make_folder(path)
-    if not os.access(path, os.R_OK | os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
-        raise CheckpointError(f"{path} can't be read and written; give this user access, or choose another run.dir")
-    try:
-        if JOBS[config.job].scope == "trained" and not has_checkpoints(path):
-            raise CheckpointError(f"no checkpoint in {path / CHECKPOINTS}: train first, with the same run.name")
-        if result_file(config).is_dir():
-            raise ConfigError(f"{result_file(config)} is a folder, and the job writes a file there: move it away")
-        yield path
-    finally:
-        for folder in made:
-            with suppress(OSError):  # it is not empty
-                folder.rmdir()
 
 
 def make_folder(path: Path) -> None:

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,8 @@ from accumtrain.errors import DataError, Preempted
 from accumtrain.process.signals import DeferredSignals
 from accumtrain.progress import counting
 from accumtrain.runs.files import write_atomic
-from accumtrain.runs.names import folder_of, make_folder, result_file
+from accumtrain.runs.folder import result_file
+from accumtrain.runs.names import folder_of, make_folder
 from accumtrain.train.remedies import explain_errors
 from accumtrain.train.weights import trained_images, trained_model
 
@@ -44,17 +45,14 @@ def probabilities(model: Model, images: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.nn.softmax(model(images, EVALUATION)), tf.float32)
 
 
-def predictions(
-    model: Model, data: Dataset, *, batch: int, strategy: tf.distribute.Strategy, top: int
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield the answers for the test images of `data` in their order, as an evaluation reads them.
+AnswerFunction = Callable[[Batch], tuple[tf.Tensor, ...]]  # of a batch of each replica
 
-    An answer is the labels, int32 [n], and of each image the k most probable classes, int32 [n, k], with their
-    probabilities, float32 [n, k], falling. Examples that are left out (data.on_error=skip) have none.
+
+def compile_answers(model: Model, strategy: tf.distribute.Strategy, top: int) -> AnswerFunction:
+    """Return a compiled function from a batch to the labels, weights and most probable classes of its examples.
 
     Args:
-        batch: examples per batch over all replicas.
-        top: k, at most the number of classes.
+        top: how many classes, at most all.
     """
 
     def answer(examples: Batch) -> tuple[tf.Tensor, ...]:
@@ -66,11 +64,31 @@ def predictions(
         parts = [strategy.experimental_local_results(part) for part in strategy.run(answer, args=(examples,))]
         return tuple(tf.concat(part, 0) for part in parts)
 
+    return answers
+
+
+def predictions(
+    answers: AnswerFunction, data: Dataset, *, batch: int, strategy: tf.distribute.Strategy
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield the answers for the test images of `data` in their order, as an evaluation reads them.
+
+    An answer is the labels, int32 [n], and of each image the k most probable classes, int32 [n, k], with their
+    probabilities, float32 [n, k], falling. Examples that are left out (data.on_error=skip) have none.
+
+    Args:
+        answers: made by `compile_answers`.
+        batch: examples per batch over all replicas.
+    """
     batches = iter(distribute_batches(strategy, lambda shard: make_eval_batches(data, batch=batch, shard=shard)))
     for _ in range(-(-data.splits["test"].size // batch)):
         labels, weight, classes, values = (tensor.numpy() for tensor in answers(next(batches)))
         used = weight > 0
         yield labels[used], classes[used], values[used]
+
+
+def prediction_batch(config: Config, images: int, replicas: int) -> int:
+    """Return how many of so many images are taken at once: as many as in an evaluation, or all of fewer."""
+    return min(micro_batch_size(config.batch_size, config.accum.count, replicas), -(-images // replicas)) * replicas
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -132,18 +150,18 @@ def predict_images(config: Config) -> dict[str, Any]:
     files, ignored = list_named_images(str(config.predict.input))
     images, fingerprint = trained_images(config)
     devices = resolve_devices(config.device)
-    micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
-    batch = min(micro_batch, -(-len(files) // devices.replicas)) * devices.replicas
+    batch = prediction_batch(config, len(files), devices.replicas)
     top = min(config.predict.top, len(images.class_names))
     data = open_files(files, config.data, images)
     in_words = partial(explain_errors, config, data, devices.replicas)
     with in_words(), devices.strategy.scope():
-        model, saved = trained_model(config, images, fingerprint, config.state)
+        model, saved, _ = trained_model(config, images, fingerprint, config.state)
 
     answers, done = list[Answer](), 0
     with in_words(), DeferredSignals() as interrupt:
         with counting("images", len(files)) as report:
-            for predicted in predictions(model, data, batch=batch, strategy=devices.strategy, top=top):
+            function = compile_answers(model, devices.strategy, top)
+            for predicted in predictions(function, data, batch=batch, strategy=devices.strategy):
                 for place, classes, values in zip(*(part.tolist() for part in predicted), strict=True):
                     names = [images.class_names[number] for number in classes]
                     answers.append(Answer(str(files[place]), list(zip(names, values, strict=True))))

@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from accumtrain.backprop.model import Model
 from accumtrain.config.imagenet import IMAGENET, show_pixels
-from accumtrain.config.read import from_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.data.config import FolderConfig, TableConfig
@@ -27,7 +26,7 @@ from accumtrain.models.build import NOT, build_model
 from accumtrain.models.config import KerasModelConfig
 from accumtrain.models.layers import ModelSpec
 from accumtrain.runs.checkpoint_store import Saved, best_first, crc32c_of
-from accumtrain.runs.contents import read_config
+from accumtrain.runs.contents import read_run_config
 from accumtrain.runs.files import write_json
 from accumtrain.runs.names import CHECKPOINTS, differences, folder_of, learned_values
 from accumtrain.runs.run import IMAGES, REMEDY, Images, read_images
@@ -94,9 +93,15 @@ def open_measured(config: Config) -> tuple[Dataset, bool]:
     return open_labelled(config.data, images, trained, config.run.seed), False
 
 
-def trained_model(
-    config: Config, images: Images, fingerprint: Mapping[str, Any], state: str = BEST_STATE
-) -> tuple[Model, Saved]:
+class Trained(NamedTuple):
+    """A model with the weights of a checkpoint, the checkpoint, and its manifest."""
+
+    model: Model
+    saved: Saved
+    manifest: Mapping[str, Any]
+
+
+def trained_model(config: Config, images: Images, fingerprint: Mapping[str, Any], state: str = BEST_STATE) -> Trained:
     """Return the model with the weights of the run's best state, or of its last. Without any evaluation both are one.
 
     With ema.decay these are the averages. Call it inside the strategy's scope.
@@ -113,11 +118,11 @@ def trained_model(
     model = build_model(config.model, spec)
     ema = moving_average(config, model)
     accept = partial(check_evaluates, config, fingerprint)
-    saved, _ = restore_model(folder_of(config) / CHECKPOINTS, model, ema, accept, state=state)
+    saved, manifest = restore_model(folder_of(config) / CHECKPOINTS, model, ema, accept, state=state)
     if ema is not None:
         for average, weight in zip(ema.averages, ema.weights, strict=True):
             weight.assign(average)
-    return model, saved
+    return Trained(model, saved, manifest)
 
 
 def check_evaluates(config: Config, fingerprint: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
@@ -257,9 +262,7 @@ def read_weights(config: Config) -> Mapping[str, Any] | None:
     if place is None or place.is_file():
         return None
     _checkpoints(config, place)
-    values = read_config(place / "config.yaml")
-    values["run"] = {**values["run"], "dir": str(place.parent), "name": place.resolve().name}
-    source = from_mapping(values)
+    source = read_run_config(place)
     if show_pixels(source.data) != show_pixels(config.data):
         say(
             f"{config.model.weights} was trained on pixels with {show_pixels(source.data)}, and this run has "
@@ -267,7 +270,7 @@ def read_weights(config: Config) -> Mapping[str, Any] | None:
         )
     with tf.device("CPU"):
         images, fingerprint = trained_images(source)
-        model, _ = trained_model(source, images, fingerprint)
+        model = trained_model(source, images, fingerprint).model
         arrays = {path: np.array(variable) for path, variable in model.named.items()}  # copies
         del model
         gc.collect()  # frees its memory, as a model's objects refer to each other

@@ -16,7 +16,7 @@ from accumtrain.errors import CheckpointError, ConfigError, DataError, DivergedE
 from accumtrain.measure import bench, memory, plan
 from accumtrain.measure.probe import ProbeResult
 from accumtrain.runs.files import to_json_value
-from accumtrain.runs.names import job_folder, result_file
+from accumtrain.runs.folder import job_folder, result_file
 from tests.begun import leave_checkpoint
 from tests.contract.examples import example_of
 

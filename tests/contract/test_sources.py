@@ -148,7 +148,7 @@ def test_the_fingerprint_is_that_of_the_content(name, tmp_path, monkeypatch):
 def test_all_of_it_is_checked(name, tmp_path):
     config = Config(job="check", data=prepared(name), run=RunConfig(dir=str(tmp_path), name="one"))
     result = run(config)
-    assert json.loads((tmp_path / "one" / "check.json").read_text()) == result
+    assert json.loads((tmp_path / "trials/check-one/check.json").read_text()) == result
     assert result["status"] == "completed"
     assert result["duplicates"]["count"] == result["bad"]["count"] == 0
     data = open_data(replace(config.data, val_fraction=0.0), config.run.seed)  # all of train, with what is held out

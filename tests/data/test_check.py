@@ -36,7 +36,7 @@ def photos(tmp_path):
 
 
 def result(tmp_path: Path) -> dict[str, Any]:
-    return json.loads((tmp_path / "runs" / "one" / "check.json").read_text())
+    return json.loads((tmp_path / "runs/trials/check-one/check.json").read_text())
 
 
 def test_a_clean_folder(photos, command, tmp_path):
@@ -61,7 +61,7 @@ def test_everything_bad_is_named(photos, command, tmp_path):
     (photos / "test/bee/1.png").write_bytes(b"a text, and no image at all")
     answer = command(*ARGUMENTS)
     assert answer.code == DataError.exit_code
-    assert "4 of 14 examples are bad, runs/one/check.json names them" in answer.err
+    assert "4 of 14 examples are bad, runs/trials/check-one/check.json names them" in answer.err
     found = result(tmp_path)
     assert found["status"] == "bad"
     assert found["train"]["classes"] == {"ant": 3, "bee": 4}

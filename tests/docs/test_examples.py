@@ -11,10 +11,10 @@ from tests.programs import run_python, with_path
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # take more than 10 s; .ci/run runs own_cnn with the wheel
 SLOW = {"mnist_convnet", "own_cnn", "fine_tuning", "gradient_tape", "mirrored", "plan_train_compare", "reversible"}
-SLOW |= {"mlp", "transformer", "two_losses", "vgg16"}
+SLOW |= {"load_run", "mlp", "transformer", "two_losses", "vgg16"}
 SERVERS = {"serving"}  # of what a run leaves: run by test_use.py
-WITH_RUNS = {"fine_tuning", "plan_train_compare"}  # write into runs/
-ACCURACY = re.compile(r"(?:val_accuracy:|val accuracy|digit_accuracy:) (\d\.\d+)")
+WITH_RUNS = {"fine_tuning", "load_run", "plan_train_compare"}  # write into runs/
+ACCURACY = re.compile(r"(?:val_accuracy:|val accuracy|digit_accuracy:|test accuracy:) (\d\.\d+)")
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,26 @@ def code_of(notebook):
     """The code cells one after the other, as Jupyter runs them; there are no magic commands in them."""
     cells = json.loads(notebook.read_text())["cells"]
     return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+
+
+@pytest.mark.parametrize("notebook", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda file: file.stem)
+def test_a_notebook_opens(notebook):
+    """It has the form of nbformat 4.5, without answers, and each of its code cells is whole."""
+    content = json.loads(notebook.read_text())
+    assert content.keys() == {"cells", "metadata", "nbformat", "nbformat_minor"}
+    assert (content["nbformat"], content["nbformat_minor"]) == (4, 5)
+    assert len({cell["id"] for cell in content["cells"]}) == len(content["cells"])
+    for cell in content["cells"]:
+        is_code = cell["cell_type"] == "code"
+        of_code = {"execution_count", "outputs"} if is_code else set()
+        assert cell.keys() == {"cell_type", "id", "metadata", "source"} | of_code
+        assert re.fullmatch("[A-Za-z0-9_-]{1,64}", cell["id"])
+        assert all(line.endswith("\n") for line in cell["source"][:-1])
+        if is_code:
+            assert (cell["execution_count"], cell["outputs"]) == (None, [])
+            compile("".join(cell["source"]), notebook.name, "exec")
+        else:
+            assert cell["cell_type"] == "markdown"
 
 
 def test_the_named_ones_are_there():

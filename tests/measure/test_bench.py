@@ -31,7 +31,7 @@ def measured(compose, tmp_path, monkeypatch):
     def run(*overrides):
         gc.collect()  # tensors of other tests, freed while it runs, would lower the peak
         result = dispatch.run(compose(*SHORT, f"run.dir={tmp_path}", "run.name=run", *overrides))
-        assert json.loads((tmp_path / "run" / "bench.json").read_text()) == result
+        assert json.loads((tmp_path / "trials/bench-run/bench.json").read_text()) == result
         return result
 
     return run
@@ -55,7 +55,9 @@ def test_the_numbers_agree(measured, tmp_path, capsys):
     assert result["memory"]["tensor_peak_bytes"] > result["memory"]["tensor_static_bytes"] > 0
     assert result["share_of_matmul"] == pytest.approx(result["flops_per_image"] * speed["median"] / 1e12)
     assert 0 < result["host_share"] < 1
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["bench.json"], "nothing is trained there"
+    assert [path.name for path in (tmp_path / "trials/bench-run").iterdir()] == ["bench.json"], (
+        "nothing is trained there"
+    )
     assert "images/s" in capsys.readouterr().out
 
 
@@ -101,10 +103,10 @@ def test_no_room_for_the_matrix_product(measured, monkeypatch, capsys):
 @pytest.mark.slow
 def test_on_two_replicas_an_image_takes_the_same_operations(measured, tmp_path):
     alone = measured("accum.steps=2")
-    (tmp_path / "run" / "bench.json").unlink()
+    (tmp_path / "trials/bench-run/bench.json").unlink()
     where = ("device=mirrored", "device.virtual=2", f"run.dir={tmp_path}", "run.name=run")
     output_of("-m", "accumtrain", *SHORT, "accum.steps=2", *where)  # devices can't change in this process
-    shared = json.loads((tmp_path / "run" / "bench.json").read_text())
+    shared = json.loads((tmp_path / "trials/bench-run/bench.json").read_text())
     assert (shared["replicas"], shared["micro_batch_size"]) == (2, 8)
     assert shared["flops_per_image"] == alone["flops_per_image"] > 0
 
@@ -149,6 +151,6 @@ def test_spread():
 
 
 def test_a_folder_that_cannot_be_made(measured, tmp_path):
-    (tmp_path / "run").write_text("")
+    (tmp_path / "trials").write_text("")
     with pytest.raises(ConfigError, match="choose another"):
         measured()

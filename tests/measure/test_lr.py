@@ -35,8 +35,8 @@ def test_the_rate_rises_exponentially_and_nothing_trained_stays(config, tmp_path
     assert 1e-3 < result["suggested"] < 1
     assert result["suggested"] <= result["lowest"]["rate"] / 10 * 1.05
     assert f"suggested: optim.lr={result['suggested']:.2g}" in capsys.readouterr().out
-    assert sorted(path.name for path in (tmp_path / "one").iterdir()) == ["lr.json", "lr.png"]
-    assert json.loads((tmp_path / "one/lr.json").read_text())["suggested"] == result["suggested"]
+    assert sorted(path.name for path in (tmp_path / "trials/lr-one").iterdir()) == ["lr.json", "lr.png"]
+    assert json.loads((tmp_path / "trials/lr-one/lr.json").read_text())["suggested"] == result["suggested"]
 
 
 def test_the_schedule_and_the_configured_rate_change_nothing(config):

@@ -39,8 +39,8 @@ def test_policies_side_by_side(compose, probed, tmp_path, capsys):
     rows = [line.split() for line in out.splitlines() if "MB" in line]
     assert ["reverse", "40.0", "MB", "4.0", "MB", "16.0", "MB", "20.0", "MB", "-", "yes"] in rows
     assert "model.memory=reverse takes 16% of the memory of stored activations" in out
-    assert json.loads((tmp_path / "one" / "memory.json").read_text()) == json.loads(json.dumps(result))
-    assert (tmp_path / "one" / "memory.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((tmp_path / "trials/memory-one" / "memory.json").read_text()) == json.loads(json.dumps(result))
+    assert (tmp_path / "trials/memory-one" / "memory.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_model_with_one_policy(compose, probed, monkeypatch, tmp_path, capsys):
@@ -56,7 +56,7 @@ def test_what_was_not_measured_is_said(fits, compose, monkeypatch, tmp_path, cap
     run(compose("job=memory", f"run.dir={tmp_path}", "run.name=one"))
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["store", "-", "-", "-", "-", "-", "yes" if fits else "no"] in rows
-    assert (tmp_path / "one" / "memory.png").exists()
+    assert (tmp_path / "trials/memory-one" / "memory.png").exists()
 
 
 def test_the_bars_add_up_to_the_peak(monkeypatch, tmp_path):

@@ -344,7 +344,7 @@ def test_policies_are_those_the_model_has(config):
 def test_one_probe_confirms_the_largest_that_should_fit(config, probing, tmp_path, limit, each, asked, rows):
     memory = probing(Memory(limit=0.95 * limit, each=each))
     result = dispatch.run(config("job=plan", f"device.memory_limit_mb={limit}"))
-    trials = json.loads((tmp_path / "mine/plan.json").read_text())["trials"]
+    trials = json.loads((tmp_path / "trials/plan-mine/plan.json").read_text())["trials"]
     assert result["trials"] == trials
     assert memory.asked == asked * 2
     assert [f"{'measured' if t['measured'] else 'line'} {'yes' if t['fits'] else 'no'}" for t in trials] == rows * 2
@@ -359,7 +359,7 @@ def test_one_probe_confirms_the_largest_that_should_fit(config, probing, tmp_pat
             assert (t["rss_bytes"], t["examples_per_second"], t["workspace_bytes"]) == (None, None, None)
             assert t["expected_bytes"] == t["peak_bytes"]
     assert "moments" not in trials[0]
-    assert (tmp_path / "mine/plan.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "trials/plan-mine/plan.png").read_bytes().startswith(b"\x89PNG")
 
 
 class Bent(Memory):
@@ -429,7 +429,7 @@ def test_an_interrupt_while_probing_leaves_nothing(config, probing, tmp_path):
     probing(stopped)
     with pytest.raises(KeyboardInterrupt):
         dispatch.run(config("job=plan", "device.memory_limit_mb=48"))
-    assert not (tmp_path / "mine").exists()
+    assert not (tmp_path / "trials").exists()
 
 
 def test_the_picture_tells_measured_from_what_lies_on_a_line(saved_figures, tmp_path):

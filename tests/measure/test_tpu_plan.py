@@ -48,7 +48,7 @@ def test_plan_is_what_the_compiler_says(config, compiler, capsys, tmp_path):
         + answering(NEEDS)
     )
     dispatch.run(config("device.tpu_topology=v6e:2x2"))
-    written = json.loads((tmp_path / "mine/plan.json").read_text())
+    written = json.loads((tmp_path / "trials/plan-mine/plan.json").read_text())
     assert (written["tpu_topology"], written["hbm_bytes"]) == ("v6e:2x2", 32 * GB)
     assert [trial["memory"] for trial in written["trials"]] == ["store", "recompute"]
     trial = written["trials"][0]

@@ -42,7 +42,7 @@ def verified(compose, tmp_path):
         config = compose(*WINDOW, f"run.dir={tmp_path}", "run.name=run", *overrides)
         with suppress(VerificationError):
             run(config)
-        written = json.loads((tmp_path / "run" / "verify.json").read_text())
+        written = json.loads((tmp_path / "trials/verify-run/verify.json").read_text())
         passed = {record["check"]: record["passed"] for record in written["checks"]}
         assert written["passed"] == (False not in passed.values())
         return passed
@@ -84,7 +84,7 @@ def test_bfloat16_is_reversed_to_the_bit(verified, filters):
 @pytest.mark.slow
 def test_float64_has_the_tight_bounds(verified, tmp_path):
     assert failed(verified(*RESNET, "model.norm=group", "precision=float64")) == set()
-    records = json.loads((tmp_path / "run" / "verify.json").read_text())["checks"]
+    records = json.loads((tmp_path / "trials/verify-run/verify.json").read_text())["checks"]
     (whole,) = [record for record in records if record["check"] == WHOLE]
     assert whole["bound"] == 1e-12
     assert whole["measured"] <= 1e-13
@@ -96,7 +96,7 @@ def test_streams_off_the_grid_fail(command, tmp_path):
     assert answer.code == VerificationError.exit_code == 7
     assert "2 of 18 checks failed" in answer.err
     assert "model.snap_bits=22 makes it exact" in answer.out
-    records = json.loads((tmp_path / "runs" / "run" / "verify.json").read_text())["checks"]
+    records = json.loads((tmp_path / "runs/trials/verify-run/verify.json").read_text())["checks"]
     bad = [record["check"] for record in records if record["passed"] is False]
     assert bad[0].endswith("memory=reverse")
     assert bad[1] == REVERSAL

@@ -6,6 +6,8 @@ import math
 
 import pytest
 
+from accumtrain.config.read import to_mapping
+from accumtrain.config.schema import Config, RunConfig
 from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.process import environment
@@ -59,6 +61,61 @@ def test_the_metric_that_ranks_has_a_column(report, runs, capsys):
     out = capsys.readouterr().out
     assert "best error" in out
     assert "0.1250" in out
+
+
+PHOTOS = {"data.classes": ["cat", "dog"], "data.test.examples": 40, "data.test.files": "f00d"}
+
+
+def trained_on(data, **facts):
+    return {"config": data, "summary": {"best_on": "test", "data": {**PHOTOS, **facts}}}
+
+
+@pytest.mark.parametrize(
+    ("of_good", "of_poor", "titles"),
+    [
+        (
+            trained_on({"kind": "digits"}, **{"data.test.examples": 360}),
+            trained_on({"kind": "folder", "path": "my/photos"}),
+            ["digits, by accuracy on 360 test examples", "photos, by accuracy on 40 test examples"],
+        ),
+        (  # another content under the same name
+            trained_on({"kind": "folder", "path": "photos"}),
+            trained_on({"kind": "folder", "path": "else/photos"}, **{"data.test.files": "beef"}),
+            ["photos, by accuracy on 40 test examples"] * 2,
+        ),
+        (  # more to train on, measured on the same images
+            trained_on({"kind": "folder", "path": "photos"}, **{"data.train.files": "1"}),
+            trained_on({"kind": "folder", "path": "else/photos"}, **{"data.train.files": "2"}),
+            ["photos, by accuracy on 40 test examples"],
+        ),
+    ],
+)
+def test_runs_of_different_data_are_not_ranked_together(of_good, of_poor, titles, report, runs, capsys):
+    for name, facts in (("good", of_good), ("poor", of_poor)):
+        file = runs / name / "summary.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | facts["summary"]))
+        values = to_mapping(Config(run=RunConfig(name=name))) | {"data": facts["config"]}
+        (runs / name / "config.yaml").write_text(json.dumps(values))
+    result = report()
+    assert [ranked["title"] for ranked in result["ranked"]] == titles
+    out = capsys.readouterr().out
+    assert out.count("best first") == len(titles)
+    assert ("are not ranked against each other" in out) == (len(titles) > 1)
+    page = (runs / "report.html").read_text()
+    assert page.count('"ranked_by":"best accuracy"') == len(titles)
+
+
+def test_runs_of_different_metrics_are_not_ranked_together(report, runs):
+    file = runs / "poor" / "summary.json"
+    by_loss = {"best_by": {"metric": "loss", "higher_is_better": False}}
+    file.write_text(json.dumps(json.loads(file.read_text()) | by_loss))
+    assert [ranked["runs"] for ranked in report()["ranked"]] == [["good"], ["poor"]]
+
+
+def test_trials_are_no_runs(report, runs):
+    (runs / "trials" / "bench-good").mkdir(parents=True)
+    (runs / "trials" / "bench-good" / "summary.json").write_text(json.dumps(SUMMARY))
+    assert list(report()["runs"]) == ["good", "poor"]
 
 
 def test_a_damaged_configuration_is_named_and_not_compared(report, runs, capsys):

@@ -15,8 +15,9 @@ from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import denormalize_images
 from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError
+from accumtrain.report.confusion import Confusion
 from accumtrain.train import evaluate
-from accumtrain.train.predict import predictions
+from accumtrain.train.predict import compile_answers, predictions
 from accumtrain.train.weights import images_of, trained_model
 from tests.train.conftest import assert_error, json_of, records_of
 
@@ -43,8 +44,9 @@ def here(trained, tmp_path, command):
 
 def test_it_equals_predictions(trained, here, command):
     data = open_data(trained.data, 0)
-    model, _ = trained_model(trained, images_of(data), {})
-    parts = predictions(model, data, batch=50, strategy=tf.distribute.get_strategy(), top=10)
+    model = trained_model(trained, images_of(data), {}).model
+    strategy = tf.distribute.get_strategy()
+    parts = predictions(compile_answers(model, strategy, top=10), data, batch=50, strategy=strategy)
     labels, classes, probabilities = (np.concatenate(each) for each in zip(*parts, strict=True))
     found = classes[:, 0]
     answer = command("job=evaluate", "run.name=one")
@@ -79,6 +81,7 @@ def test_it_equals_predictions(trained, here, command):
         assert each["probability"] == pytest.approx(probabilities[place, 0], rel=1e-4)
     assert {here / name for name in ("confusion.png", "mistakes.png")} <= set(here.iterdir())
     assert "class  examples  accuracy  precision" in answer.out
+    assert "measured: the best state, update 8, on the test images of digits; in runs/one/evaluation.json" in answer.out
 
 
 @pytest.mark.slow
@@ -106,9 +109,11 @@ def test_the_images_are_those_that_are_stored(trained):
 def test_without_mistakes_there_is_no_sheet(trained, here, capfd):
     (here / "mistakes.png").write_text("of an earlier evaluation")
     data = open_data(trained.data, 0)
-    result = evaluate.report_classes((3 * np.eye(10, dtype=int)).tolist(), [], [*"0123456789"], data, "test", here)
-    assert result["mistakes"] == result["confused"] == []
-    assert result["pictures"] == [str(here / "confusion.png")]
+    confusion = Confusion([*"0123456789"], (3 * np.eye(10, dtype=int)).tolist())
+    measured = evaluate.Measured("test", {}, 30, 1.0, confusion, [])
+    found = measured.describe_classes()
+    assert found["mistakes"] == found["confused"] == []
+    assert evaluate.draw_classes(measured, data, "one", here / "evaluation.json") == [str(here / "confusion.png")]
     assert not (here / "mistakes.png").exists()
     assert "no mistakes" in capfd.readouterr().out
 

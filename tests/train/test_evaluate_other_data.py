@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from accumtrain.data.config import TfrecordConfig
@@ -56,15 +57,17 @@ def here(trained, tmp_path, command):
     return tmp_path
 
 
-def result_of(here):
-    return json_of(here / "runs/one", "evaluation")
+def result_of(here, data="new"):
+    """The result of evaluating other data than the run's, which is in a file of its own."""
+    assert not (here / "runs/one/evaluation.json").exists(), "that is of the run's own data"
+    return json_of(here / "runs/one", f"evaluation-{data}")
 
 
 @pytest.mark.parametrize("keys", [("data.path=moved",), ("data=folder", "data.path=moved")])
 def test_data_that_moved_is_the_run_s_own(keys, here, command):
     answer = command(*EVALUATE, *keys)
     assert answer.code == 0, answer.err
-    result = result_of(here)
+    result = result_of(here, "moved")
     assert (result["own_data"], [each["examples"] for each in result["classes"]]) == (True, [2, 2, 2])
     assert result["test"] == {name: json_of(here / "runs/one")["test"][name] for name in ("loss", "accuracy")}
     assert "not what the run was trained on" not in answer.out
@@ -86,8 +89,8 @@ def by_prediction(here, command, folder):
     return {name: (len(each), float(np.mean(each))) for name, each in right.items()}
 
 
-def measured(here):
-    return {each["name"]: (each["examples"], each["accuracy"]) for each in result_of(here)["classes"]}
+def measured(here, data="new"):
+    return {each["name"]: (each["examples"], each["accuracy"]) for each in result_of(here, data)["classes"]}
 
 
 def test_all_of_new_data_is_measured(here, command):
@@ -113,6 +116,36 @@ def test_what_is_left_out_of_new_data(here, command):
     assert (left_out["split"], left_out["name"]) == ("test", f"new/owl/{bad.name}")
 
 
+def test_the_results_of_the_run_itself_stay(here, command):
+    """A second set of data has files of its own, and both say on the screen what they hold."""
+    own = command(*EVALUATE, f"data.path={own_path(here)}")
+    assert own.code == 0, own.err
+    assert "on the test images of photos; in runs/one/evaluation.json" in own.out
+    names = ("evaluation.json", "confusion.png", "mistakes.png")
+    before = {name: (here / "runs/one" / name).read_bytes() for name in names}
+    write(here / "new", ("owl",), range(50, 57), size=21)
+    other = command(*EVALUATE, "data.path=new")
+    assert "update 12, on all images of new; in runs/one/evaluation-new.json" in other.out
+    assert {name: (here / "runs/one" / name).read_bytes() for name in names} == before
+    written = json_of(here / "runs/one", "evaluation-new")
+    assert written["pictures"] == [f"runs/one/{name}-new.png" for name in ("confusion", "mistakes")]
+    assert all((here / picture).exists() for picture in written["pictures"])
+
+
+def own_path(here):
+    """The data.path that the run was trained with."""
+    return yaml.safe_load((here / "runs/one/config.yaml").read_text())["data"]["path"]
+
+
+def test_a_sweep_over_data_has_a_file_for_each(here, command):
+    for name in ("new", "newer"):
+        write(here / name, ("owl",), range(50, 53))
+    answer = command("-m", *EVALUATE, "data.path=new,newer")
+    assert answer.code == 0, answer.err
+    assert "2 runs, best first" in answer.out
+    assert result_of(here)["test"] == result_of(here, "newer")["test"]
+
+
 @pytest.mark.slow
 def test_its_splits_are_none_here(here, command):
     write(here / "new/train", CLASSES, range(60, 64))
@@ -132,10 +165,10 @@ def test_a_class_that_the_run_does_not_know(here, command):
 def test_data_that_changed_is_new(here, command):
     (here / "moved/cat/0.png").unlink()
     assert command(*EVALUATE, "data.path=moved").code == 0
-    assert {name: count for name, (count, _) in measured(here).items()} == {"cat": 9, "dog": 10, "owl": 10}
+    assert {name: count for name, (count, _) in measured(here, "moved").items()} == {"cat": 9, "dog": 10, "owl": 10}
     (here / "moved/cat/0.png").write_bytes((here / "moved/cat/1.png").read_bytes() + b"x")  # the old name, a new size
     assert command(*EVALUATE, "data.path=moved").code == 0
-    assert result_of(here)["own_data"] is False
+    assert result_of(here, "moved")["own_data"] is False
 
 
 def test_data_of_another_kind(here, command):

@@ -28,7 +28,7 @@ def best_of(folder):
     """The variables of a run's best state, averages in place, by path."""
     values = read_config(folder / "config.yaml")
     config = from_mapping({**values, "run": {**values["run"], "dir": str(folder.parent), "name": folder.name}})
-    model, _ = trained_model(config, *trained_images(config))
+    model = trained_model(config, *trained_images(config)).model
     return {path: variable.numpy() for path, variable in model.named.items()}
 
 

@@ -21,12 +21,11 @@ Arrays = tuple[np.ndarray, np.ndarray]
 
 _NUM_CLASSES = 10
 _TEST_EXAMPLES = 360
-_WHITE = 16  # a pixel is the number of set bits in a block of 4 x 4
 
 
 def open_digits(config: DigitsConfig, seed: int) -> Source:
     """Return 1,437 training and 360 test examples, as `load_digits` splits them."""
-    train, held_out = (ArraySplit(images, labels, _WHITE) for images, labels in load_digits())
+    train, held_out = (ArraySplit(images, labels, config.WHITE) for images, labels in load_digits())
     return Source(train, held_out, _NUM_CLASSES)
 
 

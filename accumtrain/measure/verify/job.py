@@ -29,7 +29,7 @@ from accumtrain.models.build import find_rate_factors
 from accumtrain.models.config import MODELS
 from accumtrain.optim.config import SgdConfig
 from accumtrain.registry import module_of
-from accumtrain.runs.names import result_file
+from accumtrain.runs.folder import result_file
 from accumtrain.train.build import build_optimizer, training_loss
 from accumtrain.train.remedies import explain_errors
 from accumtrain.train.weights import window_with_weights

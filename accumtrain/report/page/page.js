@@ -46,9 +46,10 @@ function redraw() {
 
 function header() {
   find("title").textContent = document.title = data.title;
-  const [best] = data.runs, place = data.columns.findIndex((column) => column.title === data.ranked_by);
-  if (data.runs.length > 1 && best.cells[place][1] !== null) {
-    find("best").append(make("span", "badge", "best"), " ", best.name, `: ${data.ranked_by} ${best.cells[place][0]}`);
+  for (const group of data.groups.filter((group) => group.size > 1)) {
+    const best = data.runs[group.best], [text, value] = best.cells[data.columns.findIndex((column) => column.title === group.ranked_by)];
+    const of = data.groups.length > 1 ? ` (${group.title})` : "";
+    if (value !== null) find("best").append(make("p", "", make("span", "badge", "best"), " ", best.name, `: ${group.ranked_by} ${text}${of}`));
   }
   if (data.beginning) find("beginning").textContent = `Names are shown without their common beginning, ${data.beginning}`;
   const { shown, of } = data.points, count = (value) => value.toLocaleString("en");
@@ -80,7 +81,7 @@ function drawControls() {
     choice("log loss", () => view.log, () => (view.log = !view.log)),
     ...(data.runs.length > 1 ? [group("",
       choice("all runs", () => !view.hidden.size, () => view.hidden.clear()),
-      ...(many ? [choice(`best ${COLOURS.length}`, () => view.hidden.size === data.runs.length - COLOURS.length,
+      ...(many ? [choice(`${data.groups.length > 1 ? "first" : "best"} ${COLOURS.length}`, () => view.hidden.size === data.runs.length - COLOURS.length,
         () => { view.hidden.clear(); ten(); })] : []))] : []),
   );
 }
@@ -163,9 +164,10 @@ function bodyRow(place, numeric) {
   Object.assign(box, { type: "checkbox", checked: !view.hidden.has(place), ariaLabel: `show ${run.name}` });
   box.dataset.place = place;
   box.addEventListener("change", () => show(place, box.checked));
-  const badge = place === 0 && data.runs.length > 1 ? [make("span", "badge", "best"), " "] : [];
+  const isBest = data.groups.some((group) => group.best === place && group.size > 1);
+  const badge = isBest ? [make("span", "badge", "best"), " "] : [];
   const first = make("span", "", box, swatch(charts.colour(place)), make("span", "", ...badge, ...breakable(run.label)));
-  const row = make("tr", place === 0 && data.runs.length > 1 ? "best" : "", make("td", "name", first), ...run.cells.map(
+  const row = make("tr", isBest ? "best" : "", make("td", "name", first), ...run.cells.map(
     ([text], column) => make("td", `${data.columns[column].of} ${numeric[column] ? "number" : text.length > 24 ? "text" : ""}`, text)));
   row.dataset.place = place;
   hovers(row, place);

@@ -1,0 +1,320 @@
+"""`load_run`: a trained run in Python, which predicts and is evaluated as the jobs predict and evaluate do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from accumtrain.config.compiled import KIND
+from accumtrain.config.jobs import JOBS
+from accumtrain.config.read import expand_home, expand_homes
+from accumtrain.config.rules import check_config
+from accumtrain.config.schema import Config
+from accumtrain.console import silenced, warn
+from accumtrain.data.config import DataConfig
+from accumtrain.data.local_files import list_first, list_named_images
+from accumtrain.dispatch import settle_kept_activations
+from accumtrain.errors import ConfigError, DataError
+from accumtrain.fields import format_value, suggest_names
+from accumtrain.process import environment
+from accumtrain.runs.contents import read_config, read_records, read_run_config, read_summary
+from accumtrain.runs.kernels import choose_kernels
+from accumtrain.runs.names import HOLDOUT_KEYS, PREPROCESS_KEYS
+from accumtrain.runs.run import Images
+from accumtrain.train.config import BEST_STATE, STATES, check_tells_classes
+from accumtrain.train.remedies import explain_errors
+
+if TYPE_CHECKING:
+    from accumtrain.backprop.model import Model
+    from accumtrain.data.source import Dataset
+    from accumtrain.devices.found import Devices
+    from accumtrain.train.weights import Trained
+
+AnyPath: TypeAlias = str | os.PathLike[str]
+
+
+def load_run(run: AnyPath, *, run_dir: AnyPath = "runs", state: str = BEST_STATE) -> LoadedRun:
+    """Load a trained run: its model in the best or the last state, to predict and to evaluate.
+
+    With `ema.decay` the weights are the averages. TensorFlow computes on the first GPU, or else on the CPU. Nothing is
+    written, and only warnings are printed.
+
+    Args:
+        run: the name of a run in `run_dir`, or the path of a run's folder.
+        run_dir: the folder of the runs.
+        state: `best` or `last`. Without any evaluation both are one.
+
+    Raises:
+        ConfigError: there is no such run, or its model exists only in the program that trained it.
+        CheckpointError: the run has no checkpoint yet, or its files can't be read.
+        DataError: `images.json` of the run is gone, and its data can't be opened either.
+    """
+    if state not in STATES:
+        raise ConfigError(f"state={format_value(state)}: must be one of {', '.join(STATES)}")
+    folder = _find_folder(run, Path(run_dir))
+    if read_config(folder / "config.yaml")["model"].get("kind") == KIND:
+        raise ConfigError(
+            f"{folder} is a run of accumtrain.fit, whose model is in the program that called it: use that model, which "
+            "has the trained weights after the call, or model.save it there"
+        )
+    config = read_run_config(folder, job="predict", state=state, device={"kind": KIND})
+    return LoadedRun(folder, settle_kept_activations(config, JOBS["predict"]))
+
+
+def _find_folder(run: AnyPath, run_dir: Path) -> Path:
+    """Return the folder of a run. Raise ConfigError if there is none."""
+    text = expand_home(os.fspath(run))
+    for folder in (run_dir / text, Path(text)):
+        if (folder / "config.yaml").is_file():
+            return folder
+    known = sorted(file.parent.name for file in run_dir.glob("*/config.yaml"))
+    remedy = suggest_names(text, known) if known else "train one first, or give the run_dir that it is in"
+    raise ConfigError(f"load_run({text!r}): no run of that name in {run_dir}, and no folder of a run; {remedy}")
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """The answers of a model for images, in their order.
+
+    Attributes:
+        classes: the most probable class of each image, by its name.
+        probabilities: float32 [N, classes], of every class in the order of `class_names`. A row sums to 1.
+        class_names: the names of the classes.
+        files: the file of each image; empty for arrays.
+    """
+
+    classes: list[str]
+    probabilities: np.ndarray
+    class_names: list[str]
+    files: list[str]
+
+
+class LoadedRun:
+    """A trained run in one of its states, made by `load_run`.
+
+    Attributes:
+        path: the folder of the run.
+        config: its configuration, an `accumtrain.Config`.
+        model: an `accumtrain.Model` from prepared images [N, H, W, C] to logits, float32 [N, classes]. `predict` takes
+            images as they are.
+        step: the update after which the state was saved.
+        class_names: the names of the classes, in the order of the model's outputs.
+        image_shape: height, width and channels of the images that the model takes.
+    """
+
+    def __init__(self, path: Path, config: Config) -> None:
+        self.path, self.config = path, config
+        with self._computing():
+            from accumtrain.devices.resolve import resolve_devices  # with TensorFlow, once it is prepared
+            from accumtrain.train.weights import trained_images, trained_model
+
+            self._devices: Devices = resolve_devices(config.device)
+            self._images, fingerprint = trained_images(config)
+            with explain_errors(config, None), self._devices.strategy.scope():
+                self._trained: Trained = trained_model(config, self._images, fingerprint, config.state)
+
+    def __repr__(self) -> str:
+        return f"<accumtrain run {self.path}: {self.config.model.label}, {self.config.state} state, update {self.step}>"
+
+    @property
+    def model(self) -> Model:
+        return self._trained.model
+
+    @property
+    def step(self) -> int:
+        return self._trained.saved.step
+
+    @property
+    def class_names(self) -> list[str]:
+        return list(self._images.class_names)
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        return self._images.shape
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The records of the run so far, a dictionary for each line of `metrics.jsonl`.
+
+        Each has `step`, `epoch`, `split`, `seconds`, `loss` and the metrics of the run.
+
+        Raises:
+            CheckpointError: the file is damaged.
+        """
+        return read_records(self.path)
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """The content of `summary.json`, such as the `best` metrics; None while the run has not ended.
+
+        Raises:
+            CheckpointError: the file is damaged.
+        """
+        return read_summary(self.path)
+
+    def predict(self, images: Any) -> Predictions:
+        """Return the probabilities of each class for images, which are prepared as those of the run were.
+
+        Args:
+            images: a file, a folder that is searched for images, or a glob; a list of these; or an array
+                [N, H, W, C], or [N, H, W] of grey images, of any height and width. An array holds floats 0..1, or
+                integers 0..255 (of data=digits 0..16).
+
+        Raises:
+            DataError: there are no images, some can't be used, or the array has another shape or range.
+            ConfigError: the model does not tell classes apart.
+        """
+        check_tells_classes(self.config.loss.kind, "predict")
+        with self._computing():
+            from accumtrain.train.predict import prediction_batch, predictions
+
+            files, data = self._open(images)
+            size = data.splits["test"].size
+            batch = prediction_batch(self.config, size, self._devices.replicas)
+            used, probabilities = list[int](), list[np.ndarray]()
+            with explain_errors(self.config, data):
+                answers = predictions(self._answers, data, batch=batch, strategy=self._devices.strategy)
+                for places, ranked, values in answers:
+                    used += places.tolist()
+                    by_class = np.empty_like(values)
+                    np.put_along_axis(by_class, ranked, values, axis=1)
+                    probabilities.append(by_class)
+            self._tell_bad(data, size)
+        found = np.concatenate(probabilities)
+        names = self.class_names
+        classes = [names[place] for place in found.argmax(axis=1)]
+        return Predictions(classes, found, names, [str(files[place]) for place in used] if files else [])
+
+    def evaluate(self, data: AnyPath | DataConfig | None = None) -> dict[str, Any]:
+        """Return loss and metrics on the run's own test split, or on all of other data with labels.
+
+        Without a test split it is the validation split. Images are prepared, and classes mapped, as by job=evaluate.
+
+        Args:
+            data: None is the run's own data. A path is data of the same kind at another place. A configuration such as
+                `accumtrain.NpzConfig(path="new.npz")` is data of any kind.
+
+        Returns:
+            The content of evaluation.json but for its pictures: `test` or `val` with the means, `own_data`, `classes`,
+            `confused`, `mistakes` and others.
+
+        Raises:
+            ConfigError: a value of the configuration breaks a rule.
+            DataError: the data can't be opened, or has a class that the run was not trained on.
+        """
+        config = replace(self.config, job="evaluate", data=self._data_of(data))
+        check_config(config)
+        with self._computing():
+            from accumtrain.train.evaluate import describe_evaluation, measure_model
+            from accumtrain.train.weights import open_measured
+
+            opened, own = open_measured(config)
+            with explain_errors(config, opened):
+                measured = measure_model(config, self.model, opened, self._devices)
+            result = describe_evaluation(config, measured, opened, self._trained, own=own)
+        if bad := [example["name"] for example in result["skipped"]]:
+            warn(f"{len(bad)} examples can't be read and are left out: {list_first(bad)}")
+        return result
+
+    @contextmanager
+    def _computing(self) -> Iterator[None]:
+        """Have TensorFlow ready, with the kernels of the run, and print warnings only."""
+        with silenced(), choose_kernels(self.config, JOBS[self.config.job]):
+            environment.prepare(self.config.device)
+            yield
+
+    @cached_property
+    def _answers(self) -> Any:
+        from accumtrain.train.predict import compile_answers
+
+        return compile_answers(self.model, self._devices.strategy, len(self._images.class_names))
+
+    def _open(self, images: Any) -> tuple[list[Path], Dataset]:
+        """Return the files that are named, none of an array, and the images as a data set."""
+        from accumtrain.data.sources.folder import open_files
+
+        named = [images] if isinstance(images, str | os.PathLike) else images
+        if isinstance(named, list | tuple) and all(isinstance(name, str | os.PathLike) for name in named):
+            if not named:
+                raise DataError("images is an empty list: give at least one file, or an array [N, H, W, C]")
+            listed = (list_named_images(expand_home(os.fspath(name)), "images")[0] for name in named)
+            files = list(dict.fromkeys(file for found in listed for file in found))
+            return files, open_files(files, self.config.data, self._images)
+        return [], open_arrays(images, self.config.data, self._images)
+
+    def _tell_bad(self, data: Dataset, size: int) -> None:
+        """Raise DataError if images can't be used, or with data.on_error=skip warn of them."""
+        bad = [f"{example.name} {example.reason}" for example in data.splits["test"].skipped.values()]
+        if not bad:
+            return
+        told = f"{len(bad)} of {size} images can't be used: {list_first(bad)}"
+        if self.config.data.on_error == "raise" or len(bad) == size:
+            raise DataError(f"{told}; replace or remove them")
+        warn(f"{told}; they are left out")
+
+    def _data_of(self, data: AnyPath | DataConfig | None) -> DataConfig:
+        """Return the configuration of data to evaluate on, prepared and divided as the data of the run."""
+        own = self.config.data
+        if data is None:
+            return own
+        if not isinstance(data, DataConfig):
+            if not hasattr(own, "path"):
+                raise ConfigError(
+                    f"data={os.fspath(data)}: the run was trained on data={own.kind}, which has no path; give a "
+                    "configuration such as accumtrain.FolderConfig(path=...)"
+                )
+            data = replace(own, path=os.fspath(data))  # type: ignore[call-arg]
+        of_run = (*PREPROCESS_KEYS, *(HOLDOUT_KEYS if data.kind == own.kind else ()))
+        names = {key.name for key in fields(data)}
+        return expand_homes(replace(data, **{key: getattr(own, key) for key in of_run if key in names}))
+
+
+def open_arrays(images: Any, config: DataConfig, trained: Images) -> Dataset:
+    """Return an array of images as the test images of a data set. The label of an image is its place.
+
+    Args:
+        images: floats 0..1 or integers 0..config.WHITE, [N, H, W, C], or [N, H, W] of grey images.
+        config: the data keys of the run.
+        trained: the images that the run was trained on.
+
+    Raises:
+        DataError: the array has another shape, or values out of its range.
+    """
+    from accumtrain.data.source import ArraySplit, Dataset
+    from accumtrain.data.sources.folder import preprocess_any_size
+
+    try:
+        array = np.asarray(images)
+    except ValueError:  # of a list of images that differ in size
+        array = np.empty(0, object)
+    channels = trained.shape[-1]
+    if array.ndim == 3 and channels == 1:
+        array = array[..., np.newaxis]
+    if array.ndim != 4 or array.dtype.kind not in "fiu" or array.shape[-1] != channels or array.size == 0:
+        raise DataError(
+            f"images is an array {list(array.shape)} of {array.dtype}: give numbers [N, height, width, {channels}]; "
+            "one image has N=1, and images of different sizes are given as files, or one after the other"
+        )
+    white = 1 if array.dtype.kind == "f" else config.WHITE
+    if not (array.min() >= 0 and array.max() <= white):
+        raise DataError(
+            f"images has values {array.min():g} to {array.max():g} of {array.dtype}: give floats 0..1, or integers "
+            f"0..{config.WHITE}"
+        )
+    pixels = array if array.dtype.kind == "f" else array.astype(np.uint8)
+    split = ArraySplit(pixels, np.arange(len(array)), config.WHITE)
+    return Dataset(
+        train=split,
+        test=split,
+        num_classes=len(trained.class_names),
+        image_shape=trained.shape,
+        preprocess=replace(preprocess_any_size(config, trained), white=config.WHITE),
+        class_names=trained.class_names,
+    )

@@ -1,0 +1,101 @@
+"""The folder and the file that a job writes. One function makes the folder for all jobs, before any work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from accumtrain.config.jobs import JOBS
+from accumtrain.config.read import to_mapping
+from accumtrain.config.schema import Config
+from accumtrain.errors import CheckpointError, ConfigError
+from accumtrain.runs.contents import read_config
+from accumtrain.runs.names import (
+    CHECKPOINTS,
+    UNLEARNED_KEYS,
+    differences,
+    folder_errors,
+    folder_of,
+    has_checkpoints,
+    make_folder,
+    replace_odd,
+    shorten_name,
+)
+
+TRIALS = "trials"  # within run.dir, the folders of jobs that leave no run
+LONGEST = 32  # characters of a run's name in the name of a trial, without its hash
+PLACES = ("data.path", "data.test_path")
+
+
+def job_folder(config: Config) -> Path:
+    """Return the folder that the configured job writes into.
+
+    A job that needs no run and leaves none, such as plan, has a folder of its own, run.dir/trials/<job>-<run.name>.
+    """
+    match JOBS[config.job].scope:
+        case "runs":
+            return Path(config.run.dir)
+        case "try":
+            return Path(config.run.dir) / TRIALS / f"{config.job}-{shorten_name(folder_of(config).name, LONGEST)}"
+        case _:
+            return folder_of(config)
+
+
+def result_file(config: Config) -> Path:
+    """Return the file that the result of the configured job is written to.
+
+    It has the name of the data in its own where the job measures other data than the run's.
+
+    Raises:
+        CheckpointError: the run's config.yaml can't be read.
+    """
+    file = job_folder(config) / JOBS[config.job].file
+    other = name_other_data(config)
+    return file if other is None else file.with_stem(f"{file.stem}-{other}")
+
+
+def name_other_data(config: Config) -> str | None:
+    """Return the name of the data that the job measures; None if the command names that of the run.
+
+    Raises:
+        CheckpointError: the run's config.yaml can't be read.
+    """
+    file = folder_of(config) / "config.yaml"
+    if not JOBS[config.job].measures_other_data or not file.exists():
+        return None
+    before, now = (
+        {f"data.{key}": value for key, value in values["data"].items()}
+        for values in (read_config(file), to_mapping(config))
+    )
+    ignored = set(UNLEARNED_KEYS) - set(PLACES)
+    if not differences(before, {key: value for key, value in now.items() if key not in ignored}):
+        return None
+    return replace_odd(config.data.label) or config.data.kind
+
+
+@contextmanager
+def open_folder(config: Config) -> Iterator[Path]:
+    """Make the folder that the configured job writes into, and yield it. New folders that stay empty are removed.
+
+    Raises:
+        ConfigError: the folder can't be made, or has a folder where the job writes its file.
+        CheckpointError: the job needs a trained run, and there is none.
+    """
+    path = job_folder(config)
+    with folder_errors(path):
+        made = [folder for folder in (path, *path.parents) if not folder.exists()]
+    make_folder(path)
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise CheckpointError(f"{path} can't be read and written; give this user access, or choose another run.dir")
+    try:
+        if JOBS[config.job].scope == "trained" and not has_checkpoints(path):
+            raise CheckpointError(f"no checkpoint in {path / CHECKPOINTS}: train first, with the same run.name")
+        if result_file(config).is_dir():
+            raise ConfigError(f"{result_file(config)} is a folder, and the job writes a file there: move it away")
+        yield path
+    finally:
+        for folder in made:
+            with suppress(OSError):  # it is not empty
+                folder.rmdir()
