@@ -80,7 +80,7 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._step >= self._total and self._parts.pop("time left", None):
+        if self._step >= self._total and self._parts.pop("time left", ""):
             self._show()
         self._bar.stop()
 

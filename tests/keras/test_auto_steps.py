@@ -48,10 +48,11 @@ def test_the_smallest_number_of_micro_batches_that_fits_is_installed(probes, cap
     model = model_of()
     assert accumulate(model, "auto", data=(X, Y), batch_size=100, memory_limit_mb=limit) is model
     assert model.train_step._steps == steps
-    assert len(probes) <= 9
+    assert len(probes) <= 6
     out = capsys.readouterr().out
     assert f"steps for batch_size=100 in memory_limit_mb={limit}\nsteps  micro-batch  tensors at peak" in out
     assert f"steps={steps}: micro-batch {math.ceil(100 / steps)}" in out
+    assert "\n  22.0 MB of tensors, 220.0 MB of the whole process: fits\n" in out, "as soon as a probe ends"
 
 
 def test_without_a_limit_resident_memory_counts(probes, monkeypatch, capsys):

@@ -208,7 +208,7 @@ def test_a_number_under_a_limit_is_probed_once(config, monkeypatch):
     fitting = config("accum.steps=4", "device.memory_limit_mb=45")
     assert settle(fitting) is fitting
     assert memory.asked == [12]
-    told = r"device\.memory_limit_mb=45 is not enough for this run.*accum\.steps=6"
+    told = r"device\.memory_limit_mb=45 \(MB of tensors\) is not enough for this run.*accum\.steps=6"
     with pytest.raises(OutOfMemoryError, match=told):
         settle(config("accum.steps=3", "device.memory_limit_mb=45"))
     save_config(fitting)
