@@ -188,8 +188,9 @@ FAULTS = [
     Fault("values rounded, not cut off, in the reversal", FixedPoint, "subtract",
           lambda right: lambda self, x, value: right(self, x, tf.round(value)), REVNET),
     Fault("streams read times 1.001 in pullbacks", FixedPoint, "read", result(scaled(1.001)), REVNET),
-    Fault("a sum of streams loses its last 8 bits", FixedPoint, "add",
-          lambda right: lambda self, x, value, **how: right(self, x, 256.0 * tf.round(value / 256.0), **how), REVNET),
+    Fault("a sum of streams, not in place, loses 8 bits", FixedPoint, "add",
+          lambda right: lambda self, x, value, *, in_place=False: right(
+              self, x, value if in_place else 256.0 * tf.round(value / 256.0), in_place=in_place), REVNET),
     Fault("streams of 6 bits more than their range has", FixedPoint, "scale",
           result(lambda scale: 64.0 * scale if scale > 1.0 else scale), REVNET),
     Fault("the factor of a stream left out of its statistics", BatchNorm, "_normalise",

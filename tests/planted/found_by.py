@@ -54,7 +54,7 @@ FOUND_BY = {
     "subtraction off by the last bit of a stream": {REVERSE, RECONSTRUCTION, ALONG},
     "values rounded, not cut off, in the reversal": {REVERSE, RECONSTRUCTION, ALONG},
     "streams read times 1.001 in pullbacks": REVERSIBLE,
-    "a sum of streams loses its last 8 bits": {SUM, RECOMPUTE, REVERSE, RECONSTRUCTION, ALONG, STATISTICS},
+    "a sum of streams, not in place, loses 8 bits": {SUM, RECOMPUTE, REVERSE, RECONSTRUCTION, ALONG, STATISTICS},
     "streams of 6 bits more than their range has": {LARGEST},
     "the factor of a stream left out of its statistics": {SUM, STATISTICS, STORE, RECOMPUTE, REVERSE},
     "a replay draws other numbers": {SUM, DIFFERENCES, RECOMPUTE, REVERSE},
