@@ -217,9 +217,8 @@ class Trainer:
                 self.profile.turn(self.done)
                 update = self._make_updates(batches)
                 if not (update["finite"] and update["state_finite"]):
-                    lost = (
-                        0 if update["state_finite"] else 1
-                    )  # the last update was made, but what it left can't be used
+                    # The last update was made, but a state that is not finite can't be used.
+                    lost = 0 if update["state_finite"] else 1
                     if self.done - done_before > lost:
                         self.recovery.after_update()
                     batches = self._recover(update, batches)
@@ -437,10 +436,9 @@ class Trainer:
 
     def _evaluation_work(self, done: int) -> float:
         """Return the examples that are evaluated from update `done` on, as a number of updates."""
-        examples = self.due.evaluations_from(done) * self.data.splits[self.data.evaluated_split].size
-        if self.tester is not None:
-            examples += self.data.splits["test"].size
-        return examples / self.config.batch_size
+        tested = 0 if self.tester is None else self.data.splits["test"].size
+        evaluated = self.due.evaluations_from(done) * self.data.splits[self.data.evaluated_split].size
+        return (evaluated + tested) / self.config.batch_size
 
     def _show_evaluation(self, done: int, batches: int) -> None:
         self.watchdog.beat(f"evaluation after update {self.done}, batch {done} of {batches}")
