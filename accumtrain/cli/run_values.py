@@ -20,8 +20,9 @@ from accumtrain.config.jobs import JOBS
 from accumtrain.config.read import expand_home, explain_other_kind, from_mapping
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
+from accumtrain.console import warn
 from accumtrain.data.config import SOURCES
-from accumtrain.errors import ConfigError
+from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.fields import format_value, value_at
 from accumtrain.runs.contents import check_kinds, read_config
 from accumtrain.runs.names import HOLDOUT_KEYS, PREPROCESS_KEYS, has_checkpoints, learned_values, run_name
@@ -42,7 +43,7 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
 
     Raises:
         ConfigError: an override changes what was learned, or the run has a kind that this program does not.
-        CheckpointError: the run's config.yaml can't be read.
+        CheckpointError: the run's config.yaml can't be read, and the job is no training.
     """
     job = JOBS.entries.get(str(values.get("job")))
     run = resolve_interpolations(values).get("run")
@@ -55,7 +56,14 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
     file = Path(expand_home(str(run.get("dir"))), str(name), "config.yaml")
     if not file.exists() or not has_checkpoints(file.parent):
         return values
-    before, of_run = read_config(file), {f"data.{key}" for key in (*PREPROCESS_KEYS, *HOLDOUT_KEYS)}
+    try:
+        before = read_config(file)
+    except CheckpointError as error:
+        if job.scope != "train":
+            raise
+        warn(f"{error}; the command's own values are taken")  # Run holds them against the checkpoints
+        return values
+    of_run = {f"data.{key}" for key in (*PREPROCESS_KEYS, *HOLDOUT_KEYS)}
     check_kinds(before, file.parent)
     given = _given(values, overrides)
     fixed = _fixed(before)

@@ -208,8 +208,8 @@ class Run:
         learned = {**dict.fromkeys(BEST_KEYS), **manifest["learned"]}, learned_values(self.config)
         if changed := differences(*learned):
             raise ConfigError(
-                f"{self.path} holds a run that learns something else: {changed}; choose another run.name, or leave "
-                "its values as they are" + _or_force("continue it with these", fits_state(*learned))
+                f"{self.path} holds a run that learns something else: {changed}; choose another run.name, or give "
+                "the values there" + _or_force("continue it with these", fits_state(*learned))
             )
 
     def _has_metrics(self) -> bool:

@@ -81,7 +81,7 @@ def test_epochs_that_are_given_replace_the_steps_of_the_run(command, continued):
 def test_training_does_not_change_what_is_learned(continued, refused, command, override, change):
     message = refused("run.name=x", override)
     assert change in message
-    assert "leave its values as they are" in message
+    assert "give the values there" in message
 
 
 def test_training_takes_what_it_is_forced_to(continued, command):

@@ -111,7 +111,7 @@ def test_every_recipe_trains(everything, tmp_path):
 
 def test_a_job_of_ones_own(everything, tmp_path):
     everything("job=weights", "run.name=two", "batch_size=32")
-    assert json.loads((tmp_path / "runs" / "two" / "weights.json").read_text())["batch_size"] == 32
+    assert json.loads((tmp_path / "runs/trials/weights-two/weights.json").read_text())["batch_size"] == 32
 
 
 def test_what_the_recipes_inside_name_is_there():

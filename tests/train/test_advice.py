@@ -82,7 +82,8 @@ def run_out_of_memory(config):
 
 
 @pytest.mark.parametrize(
-    ("budget", "offered"), [([], True), (["model.memory=store"], True), (["model.memory=70"], False)]
+    ("budget", "offered"),
+    [([], True), (["model.memory=store"], True), pytest.param(["model.memory=70"], False, marks=pytest.mark.slow)],
 )
 def test_auto_is_not_offered_beside_a_budget(command, fake_job, budget, offered):
     fake_job(lambda config: run_out_of_memory(replace(config, model=config.model.with_policy("store"))))
