@@ -140,6 +140,7 @@ def test_an_evaluation_and_0_bits_compute_with_floats():
     x, value = values(1), values(2, tf.bfloat16)
     np.testing.assert_array_equal(FLOATS.add(x, value), x + tf.cast(value, tf.float32))
     assert FLOATS.encode(x) is x
+    assert FLOATS.read(x, tf.bfloat16).dtype == tf.bfloat16
     assert (FLOATS.scale(tf.float64), FLOATS.factor(tf.float32)) == (1.0, 1.0)
 
 
