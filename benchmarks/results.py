@@ -231,7 +231,7 @@ One command for each row, with `run.seed=1` and so on for the other seeds. The i
 The largest micro-batch at 224 pixels in float32, by network, optimizer and memory policy. A limit is of tensors, as
 `device.memory_limit_mb` is, and {share} of it is used. The last column is the largest micro-batch that ran, with its
 tensors at the peak. A straight line through the two largest that ran gives the other figures, because a peak grows
-by the same bytes with each image ([plan.md](plan.md#how-good-the-line-is) says how well).
+by the same bytes with each image ([plan.md](plan.md#how-good-are-the-numbers) says how well).
 `.venv/bin/python benchmarks/what_fits.py` makes the plans that are missing. One of them:
 
 ```
