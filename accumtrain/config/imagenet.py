@@ -20,7 +20,7 @@ WHITE = 255.0
 
 @dataclass(frozen=True)
 class ExpectedPixels:
-    """ExpectedPixels on which published weights were trained: (x - mean) / std of pixels x from 0 to 1.
+    """Pixels on which published weights were trained: (x - mean) / std of pixels x from 0 to 1.
 
     Attributes:
         mean: one number, or those of red, green and blue.
