@@ -39,6 +39,7 @@ class JobOutcome:
         ended_with: its exit code; None while it runs in another process, and after that if the process was lost.
         started: False if it was left out after another one had failed (sweep.fail_fast).
         lower_is_better: the direction of what it is ranked by first.
+        data: the name of its data; None if its configuration was refused.
     """
 
     overrides: list[str]
@@ -48,6 +49,7 @@ class JobOutcome:
     ended_with: int | None = None
     lower_is_better: bool = False
     started: bool = True
+    data: str | None = None
 
     @property
     def path(self) -> str | None:
@@ -123,7 +125,14 @@ def begin_outcome(config: Config, overrides: Sequence[str]) -> JobOutcome:
     """Return the outcome of a job that is about to begin."""
     file = result_file(config)
     by = BestBy.of(config.train.monitor, config.eval.metrics, LOSSES[config.loss.kind].metrics)
-    return JobOutcome(list(overrides), config.job, str(file), _written(file), lower_is_better=not by.higher_is_better)
+    return JobOutcome(
+        list(overrides),
+        config.job,
+        str(file),
+        _written(file),
+        lower_is_better=not by.higher_is_better,
+        data=config.data.label,
+    )
 
 
 def _written(file: Path) -> int | None:
@@ -147,8 +156,13 @@ def check_distinct(configs: Sequence[Config]) -> None:
 
 
 def report_sweep(outcomes: Sequence[JobOutcome], run_dir: Path) -> None:
-    """Print a table of the jobs, best first, and write them to sweep.json and report.html in `run_dir`."""
-    ranked = sorted(outcomes, key=lambda outcome: outcome.rank)
+    """Print a table of the jobs, best first, and write them to sweep.json and report.html in `run_dir`.
+
+    Jobs are ranked among those of the same data.
+    """
+    data_sets = list(dict.fromkeys(outcome.data for outcome in outcomes if outcome.data is not None))
+    places = {data: place for place, data in enumerate([*data_sets, None])}
+    ranked = sorted(outcomes, key=lambda outcome: (places[outcome.data], *outcome.rank))
     settings = [dict(override.lstrip("+").partition("=")[::2] for override in outcome.overrides) for outcome in ranked]
     keys = dict.fromkeys(key for job in settings for key in job)
     swept = [key for key in keys if len({job.get(key) for job in settings}) > 1]  # whose values differ
@@ -163,7 +177,8 @@ def report_sweep(outcomes: Sequence[JobOutcome], run_dir: Path) -> None:
         ]
         for outcome, job in zip(ranked, settings, strict=True)
     ]
-    table(f"{len(ranked)} runs, best first", [*swept, "status", *columns], rows)
+    order = "best first" if len(data_sets) < 2 else "best first within each data set"
+    table(f"{len(ranked)} runs, {order}", [*swept, "status", *columns], rows)
     if run_dir.is_dir():  # else no run began
         records = [
             {

@@ -25,7 +25,7 @@ from accumtrain.runs.names import (
 )
 
 TRIALS = "trials"  # within run.dir, the folders of jobs that leave no run
-LONGEST = 32  # characters of a run's name in the name of a trial, without its hash
+LONGEST = 32  # characters of a run's name in the name of a trial, and of a path in that of a result, without a hash
 PLACES = ("data.path", "data.test_path")
 
 
@@ -57,7 +57,7 @@ def result_file(config: Config) -> Path:
 
 
 def name_other_data(config: Config) -> str | None:
-    """Return the name of the data that the job measures; None if the command names that of the run.
+    """Return a name of the data that the job measures, from its path; None if the command names that of the run.
 
     Raises:
         CheckpointError: the run's config.yaml can't be read.
@@ -72,7 +72,8 @@ def name_other_data(config: Config) -> str | None:
     ignored = set(UNLEARNED_KEYS) - set(PLACES)
     if not differences(before, {key: value for key, value in now.items() if key not in ignored}):
         return None
-    return replace_odd(config.data.label) or config.data.kind
+    path = now.get("data.path", config.data.label)  # the whole path, because many folders are called test
+    return shorten_name(replace_odd(str(path)), LONGEST) or config.data.kind
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from accumtrain.cli.sweep_table import JobOutcome, begin_outcome
+from accumtrain.cli.sweep_table import JobOutcome, begin_outcome, report_sweep
 from accumtrain.runs.files import write_json
 
 TEST = {name: {"accuracy": 0.75, "loss": 1.5} for name in ("test", "best")}
@@ -66,6 +66,19 @@ def test_the_best_comes_first_and_a_refused_one_last(outcome):
     untested, diverged, failed = outcome(0, "verify"), replace(better, ended_with=4), outcome(3, "bench")
     expected = [better, worse, untested, diverged, REFUSED, failed]
     assert sorted([REFUSED, failed, diverged, untested, worse, better], key=lambda each: each.rank) == expected
+
+
+def test_jobs_are_ranked_within_their_data(outcome, tmp_path, capsys):
+    def job(data, accuracy):
+        done = outcome(0, f"train-{data}-{accuracy}", {"best": {"accuracy": accuracy, "loss": 1.0}})
+        return replace(done, job="train", overrides=[f"data={data}", f"optim.lr={accuracy}"], data=data)
+
+    jobs = [job("digits", 0.5), job("photos", 0.9), REFUSED, job("photos", 0.95), job("digits", 0.6)]
+    report_sweep(jobs, tmp_path)
+    printed = capsys.readouterr().out
+    assert "5 runs, best first within each data set" in printed
+    ranked = [record["overrides"] for record in json.loads((tmp_path / "sweep.json").read_text())]
+    assert ranked == [jobs[place].overrides for place in (4, 0, 3, 1, 2)]
 
 
 def test_a_result_of_an_earlier_command_is_not_that_of_the_job(compose, tmp_path):

@@ -47,9 +47,10 @@ def test_other_data_is_named(compose, tmp_path):
     assert result_file(config) == tmp_path / "one/evaluation.json"
     assert result_file(replace(config, data=FolderConfig(path="photos", on_error="skip"))).name == "evaluation.json"
     for data, name in (
-        (FolderConfig(path="else/where"), "where"),
-        (FolderConfig(path="else/my pets"), "my_pets"),
-        (NpzConfig(path="new.npz"), "new"),
+        (FolderConfig(path="new/test"), "new_test"),
+        (FolderConfig(path="old/test"), "old_test"),
+        (FolderConfig(path="my pets"), "my_pets"),
+        (NpzConfig(path="new.npz"), "new.npz"),
         (FolderConfig(path="/"), "folder"),
     ):
         assert result_file(replace(config, data=data)) == tmp_path / f"one/evaluation-{name}.json"
