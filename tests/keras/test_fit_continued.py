@@ -82,38 +82,37 @@ PROGRAM = """
 import sys
 import keras, numpy as np
 import accumtrain
-from accumtrain.errors import Preempted
 
 keras.utils.set_random_seed(0)
 model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)], name="net")
 model.compile("adam", "mse")
 x = np.random.default_rng(0).normal(size=(64, 6))
 settings = {"train.steps": int(sys.argv[2]), "log.every": 1, "checkpoint.every": 1000000, "eval.every": 1000000}
-try:
-    accumtrain.fit(model, (x, x[:, :1]), batch_size=16, steps=2, run_name=sys.argv[1], settings=settings)
-except Preempted as stop:
-    sys.exit(stop.exit_code)
+accumtrain.fit(model, (x, x[:, :1]), batch_size=16, steps=2, run_name=sys.argv[1], settings=settings)
 np.savez(sys.argv[1], *model.get_weights())
 """
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", PROGRAM, *arguments]
-    return subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 @pytest.mark.slow
-def test_a_stopped_program_continues_with_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_a_stopped_program_continues_with_the_same_bits(stop: signal.Signals, tmp_path: Path) -> None:
     metrics = tmp_path / "runs" / "stopped" / "metrics.jsonl"
     stopped = start(tmp_path, "stopped", "1000000")
     try:
         while not (metrics.exists() and metrics.read_text().count("\n") > 3) and stopped.poll() is None:
             time.sleep(0.05)
-        stopped.send_signal(signal.SIGTERM)
-        _, errors = stopped.communicate(timeout=120)
+        stopped.send_signal(stop)
+        output, errors = stopped.communicate(timeout=120)
     finally:
         stopped.kill()
     assert stopped.returncode == 75, errors.decode()[-2000:]
+    assert b"Traceback" not in errors
+    assert b"its state is saved in runs/stopped" in output
     done = json.loads((tmp_path / "runs" / "stopped" / "summary.json").read_text())["step"]
     for name in ("stopped", "whole"):
         with start(tmp_path, name, str(done + 5)) as again:

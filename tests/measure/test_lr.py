@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -58,6 +59,14 @@ def test_it_ends_where_the_loss_diverges():
     assert 30 < len(test.points) < 40
     assert raised([2.3, 2.2, math.nan, 2.0]).diverged
     assert len(raised([2.3, 2.2, math.inf, 2.0]).points) == 2
+
+
+def test_a_test_that_diverges_says_where_it_stopped(config, capsys):
+    result = run(config("range_test.updates=60", "range_test.low=1e-2", "range_test.high=1e4"))
+    assert result["diverged"]
+    stopped = re.search(r"stopped at update (\d+) of 60, because the loss diverged", capsys.readouterr().out)
+    assert stopped is not None
+    assert len(result["points"]) <= int(stopped[1]) < 60
 
 
 def test_the_smaller_of_the_two_rates_is_suggested():

@@ -34,6 +34,15 @@ def test_next_misses_nothing_and_stops_for_nothing_else(compose, overrides, exam
     assert all(due.next(n) > n and due.next(n) in expected for n in range(total))
 
 
+@pytest.mark.parametrize("overrides", CASES)
+@pytest.mark.parametrize("examples", [20, 64, 1437])
+def test_evaluations_that_are_left(compose, overrides, examples):
+    total, config = 60, compose("batch_size=64", *overrides)
+    due = intervals(config, total, Epochs(config, examples))
+    left = [sum(map(due.evaluation, range(done, total + 1))) for done in range(total + 1)]
+    assert [due.evaluations_from(done) for done in range(total + 1)] == left
+
+
 def test_evaluation_after_the_update_that_completes_an_epoch(compose):
     config = compose("batch_size=64", "eval.every=epoch")
     due = intervals(config, 1000, Epochs(config, 100))
