@@ -27,7 +27,7 @@ from accumtrain.console import format_seconds
 from accumtrain.runs.contents import read_summary
 
 DATA = "data=fashion_mnist"
-EPOCHS = 10
+EPOCHS = 5
 SEEDS = (0, 1, 2)
 UNSEEN = (
     "eval.every=1000000",

@@ -22,6 +22,7 @@ from workbench import Table
 from accumtrain.measure.probe import SHARE
 from accumtrain.measure.search import Point, line_through
 from accumtrain.runs.files import read_json
+from accumtrain.runs.folder import TRIALS
 
 PLANS = Path("runs/what_fits")
 LIMITS = (2, 4, 8, 16)  # GB of tensors
@@ -39,9 +40,14 @@ def command_of(case: str) -> list[str]:
     return ["accumtrain", "job=plan", *CASES[case], *IMAGES, f"device.memory_limit_mb={MEASURED_UNDER}"]
 
 
+def plan_file(case: str, plans: Path) -> Path:
+    """Return the file that job=plan writes for a case."""
+    return plans / TRIALS / f"plan-{case}" / "plan.json"
+
+
 def read_plan(case: str, plans: Path) -> list[dict[str, Any]]:
     """Return the trials of a case, or none if it has not been planned."""
-    file = plans / case / "plan.json"
+    file = plan_file(case, plans)
     trials: list[dict[str, Any]] = read_json(file)["trials"] if file.exists() else []
     return trials
 

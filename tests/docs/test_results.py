@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from accumtrain.runs.files import write_json
+from accumtrain.runs.folder import result_file
 from tests.conftest import composed
 
 ROOT = Path(__file__).parents[2]
@@ -109,9 +110,11 @@ def test_the_page_shows_every_case_of_what_fits(what_fits):
         assert f"| {model.partition('=')[2]} | {optim.partition('=')[2]} | " in page, case
 
 
-def test_the_plans_of_what_fits_compose(what_fits):
+def test_the_plans_of_what_fits_compose_and_are_found(what_fits):
     for case in what_fits.CASES:
-        assert composed(*what_fits.command_of(case)[1:]).device.memory_limit_mb == 2048, case
+        config = composed(*what_fits.command_of(case)[1:], "run.dir=plans", f"run.name={case}")
+        assert config.device.memory_limit_mb == 2048, case
+        assert result_file(config) == what_fits.plan_file(case, Path("plans"))
 
 
 def test_what_fits_lies_on_a_line_through_the_largest_that_ran(what_fits, tmp_path):
@@ -120,8 +123,9 @@ def test_what_fits_lies_on_a_line_through_the_largest_that_ran(what_fits, tmp_pa
     trials = [plan_trial("store", 2, 500), plan_trial("store", 4, 140), plan_trial("store", 8, 180)]
     trials += [plan_trial("store", 16, None, fits=False), plan_trial("store", 32, 999, measured=False)]
     trials += [plan_trial("reverse", 16, 2000), plan_trial("reverse", 32, 3600)]
-    (tmp_path / case).mkdir()
-    write_json(tmp_path / case / "plan.json", {"trials": trials})
+    file = what_fits.plan_file(case, tmp_path)
+    file.parent.mkdir(parents=True)
+    write_json(file, {"trials": trials})
     *_, store, reverse = what_fits.tabulate_cases([case], tmp_path, printed=False)
     assert store == "| revnet104 | adam | store | 184 | 379 | 768 | 1546 | 8: 180 MB |"
     assert reverse == "| revnet104 | adam | reverse | none | 34 | 73 | 151 | 32: 3,600 MB |"
@@ -143,7 +147,8 @@ def test_a_plan_that_fails_ends_the_rest_and_a_line_needs_two(what_fits, tmp_pat
     with pytest.raises(SystemExit) as ended:
         what_fits.make_missing([case], tmp_path)
     assert ended.value.code == 1
-    (tmp_path / case).mkdir()
-    write_json(tmp_path / case / "plan.json", {"trials": [plan_trial("store", 2, 500)]})
+    file = what_fits.plan_file(case, tmp_path)
+    file.parent.mkdir(parents=True)
+    write_json(file, {"trials": [plan_trial("store", 2, 500)]})
     with pytest.raises(SystemExit, match="a line needs two micro-batches that fit into 2048 MB"):
         what_fits.tabulate_cases([case], tmp_path, printed=False)
