@@ -1,4 +1,4 @@
-"""Fine-tuning within a memory limit: a network that knows five digits learns all ten, by accumtrain.fit."""
+"""Fine-tuning within a memory limit by accumtrain.fit: a network that knows five digits learns all ten."""
 
 import keras
 import numpy as np
@@ -14,7 +14,7 @@ def convolution(x, channels, strides):
     return keras.layers.ReLU()(keras.layers.BatchNormalization(momentum=0.9)(x))
 
 
-# in place of keras.applications.MobileNetV2(include_top=False, pooling="avg"), whose weights would be a download
+# Stands for keras.applications.MobileNetV2(include_top=False, pooling="avg"), whose weights must be downloaded.
 inputs = x = keras.Input((8, 8, 1))
 x = keras.layers.UpSampling2D(6)(x)
 for channels, strides in ((16, 1), (32, 2), (32, 1), (64, 2)):
@@ -34,8 +34,8 @@ summary = accumtrain.fit(
     (images, labels),
     validation_data=test,
     epochs=6,
-    batch_size=128,  # images per update, in as few micro-batches ...
-    memory_limit_mb=60,  # ... as fit into so much memory of tensors
+    batch_size=128,  # images per update
+    memory_limit_mb=60,  # of tensors; the largest micro-batch that fits is found
 )
 micro_batches = f"{summary['accum_steps']} micro-batches of {summary['micro_batch_size']}"
 print(f"{micro_batches}, val accuracy {summary['val']['accuracy']:.3f}")

@@ -1,4 +1,4 @@
-"""A loop of one's own over plain variables: 4 micro-batches of 32 make one update of Adafactor."""
+"""Your own loop over plain variables: 4 micro-batches of 32 make one update of Adafactor."""
 
 import tensorflow as tf
 
@@ -38,7 +38,7 @@ data = (
 for epoch in range(20):
     for images, labels in data:
         loss = micro_step(images, labels)
-    optimizer.flush()  # a window that is not full makes its update; drop() would leave it out
+    optimizer.flush()  # an update from the micro-batches that are left; drop() would forget them
     right = tf.argmax(logits(x_test), axis=1) == y_test
     accuracy = tf.reduce_mean(tf.cast(right, tf.float32))
     print(f"epoch {epoch + 1:2}  updates {int(optimizer.iterations)}  loss {loss:.4f}  val accuracy {accuracy:.4f}")

@@ -1,4 +1,4 @@
-"""Two replicas, here two virtual CPUs: each update is one reduction, whatever the number of micro-batches."""
+"""Two replicas, here two virtual CPUs. Gradients are reduced once per update, not for each micro-batch."""
 
 import keras
 import tensorflow as tf

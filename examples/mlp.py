@@ -1,4 +1,4 @@
-"""A multilayer perceptron in batches of 256, computed 32 digits at a time: one line more than plain Keras."""
+"""A multilayer perceptron in batches of 256, computed 32 digits at a time. One line is added to plain Keras."""
 
 import keras
 

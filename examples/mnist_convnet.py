@@ -1,4 +1,4 @@
-"""A network like that of Keras's MNIST tutorial, on digits that come along. One line differs from plain Keras."""
+"""A network like that of Keras's MNIST tutorial, on accumtrain's digits. One line differs from plain Keras."""
 
 import keras
 

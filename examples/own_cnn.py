@@ -1,4 +1,4 @@
-"""A network of one's own in batches of 256, computed 64 images at a time: `fit` as always, one line more."""
+"""Your own network in batches of 256, computed 64 images at a time. One line is added to plain Keras."""
 
 import keras
 

@@ -1,4 +1,4 @@
-"""A network of reversible units in plain Keras: 24 of them take the memory of one."""
+"""Reversible units in plain Keras: the activations of 24 units take the memory of one."""
 
 import keras
 

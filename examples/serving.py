@@ -15,7 +15,7 @@ import tensorflow as tf
 FOLDER, PORT = Path(sys.argv[1]), int(sys.argv[2])
 LARGEST = 2**25  # bytes of a photo
 NAMES = json.loads((FOLDER / "assets" / "class_names.json").read_text())
-LOADED = tf.saved_model.load(str(FOLDER))  # kept, as it owns the weights
+LOADED = tf.saved_model.load(str(FOLDER))  # kept, because it owns the weights
 PREDICT = LOADED.signatures["serving_default"]
 CHANNELS = PREDICT.structured_input_signature[1]["images"].shape[-1]
 

@@ -1,4 +1,4 @@
-"""A small transformer under Adafactor, which reads a digit pixel by pixel, in batches of 256 by 4 micro-batches."""
+"""A small transformer reads digits pixel by pixel. Adafactor trains it in batches of 256, in 4 micro-batches."""
 
 import keras
 import numpy as np
@@ -10,7 +10,7 @@ WORDS, LENGTH, WIDTH = 17, 64, 32  # a pixel is a word
 
 
 class Embed(keras.layers.Layer):
-    """Words and their places -> vectors."""
+    """Turn words into vectors, and add the vectors of their places."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)

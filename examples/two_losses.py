@@ -1,4 +1,4 @@
-"""Two outputs with two losses, under AdamW with a schedule that counts updates, in micro-batches of 32."""
+"""Two outputs with two losses. AdamW makes updates of 4 x 32 images, and its schedule counts updates."""
 
 import keras
 import numpy as np

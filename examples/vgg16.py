@@ -7,7 +7,7 @@ from accumtrain.keras import accumulate, load_digits
 
 
 def enlarge(digits: np.ndarray) -> np.ndarray:
-    """Return 8 x 8 digits as colour images of 32 x 32 pixels, the least that VGG16 takes, prepared as its own are."""
+    """Return 8 x 8 digits as colour images of 32 x 32 pixels, the smallest for VGG16, with its own preprocessing."""
     pixels = digits.repeat(4, axis=1).repeat(4, axis=2).repeat(3, axis=3) * (255 / 16)
     return keras.applications.vgg16.preprocess_input(pixels)
 
