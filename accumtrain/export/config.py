@@ -71,4 +71,4 @@ def check_export(config: Any) -> None:
             f"choose {able}, or leave export.quantize out"
         )
     if output is not None and not output.endswith(chosen.suffix):
-        raise ConfigError(f"export.output={output}: a file of export.format={chosen.name} ends in {chosen.suffix}")
+        raise ConfigError(f"export.output={output}: must end in {chosen.suffix} with export.format={chosen.name}")

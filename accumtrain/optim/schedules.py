@@ -269,7 +269,7 @@ class WsdConfig(ScheduleConfig):
             return super().unreached(total)
         return [
             f"schedule.decay={self.decay:g}: the run has {total} updates, and {room} of them after the first with the "
-            f"whole rate, so the rate falls from there on; set schedule.decay={room} or lower, or a larger train.steps"
+            f"full rate, so the rate falls from there on; set schedule.decay={room} or lower, or a larger train.steps"
         ]
 
 

@@ -319,7 +319,7 @@ def test_adafactor_of_plain_variables_is_that_of_keras_variables():
         ("sgd", {"steps": 0}, "steps=0"),
         ("sgd", {"steps": True}, "steps=True"),
         ("sgd", {"steps": 2.0}, "steps=2.0"),
-        ("sgd", {"reduction": "median"}, "reduction='median' is not one of mean, sum"),
+        ("sgd", {"reduction": "median"}, "reduction='median': must be mean or sum"),
         *(("sgd", {"adaptive_clip": ratio}, "adaptive_clip=") for ratio in (None, "0.1", -0.1, float("nan"))),
         (Accumulate("sgd", 2), {}, "accumulates already"),
         (keras.optimizers.SGD(gradient_accumulation_steps=2), {}, "accumulates already"),
