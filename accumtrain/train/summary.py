@@ -124,7 +124,7 @@ def print_summary(
             f"{summary['best_on']} (train.monitor); evaluate, predict and export use it, or with state=last the last"
         )
     if summary["skipped_windows"]:
-        say(f"{summary['skipped_windows']:,} updates were skipped: not finite, or without examples that can be read")
+        say(f"{summary['skipped_windows']:,} batches were skipped: not finite, or without examples that can be read")
     resident = summary["memory"].get("rss_peak_bytes")
     process = "" if resident is None else f"; the whole process took {format_bytes(resident)}"
     say(f"memory: {at_peak(summary['memory'])}{process}")
