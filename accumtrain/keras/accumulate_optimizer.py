@@ -209,7 +209,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
             self.flush()
         elif micro_steps := self._micro_steps_taken():
             warnings.warn(
-                f"{micro_steps} of the {self.steps} micro-batches of a window wait for the next fit. "
+                f"{micro_steps} of the {self.steps} micro-batches of an update wait for the next fit. "
                 'flush() makes the update with them, at_end="flush" at the end of each fit; drop() leaves them out.',
                 stacklevel=2,
             )

@@ -64,7 +64,7 @@ def test_sum_is_the_mean_times_the_steps():
 
 def test_a_window_goes_on_in_the_next_fit():
     model = model_with(Accumulate(keras.optimizers.Adam(1e-2), 4))
-    with pytest.warns(UserWarning, match="2 of the 4 micro-batches of a window wait for the next fit"):
+    with pytest.warns(UserWarning, match="2 of the 4 micro-batches of an update wait for the next fit"):
         fit(model, 24)
     fit(model, 24, start=24)
     whole = fit(model_with(Accumulate(keras.optimizers.Adam(1e-2), 4)), 48)
@@ -180,7 +180,7 @@ def test_adaptive_clipping_bounds_each_unit(factor):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*micro-batches of a window wait")
+@pytest.mark.filterwarnings("ignore:.*micro-batches of an update wait")
 @pytest.mark.parametrize("open_window", [True, False])
 def test_a_saved_model_goes_on_in_a_fresh_process(tmp_path, open_window):
     first = 24 if open_window else 32
