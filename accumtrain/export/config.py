@@ -53,7 +53,7 @@ def check_export(config: Any) -> None:
     if chosen.model_kinds and model.kind not in chosen.model_kinds:
         raise ConfigError(
             f"export.format={chosen.name}: {model.label} is made of TensorFlow operations, not of Keras layers, so a "
-            "Keras file of it would not load without accumtrain; choose savedmodel, which Keras loads, too"
+            "Keras file of it would not load without accumtrain; choose export.format=savedmodel, which Keras loads"
         )
     if config.data.augment == "inception" and not chosen.cuts:
         raise ConfigError(
