@@ -381,7 +381,7 @@ MISTAKES = [
     ("-m batch_size=32,64 run.name=one", "run.name=one: 2 jobs of the sweep would write runs/one/summary.json"),
     ("-m accum=range(2,5)", "accum=2: no such choice; choose from auto, fixed"),
     ("-m batch_size=range(5,2)", "the sweep has no job: a range or glob among the values is empty"),
-    ("-m run.seed=range(0,200) log.every=range(1,1e9)", "a sweep can have 10,000 jobs, and this one has more"),
+    ("-m run.seed=range(0,200) log.every=range(1,1e9)", "a sweep can have at most 10,000 jobs, and this one has more"),
     ("-m optim.lr=interval(0,1)", "interval(...) names no values, and a sweep tries each"),
     ("batch_size=range(1,3)", "batch_size=range(1,3): several values make a sweep"),
     ("experiment=[1,2]", "experiment=2: no such choice; choose from"),

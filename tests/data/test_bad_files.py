@@ -72,7 +72,7 @@ def test_what_is_without_permission_is_named(make_folder, folder_config, monkeyp
 # ---- shards ----
 
 
-@pytest.mark.parametrize(("fault", "message"), [("FIFO", "no regular file"), ("dangling", "No such file")])
+@pytest.mark.parametrize(("fault", "message"), [("FIFO", "not a regular file"), ("dangling", "No such file")])
 def test_a_shard_that_is_no_file_is_named(shards, tfrecord_config, fault, message):
     shards[2].unlink()
     FAULTS[fault][0](shards[2])

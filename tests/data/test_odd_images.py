@@ -264,7 +264,7 @@ def test_the_class_is_the_folder_at_the_top(photos, folder_config):
     photos.with_name("more").rename(photos / "class1" / "more" / "and more")
     data = open_data(folder_config(photos), seed=0)
     assert (data.class_names, data.train.size + data.test.size) == (["class0", "class1"], 12 + len(GOOD) + 1)
-    note = next(note for note in data.notes if "within" in note)
+    note = next(note for note in data.notes if "inside" in note)
     assert note.startswith("in folders inside a class folder, and counted as that class: 6 files: ")
     assert flat.fingerprint["data.train.files"] != data.fingerprint["data.train.files"]
 

@@ -228,7 +228,7 @@ def test_raw_pixels(tmp_path, tfrecord_config, channels):
         ([1, 1, 0], {}, r"that has the row \[1,1,0\] at 0: an image has one class here"),
         ([1, 0, 0, 0], {}, r"that holds 4 numbers: give one for each of data.num_classes=3$"),
         (b"tea", {}, r"that is the text 'tea': say which classes there are .*, as in data.class_names=\[tea,...\]$"),
-        (b"teas", {"class_names": CLASSES}, r"is the text 'teas', not one of data.class_names: did you mean tea\?"),
+        (b"teas", {"class_names": CLASSES}, r"that is the text 'teas', not one of data.class_names: did you mean tea"),
         ([b"tea", b"10"], {"class_names": CLASSES}, r"that holds 2 texts: an image has one class here, so give one"),
     ],
 )  # fmt: skip
