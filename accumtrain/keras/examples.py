@@ -156,9 +156,7 @@ def _read_all(model: keras.Model, dataset: tf.data.Dataset, notes: list[str]) ->
     try:
         chunks = list(dataset.batch(CHUNK).as_numpy_iterator())
     except tf.errors.OpError as error:
-        raise DataError(
-            f"the tf.data.Dataset can't be read; all its examples must have one shape: {first_line(error)}"
-        ) from error
+        raise DataError(f"the tf.data.Dataset can't be read as examples of one shape: {first_line(error)}") from error
     if not chunks:
         raise DataError("the tf.data.Dataset is empty: give at least two examples")
     arrays = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *chunks)
