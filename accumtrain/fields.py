@@ -108,9 +108,7 @@ class LocalPath(Constraint):
 
     def check(self, key: str, value: Any) -> None:
         if isinstance(value, str) and "\0" in value:
-            raise ConfigError(
-                f"{key}={value.split(chr(0))[0]}\\0...: no path holds a character of value 0; leave it out"
-            )
+            raise ConfigError(f"{key}={value.split(chr(0))[0]}\\0...: a path can't hold a null character; leave it out")
         if isinstance(value, str) and value.startswith("~"):
             raise ConfigError(
                 f"{key}={value}: there is no home directory of that name; write the whole path, or ./{value} for a "

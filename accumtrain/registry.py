@@ -137,7 +137,7 @@ class NamesIn(Constraint):
         for place, name in enumerate(value or []):
             NameIn(self.registry).check(key, name)
             if name in value[:place]:
-                raise ConfigError(f"{key}={format_value(value)}: {name} is there twice; leave one out")
+                raise ConfigError(f"{key}={format_value(value)}: {name} is given twice; leave one out")
 
     def __str__(self) -> str:
         return f"each one of {', '.join(self.registry.names)}"

@@ -52,7 +52,7 @@ class Mode:
     def record(self, layer: MovingStatistics, mean: tf.Tensor, variance: tf.Tensor) -> None:
         """Store mean [C] and biased variance [C] of a layer. Raise ValueError if they are already there."""
         if layer in self.statistics:
-            raise ValueError(f"{layer} recorded its statistics twice in one pass")
+            raise ValueError(f"{layer} recorded its statistics twice in one pass; use one layer for each place")
         self.statistics[layer] = (mean, variance)
 
     def saved_for_replay(self, layer: tf.Module) -> Any:

@@ -31,7 +31,7 @@ def offer_entries() -> None:
             if (CONF_DIR / group / f"{entry.name}.yaml").exists():
                 raise ConfigError(
                     f"{group}={entry.name}: {module_of(entry.build)} adds a choice of this name, which accumtrain has "
-                    "already; register it by another name"
+                    "already; register it under another name"
                 )
             keys = {field.name: MISSING for field in dataclasses.fields(entry.config)} | default_values(entry.config)
             store.store(group=group, name=entry.name, node=keys, provider="accumtrain")

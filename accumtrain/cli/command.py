@@ -45,7 +45,7 @@ def load_extensions() -> None:
         except Exception as error:
             raise ConfigError(
                 f"the installed extension {point.name} ({point.value}) fails: {type(error).__name__}: {error}; "
-                f"mend it, or uninstall {point.dist.name if point.dist else 'its package'}"
+                f"fix it, or uninstall {point.dist.name if point.dist else 'its package'}"
             ) from error
 
 

@@ -50,17 +50,17 @@ def read_options() -> Namespace:
     if options.config_path is not None:
         raise ConfigError(
             f"--config-path {options.config_path}: the configuration of accumtrain can't be replaced; "
-            f"add your own folder to it by --config-dir {options.config_path}"
+            f"add your own folder to it with --config-dir {options.config_path}"
         )
     if options.hydra_help:
-        raise ConfigError("--hydra-help: accumtrain --help shows what there is")
+        raise ConfigError("--hydra-help: is not available; accumtrain --help shows what there is")
     asked = [options.run, options.multirun, options.cfg, options.info, options.shell_completion]
     if sum(map(bool, asked)) > 1:
         raise ConfigError(
             "only one of --run, --multirun, --cfg, --info and --shell-completion can be given; leave out all but one"
         )
     if options.resolve and not options.cfg:
-        raise ConfigError("--resolve: goes with --cfg; add --cfg job")
+        raise ConfigError("--resolve: works only with --cfg; add --cfg job")
     if not options.shell_completion:
         check_overrides(options.overrides)
     options.config_name = options.config_name or "config"  # a config from --config-dir has ours among its defaults
@@ -81,7 +81,7 @@ def open_hydra(options: Namespace) -> Iterator[Hydra]:
     if options.config_dir is not None:
         folder = Path(options.config_dir)
         if not folder.is_dir():
-            raise ConfigError(f"--config-dir {folder}: is no folder; name one that holds <group>/<choice>.yaml")
+            raise ConfigError(f"--config-dir {folder}: is not a folder; name one that holds <group>/<choice>.yaml")
         _check_size(folder)
         path.prepend("command-line", f"file://{folder.absolute()}", SearchPathQuery(provider="schema"))
     hydra = Hydra("accumtrain", (CompletionLoader if options.shell_completion else Loader)(path))
@@ -100,7 +100,7 @@ def _check_size(folder: Path) -> None:
                 check_yaml(file.read_text(encoding="utf-8"))
         except OverLimitError as error:
             raise ConfigError(
-                f"--config-dir {folder}: {file} can't be read: {error}; mend that file or move it away"
+                f"--config-dir {folder}: {file} can't be read: {error}; fix that file or move it away"
             ) from error
 
 

@@ -107,7 +107,7 @@ def _find_in_keras(choice: str, options: Collection[str]) -> str | None:
         return None
     return (
         f"model={choice}: no such choice; models of keras.applications are chosen by name: use model=keras "
-        f"model.name={name} model.weights={IMAGENET}, without the last one for initial weights"
+        f"model.name={name} model.weights={IMAGENET}, or leave the last one out to start untrained"
     )
 
 
@@ -189,7 +189,7 @@ def check_overrides(overrides: Iterable[str]) -> None:
     for override in overrides:
         for part in override.partition("=")[0].lstrip("+~").split("@"):
             if re.match(r"hydra\b", part) and not OPEN_KEYS.fullmatch(part):
-                raise ConfigError(f"{override}: this part of Hydra is not open; leave it out: {REMEDY}")
+                raise ConfigError(f"{override}: this part of Hydra can't be set; leave it out: {REMEDY}")
 
 
 class Loader(ConfigLoaderImpl):
@@ -209,7 +209,7 @@ class Loader(ConfigLoaderImpl):
         """A search path can name a Python package, which Hydra would import before anything is composed."""
         loaded = None if config_name is None else repo.load_config(config_path=config_name)
         if loaded is not None and OmegaConf.select(loaded.config, "hydra.searchpath"):
-            raise ConfigError(f"hydra.searchpath in {config_name}: is not open; name one folder by --config-dir")
+            raise ConfigError(f"hydra.searchpath in {config_name}: can't be set; name one folder with --config-dir")
 
 
 def _check_fixed(composed: DictConfig) -> None:

@@ -61,7 +61,7 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
     except CheckpointError as error:
         if job.scope != "train":
             raise
-        warn(f"{error}; the command's own values are taken")  # Run holds them against the checkpoints
+        warn(f"{error}; the command's own values are used")  # Run holds them against the checkpoints
         return values
     of_run = {f"data.{key}" for key in (*PREPROCESS_KEYS, *HOLDOUT_KEYS)}
     check_kinds(before, file.parent)
@@ -71,7 +71,8 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
         now = _fixed(values)
     except (AttributeError, KeyError, TypeError) as error:
         from_mapping(values)  # names a value of the wrong type
-        raise ConfigError("an override with ~ removes a key that decides what is learned; leave it out") from error
+        removing = " ".join(override for override in overrides if override.startswith("~")) or "the command"
+        raise ConfigError(f"{removing}: removes a key that decides what is learned; leave it out") from error
     if given.get("data") == "data":  # a choice, which says where the data is
         same = find_given_value(overrides, "data", "") == before["data"]["kind"]
         given = {key: by for key, by in given.items() if by != "data" or not (same or key in of_run)}
@@ -145,8 +146,8 @@ def _check_given(before: Mapping[str, Any], now: Mapping[str, Any], given: Mappi
     for key in sorted(before.keys() & now.keys() & given.keys()):
         if before[key] != now[key]:
             raise ConfigError(
-                f"{key}={format_value(now[key])}: the run in {folder} has learned with "
-                f"{key}={format_value(before[key])}; leave {given[key]} out, the values of the run are used"
+                f"{key}={format_value(now[key])}: the run in {folder} was trained with "
+                f"{key}={format_value(before[key])}; leave {given[key]} out to use the values of the run"
             )
 
 

@@ -75,7 +75,7 @@ def run_sweep(options: Namespace) -> int:
     if outcomes:
         sweep_table.report_sweep(outcomes, run_dir)
         if left := sum(not outcome.started for outcome in outcomes):
-            warn(f"{left} of {len(outcomes)} runs were not started, as one had failed before ({FAIL_FAST}=true)")
+            warn(f"{left} of {len(outcomes)} runs were not started, because one had failed ({FAIL_FAST}=true)")
     return next((outcome.exit_code for outcome in outcomes if outcome.exit_code), code)
 
 
@@ -164,7 +164,7 @@ def _check_number(overrides: Sequence[Override]) -> None:
         values = value.range() if isinstance(value, RangeSweep) else getattr(value, "list", ())
         jobs *= max(1, sum(1 for _ in islice(values, MOST_JOBS + 1)))
         if jobs > MOST_JOBS:
-            raise ConfigError(f"a sweep can have {MOST_JOBS:,} jobs, and this one has more; give fewer values")
+            raise ConfigError(f"a sweep can have at most {MOST_JOBS:,} jobs, and this one has more; give fewer values")
 
 
 # ---- a job in a child process ----
@@ -218,8 +218,8 @@ def _to_exit_code(returned: int, label: str) -> int:
         return INTERRUPTED
     killer = find_signal_name(-returned) or f"signal {-returned}"
     fail(
-        f"{label} was killed by {killer}; if that was the system, which does so when memory runs out: fewer jobs at a "
-        "time, or a higher accum.steps"
+        f"{label} was killed by {killer}; if the system did so because memory ran out, run fewer jobs at a time, or "
+        "raise accum.steps"
     )
     return KILLED - returned
 

@@ -32,7 +32,7 @@ VARIABLE = "ACCUMTRAIN_SWEEP_DIR"  # environment variable, read by conf/config.y
 PREFIX = ".sweep-"
 OWNER = "owner"  # host and process of the command that started the sweep
 TERMINAL_SIGNALS = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP}  # sent to all processes of a command
-NOTICE = "\nstopping: the jobs that run save their state (once more to stop at once)\n"
+NOTICE = "\nstopping: running jobs save their state (a second Ctrl-C or signal stops at once)\n"
 SECONDS = 0.2  # between two checks
 
 
@@ -132,7 +132,7 @@ def _close(folder: Path) -> None:
         for file in folder.iterdir():
             if file.is_file():
                 file.unlink(missing_ok=True)
-        say(f"what the launcher wrote, logs of the jobs among it, stays in {folder}")
+        say(f"the files of the launcher, with the logs of the jobs, are kept in {folder}")
     else:
         shutil.rmtree(folder.rename(folder.with_name(f"{folder.name}.ended")))  # where no job finds it
 

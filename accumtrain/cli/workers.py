@@ -30,7 +30,9 @@ def run_workers(arguments: Sequence[str]) -> int:
     """
     count, *overrides = arguments or ["nothing"]
     if not count.isdecimal() or int(count) < 1:
-        raise ConfigError(f"{WORKERS} {count}: must be followed by how many; for example {WORKERS} 2 batch_size=64")
+        raise ConfigError(
+            f"{WORKERS} {count}: must be followed by the number of workers; for example {WORKERS} 2 batch_size=64"
+        )
     early: list[int] = []  # signals that came before all workers were there
     handed_on: list[int] = []
     _handle(lambda number, frame: early.append(number))

@@ -82,8 +82,8 @@ def check_imagenet(model: ModelConfig, data: DataConfig) -> None:
     if not isinstance(model, KerasModelConfig):
         raise ConfigError(
             f"model.weights={IMAGENET}: Keras has no such weights for {model.label}; choose model=keras "
-            "model.name=EfficientNetV2B0, or another of its models; the run of that name in run.dir is given by its "
-            f"folder, such as runs/{IMAGENET}"
+            "model.name=EfficientNetV2B0, or another of its models. A run of that name is given by its folder, such as "
+            f"runs/{IMAGENET}"
         )
     if model.name not in PUBLISHED:
         raise ConfigError(
@@ -92,8 +92,8 @@ def check_imagenet(model: ModelConfig, data: DataConfig) -> None:
         )
     if "include_preprocessing" in model.args:
         raise ConfigError(
-            f"model.args={format_value(model.args)} and model.weights={IMAGENET}: data.mean and data.std are those of "
-            "the model's own include_preprocessing; leave model.args out, or only that argument"
+            f"model.args={format_value(model.args)} and model.weights={IMAGENET}: data.mean and data.std are set for "
+            "the default of include_preprocessing; leave model.args out, or only that argument"
         )
     pixels = PUBLISHED[model.name]
     for key, given, expected in (("mean", data.mean, pixels.mean), ("std", data.std, pixels.std)):

@@ -45,7 +45,7 @@ def resolve_interpolations(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
         return {str(key): _value(value, tree, key, str(key)) for key, value in mapping.items()}
     except OmegaConfBaseException as error:
         raise ConfigError(
-            f"{first_line(error)}; accumtrain --cfg job lists all keys, and \\${{ is a text that is no interpolation"
+            f"{first_line(error)}; accumtrain --cfg job lists all keys; write \\${{ for a plain ${{ in a text"
         ) from error
 
 
@@ -83,7 +83,7 @@ def _value(raw: Any, parent: DictConfig | ListConfig, key: Any, where: str) -> A
     if not reads:
         return value
     if isinstance(value, dict | list):
-        raise ConfigError(f"{where}={raw}: the environment gives one text or number, no list or mapping")
+        raise ConfigError(f"{where}={raw}: the environment gives one text or number, not a list or mapping")
     return FromEnvironment(value, raw) if isinstance(value, str) else value
 
 

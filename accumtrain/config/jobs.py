@@ -97,7 +97,7 @@ class Job:
 
     def __post_init__(self) -> None:
         if self.scope not in get_args(Scope):
-            raise ValueError(f"job {self.name}: scope={self.scope!r} is none of {', '.join(get_args(Scope))}")
+            raise ValueError(f"job {self.name}: scope={self.scope!r} is not one of {', '.join(get_args(Scope))}")
 
 
 TEST_RESULT: dict[str, Column] = {

@@ -134,7 +134,7 @@ def register_metric(name: str, function: Code, higher_is_better: bool = True) ->
             letters, digits, - and _.
     """
     if name in TAKEN:
-        raise ValueError(f"eval.metrics: {name} is another value of a record; choose another name")
+        raise ValueError(f"eval.metrics: {name} is already the name of a value in the records; choose another name")
     METRICS.add(MetricEntry(name, function, higher_is_better))
 
 

@@ -196,13 +196,13 @@ def _check_memory_budget(config: Config, budget: int) -> None:
     least = config.model.policies[-1]
     if config.accum.is_auto:
         raise ConfigError(
-            f"model.memory={budget} and accum.steps=auto: one looks for what fits beside the other; give a number of "
+            f"model.memory={budget} and accum.steps=auto: only one of the two can be found by trying; give a number of "
             f"micro-batches, accum.steps=<number>, or model.memory={least}"
         )
     if config.device.has_workers:
         raise ConfigError(
-            f"model.memory={budget}: is looked for in one process, not with device={config.device.kind}; use "
-            f"model.memory={least}"
+            f"model.memory={budget}: a number of MB works in one process, not with "
+            f"device={config.device.kind}; use model.memory={least}"
         )
 
 
@@ -211,7 +211,7 @@ def _check_eager(config: Config, job: Job) -> None:
     limit, least = config.device.memory_limit_mb, config.model.policies[-1]
     if job.measures_graphs:
         raise ConfigError(
-            f"debug.eager=true and job={job.name}: it looks at compiled micro-steps alone; leave debug.eager out"
+            f"debug.eager=true and job={job.name}: this job measures compiled micro-steps; leave debug.eager out"
         )
     for measured, given, remedy in (
         (config.accum.is_auto, "accum.steps=auto", "give a number of micro-batches, accum.steps=<number>"),
@@ -220,8 +220,8 @@ def _check_eager(config: Config, job: Job) -> None:
     ):
         if measured and job.probed:
             raise ConfigError(
-                f"debug.eager=true and {given}: a probe compiles micro-steps, so what it finds to fit is not this "
-                f"run; {remedy}, or leave debug.eager out"
+                f"debug.eager=true and {given}: probes measure compiled micro-steps, and eager ones take other "
+                f"memory; {remedy}, or leave debug.eager out"
             )
 
 

@@ -175,7 +175,7 @@ class RecordsConfig(DataConfig):
     def about_labels(self, num_classes: int) -> tuple[str, str]:
         """Return the rule of the labels, and the remedy for another one."""
         rule = f"with data.num_classes={num_classes} labels are 0..{num_classes - 1}"
-        return rule, "correct the one or the other"
+        return rule, "correct the labels or data.num_classes"
 
 
 @dataclass(kw_only=True)

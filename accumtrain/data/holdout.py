@@ -42,7 +42,10 @@ def hold_out_by_name(listing: ImagesByClass, fraction: float) -> dict[str, Image
     train, test = ImagesByClass(), ImagesByClass()
     for kind, images in listing.items():
         if len(images) < 2:
-            raise DataError(f"class {kind} has a single image, {images[0].file}: it takes two to train and to test")
+            raise DataError(
+                f"class {kind} has a single image, {images[0].file}: it takes two, to train and to test; add one, or "
+                "remove the class"
+            )
         held = holdout_size(len(images), fraction)
         by_hash = sorted(images, key=lambda image: (zlib.crc32(image.name.encode()), image))
         test[kind], train[kind] = sorted(by_hash[:held]), sorted(by_hash[held:])

@@ -68,8 +68,8 @@ def find_image_fault(head: bytes) -> str | None:
     if head.startswith((PNG, JPEG)):
         return None
     other = next((name for beginning, name in _OTHERS.items() if head.startswith(beginning)), None)
-    other = "an HEIC, AVIF or film" if head[4:8] == _HEIF else other
-    return f"is {other}, none of {FORMATS}" if other else f"has no {FORMATS} inside"
+    other = "an HEIC, AVIF or video" if head[4:8] == _HEIF else other
+    return f"is {other}, not a {FORMATS}" if other else f"has no {FORMATS} inside"
 
 
 def _read_header(file: Path) -> Header:

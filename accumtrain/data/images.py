@@ -150,10 +150,10 @@ def find_bmp_fault(head: bytes) -> str | None:
     if header < _SMALLEST_HEADER:
         return "is a BMP of the old kind of OS/2"
     if bits not in (8, 24, 32):
-        return f"is a BMP of {bits} bits per pixel, none of 8, 24 and 32"
+        return f"is a BMP of {bits} bits per pixel, not of 8, 24 or 32"
     if compression == _PLAIN or (compression == _MASKED and bits == 32 and head[_MASKS:][: len(_BGR)] == _BGR):
         return None
-    return "is a BMP with compression or channels of an uncommon order"
+    return "is a BMP with compression or channels in an uncommon order"
 
 
 def read_bmp_size(encoded: tf.Tensor) -> tf.Tensor:
@@ -208,7 +208,7 @@ def find_webp_fault(head: bytes) -> str | None:
     if not hasattr(tf.io, "decode_webp"):
         return f"is a WebP, which TensorFlow {tf.__version__} can't decode"
     animated = head[12:16] == _EXTENDED and head[_FLAGS] & _ANIMATED
-    return "is an animation, and no single image" if animated else None
+    return "is an animation, not a single image" if animated else None
 
 
 def read_webp_size(encoded: tf.Tensor) -> tf.Tensor:

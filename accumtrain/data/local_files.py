@@ -30,13 +30,13 @@ def find_file_fault(file: Path) -> str | None:
     try:
         found = file.stat()
     except ValueError:  # the \0 in it ends a name for the system
-        return "has no name that a file can have"
+        return "is not a name that a file can have"
     except OSError as error:
         return "is a link to a file that is not there" if file.is_symlink() else f"can't be read: {error.strerror}"
     if stat.S_ISDIR(found.st_mode):
         return "is a directory"
     if not stat.S_ISREG(found.st_mode):
-        return "is no regular file"
+        return "is not a regular file"
     return None if found.st_size else "is empty"
 
 
@@ -66,7 +66,7 @@ def readable() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(f"{error.filename} can't be read: {error.strerror}; give yourself the permission") from error
+        raise DataError(f"{error.filename} can't be read: {error.strerror}; check its permissions") from error
 
 
 def walk_files(folder: Path) -> Iterator[Path]:

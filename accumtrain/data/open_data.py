@@ -28,8 +28,8 @@ def open_data(config: DataConfig, seed: int) -> Dataset:
     for name, other in source.splits.items():
         if train.white != other.white:
             raise DataError(
-                f"data={config.kind}: pixels of 1.0 are {train.white} in the training split and {other.white} in the "
-                f"{SPLIT_WORDS[name]} split; both splits must mean the same"
+                f"data={config.kind}: white is {train.white} in the training split and {other.white} in the "
+                f"{SPLIT_WORDS[name]} split; open both splits with the same value"
             )
     shape = train.image_shape if config.pixels is None else (*config.pixels, train.channels)
     assert shape is not None, "a source whose images keep their size has one shape"

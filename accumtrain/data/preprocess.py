@@ -17,6 +17,7 @@ from accumtrain.data.config import DataConfig
 from accumtrain.data.images import central_window, cut_window, decode, decode_window
 from accumtrain.data.randaugment import randaugment
 from accumtrain.errors import ConfigError
+from accumtrain.fields import format_value
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ def make_preprocess(config: DataConfig, *, channels: int, white: int) -> Preproc
     for key, values in (("mean", config.mean), ("std", config.std)):
         if len(values) not in (1, channels):
             raise ConfigError(
-                f"data.{key} has {len(values)} numbers, the images have {channels} channel(s): give 1 or {channels}"
+                f"data.{key}={format_value(values)}: the images have {channels} channel(s); give "
+                + ("1 number" if channels == 1 else f"1 or {channels} numbers")
             )
     if config.augment == "inception" and config.image_size is None:
         raise ConfigError("data.augment=inception crops to a size: set data.image_size, for example to 224")

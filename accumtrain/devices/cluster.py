@@ -33,7 +33,7 @@ def find_cluster(config: DeviceConfig) -> Cluster:
     if config.workers:
         if config.index is None:
             raise ConfigError(
-                "device.index=null: says not which of device.workers this process is; count them from 0, for example "
+                "device.index=null: does not say which of device.workers this process is; count from 0, for example "
                 f"device.index={len(config.workers) - 1} for the last"
             )
         return _check(Cluster(tuple(config.workers), config.index), "device.workers")

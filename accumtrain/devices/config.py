@@ -105,7 +105,7 @@ class DeviceConfig(ComponentConfig):
             where = self.kind if self.virtual is None else f"{self.kind} device.virtual={self.virtual}"
             raise ConfigError(
                 f"device.tensor_float_32=true: rounds products of GPUs, not of device={where}; leave it out, or "
-                "compute on one, device=gpu"
+                "use device=gpu"
             )
 
     @property

@@ -61,7 +61,7 @@ def make_devices(
     """
     if config.tensor_float_32 and not on_gpus:
         raise ConfigError(
-            f"device.tensor_float_32=true: rounds products of GPUs, and here is none ({description}); leave it out"
+            f"device.tensor_float_32=true: rounds products of GPUs, and there is none ({description}); leave it out"
         )
     xla = xla_by_itself if config.xla == "auto" else bool(config.xla)
     rounded = ", TensorFloat-32" if config.tensor_float_32 else ""

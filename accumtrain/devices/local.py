@@ -102,7 +102,7 @@ def require_gpus(kind: str) -> list[tf.config.PhysicalDevice]:
     if gpus:
         return gpus
     if has_gpu_node() and hides_gpus():
-        raise ConfigError(f"device={kind}: {VISIBLE}={os.environ[VISIBLE]} hides the GPUs; leave it out, or name one")
+        raise ConfigError(f"device={kind}: {VISIBLE}={os.environ[VISIBLE]} hides the GPUs; unset it, or name one")
     if has_gpu_node():
         raise ConfigError(
             f"device={kind}: this machine has a GPU, but TensorFlow {tf.__version__} can't use it; check that "
@@ -144,6 +144,8 @@ def resolve_tpu(config: DeviceConfig) -> Devices:
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
     except (ValueError, RuntimeError, tf.errors.OpError) as error:
-        raise ConfigError(f"device=tpu: no TPU answers at device.tpu={address}: {first_line(error)}") from error
+        raise ConfigError(
+            f"device=tpu: no TPU answers at device.tpu={address}: {first_line(error)}; check its name and that it runs"
+        ) from error
     strategy = tf.distribute.TPUStrategy(resolver)
     return make_devices(config, strategy, f"TPU {address}, {strategy.num_replicas_in_sync} cores", xla_by_itself=True)

@@ -83,8 +83,10 @@ class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):
                 faulthandler.dump_traceback_later(JOINING, exit=True, file=stderr)
                 extended = _Extended(devices, kind, self, cluster_resolver=resolver, communication_options=options)
         except (tf.errors.OpError, RuntimeError, ValueError) as error:
-            said = f"device=multiworker: worker {cluster.index} could not join the others: {first_line(error)}"
-            raise ConfigError(said) from error
+            raise ConfigError(
+                f"device=multiworker: worker {cluster.index} could not join the others: {first_line(error)}; start all "
+                "workers again"
+            ) from error
         finally:
             faulthandler.cancel_dump_traceback_later()
             signal.signal(signal.SIGTERM, on_sigterm)  # the runtime has replaced the handler

@@ -32,13 +32,14 @@ def resolve_best_device(config: DeviceConfig) -> Devices:
     """device=auto: the first that exists of a TPU, all GPUs and the CPU, or with device.virtual the CPU."""
     if (others := describe_others()) is not None:
         warn(
-            f"{others}. With device=auto this process computes alone; device=cpu, gpu or mirrored says that it is meant"
+            f"{others}. With device=auto this process computes alone; if that is intended, choose device=cpu, gpu or "
+            "mirrored"
         )
     kind = CpuConfig if config.virtual else _find_best_kind()  # a part of the CPU is asked for
     if kind is CpuConfig and shows_gpu() and not config.virtual:
         warn(
             "this machine has a GPU, but TensorFlow can't use it: the CPU computes. accumtrain job=info says what is "
-            "missing; device=cpu says that the CPU is meant"
+            "missing; if the CPU is intended, choose device=cpu"
         )
     return resolve_devices(replace(config, kind=kind.kind))
 

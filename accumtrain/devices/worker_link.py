@@ -79,7 +79,7 @@ def _await_workers(port: socket.socket, cluster: Cluster, deadline: float, timeo
             except TimeoutError as error:
                 missing = [worker for i, worker in enumerate(cluster.workers[1:], 1) if i not in connections]
                 raise WorkerLostError(
-                    f"device=multiworker: {', '.join(missing)} did not come within {timeout:g} s; start "
+                    f"device=multiworker: {', '.join(missing)} did not connect within {timeout:g} s; start "
                     "all workers with the same list of workers (device.timeout sets how long to wait)"
                 ) from error
             try:
@@ -90,9 +90,9 @@ def _await_workers(port: socket.socket, cluster: Cluster, deadline: float, timeo
             for gone in [i for i, waiting in connections.items() if not _is_open(waiting)]:
                 connections.pop(gone).close()  # it may be started again
             if index is None:
-                refused = "workers were started with different lists of workers"
+                refused = "workers were started with different lists of workers; give all of them the same list"
             elif index in connections:
-                refused = f"two workers were started with device.index={index}"
+                refused = f"two workers were started with device.index={index}; give each a number of its own"
             connections[index or 0] = connection
         for index, connection in connections.items():
             _answer(connection, refused or GO, cluster.workers[index])

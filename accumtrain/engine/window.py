@@ -81,7 +81,7 @@ class Window(tf.Module):
         if micro_steps < 1:
             raise ValueError(f"micro_steps={micro_steps}: a window has at least 1")
         if reduction not in ("mean", "sum"):
-            raise ValueError(f"reduction={reduction!r} is not one of mean, sum")
+            raise ValueError(f"reduction={reduction!r}: must be mean or sum")
         self.model, self.optimizer, self.ema, self.loss_scale = model, optimizer, ema, loss_scale
         self.schedule = schedule or constant_schedule()
         self.clip_norm, self.adaptive_clip, self.seed = clip_norm, adaptive_clip, seed

@@ -53,7 +53,7 @@ def check_export(config: Any) -> None:
     if chosen.model_kinds and model.kind not in chosen.model_kinds:
         raise ConfigError(
             f"export.format={chosen.name}: {model.label} is made of TensorFlow operations, not of Keras layers, so a "
-            "Keras file of it would not load without accumtrain; choose savedmodel, which Keras loads, too"
+            "Keras file of it would not load without accumtrain; choose export.format=savedmodel, which Keras loads"
         )
     if config.data.augment == "inception" and not chosen.cuts:
         raise ConfigError(
@@ -71,4 +71,4 @@ def check_export(config: Any) -> None:
             f"choose {able}, or leave export.quantize out"
         )
     if output is not None and not output.endswith(chosen.suffix):
-        raise ConfigError(f"export.output={output}: a file of export.format={chosen.name} ends in {chosen.suffix}")
+        raise ConfigError(f"export.output={output}: must end in {chosen.suffix} with export.format={chosen.name}")

@@ -125,7 +125,7 @@ def _find_path(config: Config) -> Path:
     replaces = path.is_file() if suffix else (path / "saved_model.pb").is_file()
     if os.path.lexists(path) and not replaces:
         kind = config.export.format
-        raise ConfigError(f"export.output={path}: is there and no {kind}; move it away, or name another place")
+        raise ConfigError(f"export.output={path}: exists and is no {kind} export; move it away, or name another place")
     return path
 
 
@@ -139,7 +139,7 @@ def _replacing_export(path: Path) -> Iterator[Path]:
     except tf.errors.OpError as error:
         full = "No space left on device" in error.message
         reason = "no space left on the device" if full else first_line(error)
-        raise CheckpointError(f"{path} can't be written: {reason}; mend that and run the same command again") from error
+        raise CheckpointError(f"{path} can't be written: {reason}; fix that and run the same command again") from error
 
 
 # ---- the comparison with the file, as a process without accumtrain loads it ----

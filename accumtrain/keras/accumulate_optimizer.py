@@ -68,7 +68,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         inner = keras.optimizers.get(optimizer)
         _check_arguments(steps, reduction, at_end, adaptive_clip)
         if accumulates(inner):
-            raise ValueError(f"{inner.name} accumulates already: give steps to Accumulate alone")
+            raise ValueError(f"{inner.name} accumulates already: leave that out, and give steps to Accumulate")
         scaled, scale = needs_loss_scale(inner), {}
         if isinstance(inner, keras.optimizers.LossScaleOptimizer):
             scaled = True
@@ -209,7 +209,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
             self.flush()
         elif micro_steps := self._micro_steps_taken():
             warnings.warn(
-                f"{micro_steps} of the {self.steps} micro-batches of a window wait for the next fit. "
+                f"{micro_steps} of the {self.steps} micro-batches of an update wait for the next fit. "
                 'flush() makes the update with them, at_end="flush" at the end of each fit; drop() leaves them out.',
                 stacklevel=2,
             )
@@ -328,12 +328,12 @@ def is_count(value: Any) -> bool:
 
 def _check_arguments(steps: Any, reduction: Any, at_end: Any, adaptive_clip: Any) -> None:
     if not is_count(steps):
-        raise ValueError(f"steps={steps!r}: a window has a whole number of micro-batches, 1 or more")
+        raise ValueError(f"steps={steps!r}: must be a whole number of micro-batches, 1 or more")
     for name, value, choices in (("reduction", reduction, ("mean", "sum")), ("at_end", at_end, ("keep", "flush"))):
         if value not in choices:
-            raise ValueError(f"{name}={value!r} is not one of {', '.join(choices)}")
+            raise ValueError(f"{name}={value!r}: must be {' or '.join(choices)}")
     if not isinstance(adaptive_clip, int | float | np.number) or not 0.0 <= adaptive_clip < float("inf"):
-        raise ValueError(f"adaptive_clip={adaptive_clip!r} is not a finite number of 0 or more")
+        raise ValueError(f"adaptive_clip={adaptive_clip!r}: must be a finite number, 0 or more")
 
 
 def check_summable(variables: Sequence[keras.Variable]) -> None:
@@ -348,7 +348,7 @@ def check_places(places: Sequence[int], before: Sequence[int] | None = None) -> 
     if not places:
         raise ValueError("no variable has a gradient: the loss does not depend on the trainable variables")
     if before not in (None, places):
-        raise ValueError("other variables have gradients than before: take an Accumulate for each group of them")
+        raise ValueError("other variables have gradients than before: use one Accumulate for each group of variables")
 
 
 # --- sums of gradients: buffers with a copy on each replica, and tensors within a step --------------------------------

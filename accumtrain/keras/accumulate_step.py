@@ -94,11 +94,11 @@ def accumulate(
 
 def _check(model: keras.Model, steps: Any, *of_auto: Any) -> None:
     if not isinstance(model, keras.Model):
-        raise ValueError(f"{model!r} is no Keras model: give a keras.Model")
+        raise ValueError(f"{model!r} is not a Keras model: give a keras.Model")
     if steps != "auto" and any(value is not None for value in of_auto):
         raise ValueError(f"steps={steps!r}: data, batch_size and memory_limit_mb are for steps='auto'; leave them out")
     if steps != "auto" and not is_count(steps):
-        raise ValueError(f"steps={steps!r}: a batch has a whole number of micro-batches, 1 or more, or 'auto'")
+        raise ValueError(f"steps={steps!r}: must be a whole number of micro-batches, 1 or more, or 'auto'")
     own = vars(model).get("train_step")
     if type(model).train_step is not keras.Model.train_step or not isinstance(own, SplitTrainStep | None):
         raise ValueError(
@@ -369,7 +369,10 @@ class BatchStatistics:
         if renormed := [layer.name for layer in self._layers if getattr(layer, "renorm", False)]:
             raise ValueError(f"{renormed[0]} has renorm=True, which can't be computed in micro-batches: leave it out")
         if tf.distribute.get_strategy().num_replicas_in_sync > 1 and any(layer.synchronized for layer in self._layers):
-            raise ValueError("BatchNormalization(synchronized=True) can't be computed in micro-batches on replicas")
+            raise ValueError(
+                "BatchNormalization(synchronized=True) can't be computed in micro-batches on several replicas: leave "
+                "synchronized out"
+            )
         self._pairs = [read_values((layer.moving_mean, layer.moving_variance)) for layer in self._layers]
         self.before = [pair for pairs in self._pairs for pair in pairs]
 

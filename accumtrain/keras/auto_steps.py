@@ -71,8 +71,8 @@ def choose_steps(model: keras.Model, data: Any, batch_size: Any, memory_limit_mb
             peak = probe_steps(folder, batch_size, 1, None).peak_bytes if limited else None
             more = "" if peak is None else f" raise memory_limit_mb to {math.ceil(peak / SHARE / 2**20)} at least,"
             raise OutOfMemoryError(
-                f"steps='auto': not even a micro-batch of 1 fits in {limit}:{more} put layers into "
-                "accumtrain.keras.layers, use an optimizer with less state, or take a smaller model"
+                f"steps='auto': not even a micro-batch of 1 fits in {limit}:{more} wrap layers in "
+                "accumtrain.keras.recompute, use an optimizer with less state, or take a smaller model"
             )
     say(f"steps={trials[best].steps}: micro-batch {best}")
     return trials[best].steps

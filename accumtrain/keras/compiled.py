@@ -114,7 +114,7 @@ class CompiledModel:
             penalised.append(isinstance(losses, tf.Tensor))
             if any(mask_of(output) is not None for output in tf.nest.flatten(y)):
                 raise ConfigError(
-                    f"the outputs of {self.model.name} have masks, and a masked loss is no mean over examples: use "
+                    f"the outputs of {self.model.name} have masks, and a masked loss is not a mean over examples: use "
                     "accumtrain.keras.accumulate and model.fit"
                 )
             return y
@@ -247,11 +247,11 @@ def means_by_name(compiled: CompiledModel) -> dict[str, CompiledMetric]:
     """
     metrics = _metrics_by_name(compiled.model)
     if taken := [name for name in metrics if name in RESERVED]:
-        raise ConfigError(f"a metric is named {taken[0]}, as accumtrain names something else: give it another name")
+        raise ConfigError(f"a metric is named {taken[0]}, a name that accumtrain uses itself: give it another one")
     results = compiled.model._compile_metrics.result() if metrics else {}
     for name, value in results.items():
         if isinstance(value, Mapping) or len(value.shape):
-            raise ConfigError(f"the metric {name} is no single number: choose an average, such as average='macro'")
+            raise ConfigError(f"the metric {name} is not a single number: choose an average, such as average='macro'")
     mean = keras.metrics.MeanMetricWrapper
 
     def is_mean(kind: type[keras.metrics.Metric]) -> bool:
@@ -302,7 +302,7 @@ def check_losses(compiled: CompiledModel) -> None:
     for loss in losses:
         if loss.reduction not in MEANS and (compiled.weighted or loss.reduction != "mean_with_sample_weight"):
             raise ConfigError(
-                f"the loss {loss.name} has reduction={loss.reduction!r}, so that of a batch is no mean over its "
+                f"the loss {loss.name} has reduction={loss.reduction!r}, so that of a batch is not a mean over its "
                 "examples: give it reduction='sum_over_batch_size', or use accumtrain.keras.accumulate and model.fit"
             )
 
@@ -315,7 +315,7 @@ def check_losses(compiled: CompiledModel) -> None:
         calls.check(divided=compiled.weighted)
     if calls.masks:
         raise ConfigError(
-            "a loss leaves some targets out, as ignore_class does, so that of a batch is no mean over its examples: "
+            "a loss leaves some targets out, as ignore_class does, so that of a batch is not a mean over its examples: "
             "use accumtrain.keras.accumulate and model.fit"
         )
     if compiled.penalised or has_own_loss(compiled.model):
@@ -434,7 +434,7 @@ def inner_optimizer(model: keras.Model) -> keras.optimizers.Optimizer:
     inner = optimizer.inner_optimizer if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) else optimizer
     if inner.loss_scale_factor:
         raise ConfigError(
-            f"the optimizer {inner.name} has loss_scale_factor={inner.loss_scale_factor}, and the engine scales the "
+            f"the optimizer {inner.name} has loss_scale_factor={inner.loss_scale_factor}, and accumtrain scales the "
             "loss itself where the precision needs it: leave it out"
         )
     return inner

@@ -73,7 +73,9 @@ def hold_out(examples: Any, share: float) -> tuple[Any, Any]:
     """
     size = len(tf.nest.flatten(examples)[0])
     if size < 2:
-        raise DataError(f"the data holds {size} example(s): it takes two, to train and to test, or validation_data")
+        raise DataError(
+            f"the data holds {size} example(s): it takes two, to train and to test; add some, or give validation_data"
+        )
     test = np.zeros(size, bool)
     test[hold_out_evenly(size, share)] = True
     train_part, test_part = (tf.nest.map_structure(itemgetter(chosen), examples) for chosen in (~test, test))
@@ -154,9 +156,7 @@ def _read_all(model: keras.Model, dataset: tf.data.Dataset, notes: list[str]) ->
     try:
         chunks = list(dataset.batch(CHUNK).as_numpy_iterator())
     except tf.errors.OpError as error:
-        raise DataError(
-            f"the tf.data.Dataset can't be read, with examples of one shape: {first_line(error)}"
-        ) from error
+        raise DataError(f"the tf.data.Dataset can't be read as examples of one shape: {first_line(error)}") from error
     if not chunks:
         raise DataError("the tf.data.Dataset is empty: give at least two examples")
     arrays = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *chunks)
@@ -189,7 +189,7 @@ def _is_batched(model: keras.Model, dataset: tf.data.Dataset) -> bool:
         return True
     if len({spec.shape[0] for spec in specs}) == 1:
         raise DataError(
-            "the tf.data.Dataset may be batched or not, its shapes and a model that is not built leave it open: give "
+            "it is not clear if the tf.data.Dataset is batched, because the model is not built: give "
             "dataset.unbatch(), or call the model once before"
         )
     return False

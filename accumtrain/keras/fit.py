@@ -217,7 +217,7 @@ def _configuration(values: dict[str, Any], settings: Mapping[str, Any]) -> Confi
     config = from_mapping(values)
     if config.run.on_nonfinite == "rollback":
         raise ConfigError(
-            "run.on_nonfinite=rollback: lowers a rate that a compiled optimizer has in itself; choose skip"
+            "run.on_nonfinite=rollback: lowers optim.lr, and a compiled optimizer keeps its own rate; choose skip"
         )
     return config
 

@@ -49,7 +49,7 @@ class Recompute(keras.layers.Wrapper):
 
     def __init__(self, layer: keras.layers.Layer, **kwargs: Any):
         if not isinstance(layer, keras.layers.Layer):
-            raise ValueError(f"layer={layer!r} is no Keras layer; wrap a function in keras.layers.Lambda")
+            raise ValueError(f"layer={layer!r} is not a Keras layer; wrap a function in keras.layers.Lambda")
         self.call = with_parameters(self._run, parameters_of(layer).values())
         super().__init__(layer, **{**kwargs, "dtype": layer.variable_dtype, "autocast": False})
         self.supports_masking = layer.supports_masking
@@ -140,7 +140,9 @@ class ReversibleLayer(keras.layers.Layer):
         wide = policy.variable_dtype == "float64"
         super().__init__(dtype="float64" if wide else "float32", autocast=False, **kwargs)
         if isinstance(snap_bits, bool) or not isinstance(snap_bits, int) or not 0 <= snap_bits <= 23:
-            raise ValueError(f"snap_bits={snap_bits!r} is no whole number from 0 to 23; use 16, or 0 for no grid")
+            raise ValueError(
+                f"snap_bits={snap_bits!r}: must be a whole number from 0 to 23; use 16, or 0 to turn it off"
+            )
         if memory not in ("reverse", "store"):
             raise ValueError(f"memory={memory!r} is neither 'reverse' nor 'store'; use 'reverse' to save memory")
         self.snap_bits, self.memory = snap_bits, memory
@@ -236,7 +238,7 @@ class Reversible(ReversibleLayer):
     def __init__(self, f: keras.layers.Layer, g: keras.layers.Layer, snap_bits: int = 16, **kwargs: Any):
         for name, layer in (("f", f), ("g", g)):
             if not isinstance(layer, keras.layers.Layer):
-                raise ValueError(f"{name}={layer!r} is no Keras layer; wrap a function in keras.layers.Lambda")
+                raise ValueError(f"{name}={layer!r} is not a Keras layer; wrap a function in keras.layers.Lambda")
         super().__init__((f, g), snap_bits=snap_bits, memory="reverse", **kwargs)
         self.f, self.g = f, g
 
@@ -307,8 +309,8 @@ def _as_reversible(place: int, unit: Pair | Reversible, snap_bits: int, dtype: A
     if isinstance(unit, Reversible):
         if unit.snap_bits != snap_bits:
             raise ValueError(
-                f"units[{place}].snap_bits={unit.snap_bits}, but the sequence has {snap_bits}, and all streams of a "
-                "sequence lie on one grid; give both the same"
+                f"units[{place}].snap_bits={unit.snap_bits}, but the sequence has {snap_bits}, and all units of a "
+                "sequence are rounded alike; give both the same"
             )
         return unit
     if not isinstance(unit, (list, tuple)) or len(unit) != 2:

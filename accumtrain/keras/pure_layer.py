@@ -156,7 +156,7 @@ class PureLayer:
 
         y = _Host(run)(training=self.training)
         trained = [variable for variable in variables if id(variable) in weights]
-        call.check_changes(self.layer, trained, "which a replay would do again")
+        call.check_changes(self.layer, trained, "which would happen again when it is recomputed")
         return y, call
 
 
@@ -281,6 +281,6 @@ def _refuse_second_derivative(tensors: Sequence[tf.Tensor]) -> Callable:
 def _refuse_foreign(variables: Sequence[tf.Variable]) -> None:
     if variables:
         raise ValueError(
-            f"the trainable variable {variables[0].name} is used inside a replayed layer, but is not one of its "
+            f"the trainable variable {variables[0].name} is used inside a recomputed layer, but is not one of its "
             "weights, so its gradient would be lost; make it with add_weight, or make its layer an attribute"
         )

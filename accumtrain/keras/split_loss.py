@@ -109,7 +109,7 @@ class LossShare:
             )
         (self._reduction,) = reductions
         if self._reduction in (None, "none"):
-            raise ValueError("a loss has reduction=None, and so no single number to minimise: choose one")
+            raise ValueError("a loss has reduction=None, and so no single number to minimise: choose another reduction")
 
     def kinds(self) -> Sequence[str]:
         """Return the kinds that the loss may be over the examples of a batch."""

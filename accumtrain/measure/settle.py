@@ -65,7 +65,7 @@ def began_with_same_peak(config: Config) -> bool:
         del now["accum.steps"]
     changed = differences(began, now)
     if changed:
-        say(f"what fits is looked for again: the run in {path.parent} began otherwise, {changed}")
+        say(f"searching again for what fits, because the run in {path.parent} began with other values: {changed}")
     return not changed
 
 
@@ -81,7 +81,7 @@ def read_started_steps(config: Config) -> int | None:
     try:
         return _read_steps(config) if began_with_same_peak(config) else None
     except CheckpointError as error:
-        warn(f"{error}; accum.steps is looked for again")
+        warn(f"{error}; accum.steps is searched for again")
         return None
 
 
@@ -103,7 +103,7 @@ def _read_steps(config: Config) -> int | None:
         return None
     steps = value_at(read_config(path), "accum.steps")
     if not isinstance(steps, int) or steps < 1:
-        raise CheckpointError(f"{path} is damaged: accum.steps={format_value(steps)} is no number of micro-batches")
+        raise CheckpointError(f"{path} is damaged: accum.steps={format_value(steps)} is not a number of micro-batches")
     return steps
 
 

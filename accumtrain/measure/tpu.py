@@ -108,7 +108,9 @@ def _find_compiler() -> str:
             f'`make tpu-compile ARGS="..."`, or set {COMPILER} to the Python of one with jax and libtpu'
         )
     if shutil.which(python) is None:
-        raise ConfigError(f"{COMPILER}={python}: no program; `make tpu-compile` makes the environment and names it")
+        raise ConfigError(
+            f"{COMPILER}={python}: no such program; `make tpu-compile` makes the environment and names it"
+        )
     return python
 
 

@@ -225,7 +225,7 @@ class ResNetConfig(ModelConfig):
         if self.kept_convs > self.most_kept_convs:
             raise ConfigError(
                 f"model.kept_convs={self.kept_convs}: {self.label} has {self.most_kept_convs} convolutions that can be "
-                "kept"
+                "kept; give no more"
             )
 
 

@@ -130,7 +130,7 @@ def read_published(config: KerasModelConfig) -> dict[str, np.ndarray]:
                 ) from error
             raise CheckpointError(
                 f"model.weights={IMAGENET}: Keras can't read the weights of {config.name} in {_cache_folder()}: "
-                f"{first_line(error)}; remove the file, so that it is downloaded anew"
+                f"{first_line(error)}; remove the file, so that it is downloaded again"
             ) from error
     arrays = {variable.path: np.array(variable) for variable in model.variables if SEED not in variable.path}
     pixels = PUBLISHED[config.name]
@@ -176,7 +176,7 @@ def _undo_normalisation(arrays: MutableMapping[str, np.ndarray], model: keras.Mo
         raise CheckpointError(
             f"model.weights={IMAGENET}: {layer.name} in the file has mean {arrays[mean]} and variance "
             f"{arrays[variance]}, which are not those of ImageNet: the file in {_cache_folder()} is not the one that "
-            "Keras publishes; remove it, so that it is downloaded anew"
+            "Keras publishes; remove it, so that it is downloaded again"
         )
     for path, value in ((mean, 0), (variance, 1), (count, 0)):
         arrays[path] = np.full_like(arrays[path], value)

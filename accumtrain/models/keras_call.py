@@ -61,8 +61,8 @@ class StatelessCall(keras.StatelessScope):
         if changed.keys() - self._given.keys():
             raise ValueError(
                 f"{owner.name} changes a variable that is not its own during its call, {consequence}: make it an "
-                "attribute of the layer that changes it, random numbers by a keras.random.SeedGenerator, or leave it "
-                "out, as one of a metric"
+                "attribute of the layer that changes it, draw random numbers from a keras.random.SeedGenerator, or "
+                "leave out a metric that the layer updates"
             )
         for variable in weights:
             if id(variable) in changed:

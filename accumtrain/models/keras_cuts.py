@@ -206,13 +206,13 @@ def cut_model(name: str, model: keras.Model, kept_share: float = 0.0) -> tuple[l
     except ValueError as error:
         reason = str(error).partition(" The following")[0]  # what follows names every layer
         raise ConfigError(
-            f"{name} can't be cut into segments, as where one layer is called in several places ({reason}); "
+            f"{name} can't be cut into segments, for example where one layer is called in several places ({reason}); "
             "use a layer for each place, or model.memory=store"
         ) from error
     seeds = Counter(id(variable) for part in parts for variable in part.variables if variable.name == SEED)
     if any(count > 1 for count in seeds.values()):
         raise ConfigError(
-            f"{name} draws from one seed generator in several places, which can't be replayed apart from each "
+            f"{name} draws from one seed generator in several places, which can't be computed again apart from each "
             "other: give each layer its own, or use model.memory=store"
         )
     return parts, choose_kept_segments(segments[:-1], kept_share)

@@ -83,8 +83,8 @@ class OptimConfig(ComponentConfig):
         for pattern, factor in self.rates.items():
             if not isinstance(pattern, str):
                 raise ConfigError(
-                    f"optim.rates={format_value(self.rates)}: {format_value(pattern)} is no text, so it is the path of "
-                    "no variable; write patterns of paths, such as optim.rates={segments/0/*:0.1}"
+                    f"optim.rates={format_value(self.rates)}: {format_value(pattern)} is not text, and the paths of "
+                    "variables are; write patterns of paths, such as optim.rates={segments/0/*:0.1}"
                 )
             if isinstance(factor, bool) or not isinstance(factor, int | float) or not factor > 0:
                 raise ConfigError(

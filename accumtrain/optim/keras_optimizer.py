@@ -166,7 +166,7 @@ def _check_args(keras_class: type[keras.optimizers.Optimizer], args: Mapping[str
     known = [key for key in inspect.signature(keras_class).parameters if key not in ("kwargs", *_INSTEAD)]
     for key in args:
         if key in _INSTEAD:
-            raise ConfigError(f"optim.args.{key} is accumtrain's: {_INSTEAD[key]}")
+            raise ConfigError(f"optim.args.{key}: accumtrain sets this itself; {_INSTEAD[key]}")
         if key not in known:
             raise ConfigError(f"optim.args.{key}: keras.optimizers.{keras_class.__name__} has only {', '.join(known)}")
     return dict(args)

@@ -268,8 +268,8 @@ class WsdConfig(ScheduleConfig):
         if room < 1 or self._length(total) <= room:
             return super().unreached(total)
         return [
-            f"schedule.decay={self.decay:g}: the run has {total} updates, and {room} of them after the first with the "
-            f"whole rate, so the rate falls from there on; set schedule.decay={room} or lower, or a larger train.steps"
+            f"schedule.decay={self.decay:g}: the run has {total} updates, and {room} come after the first with the "
+            f"full rate, so the decay takes these; set schedule.decay={room} or lower, or a larger train.steps"
         ]
 
 

@@ -21,7 +21,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.
 TOGETHER = 0.05  # seconds in which several signals are one wish, as of a scheduler that sends SIGINT and SIGTERM
 INTERRUPTED = 130  # exit code, as a shell reports Ctrl-C: stopped before there was a state to save
 INTERRUPTED_MESSAGE = "interrupted before there was anything to save"
-NOTICE = b"\nstopping: what is done is being saved (once more to stop at once)\n"
+NOTICE = b"\nstopping: saving what is done (a second Ctrl-C or signal stops at once)\n"
 
 
 def end_on_signals() -> None:

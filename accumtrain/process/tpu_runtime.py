@@ -64,7 +64,9 @@ def _try_in_a_child(address: str) -> None:
         )
     if child.returncode > 0:
         reason = (child.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise ConfigError(f"device=tpu: no TPU answers at device.tpu={address}: {reason}")
+        raise ConfigError(
+            f"device=tpu: no TPU answers at device.tpu={address}: {reason}; check its name and that it runs"
+        )
 
 
 def _has_library() -> bool:

@@ -198,7 +198,10 @@ def _read_summary(path: Path) -> dict[str, Any]:
     if summary is None:
         raise ConfigError(f"report.runs: {path} holds no run with a summary.json; train it first")
     if not isinstance(summary.get("status"), str) or not is_finite_number(summary.get("step")):
-        raise CheckpointError(f"{path / 'summary.json'} is not the summary of a training")
+        raise CheckpointError(
+            f"{path / 'summary.json'} is not the summary of a training; run the training command again, which makes a "
+            "new one"
+        )
     return summary
 
 

@@ -86,7 +86,7 @@ def _show_machine(found: Mapping[str, Any]) -> None:
     if variables := [(name, f"{value} ({VARIABLES[name]})") for name, value in found["variables"].items()]:
         banner("environment", variables)
     else:
-        say("no variable of the environment is set that matters here")
+        say("no environment variable that matters here is set")
 
 
 def _gpu_text(gpu: Mapping[str, Any]) -> str:

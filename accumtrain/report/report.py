@@ -30,7 +30,7 @@ def report_runs(config: Config) -> dict[str, Any]:
     directory = Path(config.run.dir)
     names = config.report.runs or sorted(path.parent.name for path in directory.glob("*/summary.json"))
     if not names:
-        raise ConfigError(f"run.dir={directory}: holds no finished run to report")
+        raise ConfigError(f"run.dir={directory}: holds no finished run to report; train one, or give another run.dir")
     ranked = read_ranked([directory / name for name in names])
     if not ranked:
         raise CheckpointError(f"none of the {len(names)} runs can be read; put back copies of their files")

@@ -256,7 +256,7 @@ def _unreadable(file: Path, error: OSError) -> Exception:
     """Return a DamagedError if the file itself is at fault, else a CheckpointError, as it may be whole."""
     if error.errno in FILE_ERRNOS:
         return DamagedError(f"{file.name}: {error.strerror}")
-    return CheckpointError(f"{file} can't be read: {error.strerror}; mend that and run the same command again")
+    return CheckpointError(f"{file} can't be read: {error.strerror}; fix that and run the same command again")
 
 
 def _opened(file: Path) -> BinaryIO:

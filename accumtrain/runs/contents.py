@@ -60,7 +60,7 @@ def read_config(file: Path) -> dict[str, Any]:
         check_yaml(text)
         content = OmegaConf.to_container(OmegaConf.create(text))
         if not isinstance(content, dict):
-            raise TypeError("it holds no mapping")
+            raise TypeError("it does not hold a mapping")
         values = {str(key): value for key, value in content.items()}
         learned_values(values)
     except (*UNREADABLE, OmegaConfBaseException) as error:
@@ -129,9 +129,11 @@ def parse_lines(text: str, path: Path) -> list[tuple[str, dict[str, Any]]]:
         try:
             record = json.loads(line)
             if not has_form(record, RECORD) or not {"step", "split", "seconds"} <= record.keys():
-                raise ValueError("it is none of a run")
+                raise ValueError("it is not one of a run")
         except (ValueError, RecursionError) as error:
-            raise CheckpointError(f"{path} line {number} is no record of a run: repair or remove that line") from error
+            raise CheckpointError(
+                f"{path} line {number} is not a record of a run: repair or remove that line"
+            ) from error
         parsed.append((line, record))
     return parsed
 

@@ -164,7 +164,7 @@ def open_regular(path: Path, flags: int) -> int:
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return descriptor
 
 
@@ -180,7 +180,7 @@ def read_text(path: Path) -> str:
     except OSError as error:
         raise CheckpointError(f"{path} can't be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path} is damaged: it is no text (byte {error.start})") from error
+        raise CheckpointError(f"{path} is damaged: it is not text (byte {error.start})") from error
 
 
 def read_json(path: Path, form: Mapping[Any, Form] | None = None) -> dict[str, Any]:
@@ -195,12 +195,12 @@ def read_json(path: Path, form: Mapping[Any, Form] | None = None) -> dict[str, A
     try:
         content = json.loads(read_text(path))
         if not isinstance(content, dict):
-            raise ValueError("it holds no mapping")
+            raise ValueError("it does not hold a mapping")
         if odd := find_odd_key(content, form or {}):
-            raise ValueError(f"what it says of {odd} is nothing that was written")
+            raise ValueError(f"its value of {odd} is not one that accumtrain writes")
     except (ValueError, RecursionError) as error:
         raise CheckpointError(
-            f"{path} is damaged: {error}; move it away, the job that wrote it writes it anew"
+            f"{path} is damaged: {error}; move it away, and the job that wrote it makes a new one"
         ) from error
     return content
 
@@ -243,7 +243,9 @@ def disk_errors(path: Path) -> Iterator[None]:
                 f"no space is left to write {path}; free some, for example old runs beside it, and run the same "
                 "command again: it continues from the last checkpoint"
             ) from error
-        raise CheckpointError(f"{path} can't be written: {error.strerror}") from error
+        raise CheckpointError(
+            f"{path} can't be written: {error.strerror}; fix that and run the same command again"
+        ) from error
 
 
 def to_json_value(value: Any) -> Any:

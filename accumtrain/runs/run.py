@@ -49,7 +49,7 @@ from accumtrain.runs.names import (
 )
 
 IMAGES = "images.json"  # in the run's folder
-REMEDY = "run its training command again, which writes it anew"
+REMEDY = "run its training command again, which makes a new one"
 FORCE = "force"  # value of run.resume
 
 

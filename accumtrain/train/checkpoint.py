@@ -395,7 +395,7 @@ class Checkpoints:
             reason = "no space left on the device" if full else first_line(error)
             last = next(iter(newest_first(self.directory)), None)
             raise CheckpointError(
-                f"could not save update {step} in {store.directory}: {reason}; mend that and run the same command "
+                f"could not save update {step} in {store.directory}: {reason}; fix that and run the same command "
                 + (f"again: it continues from step-{last.step}" if last else "again: nothing was saved before")
             ) from error
         store.keep(kept)

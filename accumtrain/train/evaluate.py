@@ -45,7 +45,7 @@ NO_MEANS = ("examples", "seconds")  # of an evaluation's result
 def class_answers(classes: int, replicas: int) -> ClassAnswers | None:
     """Return what collects the answers by class; None if there are none, or too many, which it says."""
     if classes > MOST_CLASSES:
-        say(f"{classes:,} classes: up to {MOST_CLASSES:,} there are a table of classes and pictures, too")
+        say(f"{classes:,} classes: the table of classes and the pictures are made for up to {MOST_CLASSES:,}")
     return ClassAnswers(classes, replicas) if 0 < classes <= MOST_CLASSES else None
 
 

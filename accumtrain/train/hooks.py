@@ -78,13 +78,13 @@ def add_hook(function: str | Callable[[TrainingState], Any], every: int = 1, on:
         TypeError: `function` is no function, or a text that names none.
     """
     if on not in EVENTS:
-        raise ValueError(f"on={on!r} is none of {', '.join(EVENTS)}")
+        raise ValueError(f"on={on!r}: must be one of {', '.join(EVENTS)}")
     if type(every) is not int or every < 1 or (every > 1 and on != "update"):
         raise ValueError(
             f"every={every!r}: must be a whole number of updates, 1 or more; leave it out unless on is 'update'"
         )
     if not (callable(function) or (isinstance(function, str) and all(function.partition(":")))):
-        raise TypeError(f"{function!r} is no function; give one, or write 'module:function'")
+        raise TypeError(f"{function!r} is not a function; give one, or write 'module:function'")
     ADDED.append(Hook(function, every, on))
 
 

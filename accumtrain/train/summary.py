@@ -124,7 +124,7 @@ def print_summary(
             f"{summary['best_on']} (train.monitor); evaluate, predict and export use it, or with state=last the last"
         )
     if summary["skipped_windows"]:
-        say(f"{summary['skipped_windows']:,} windows made no update: not finite, or without examples that can be read")
+        say(f"{summary['skipped_windows']:,} batches were skipped: not finite, or without examples that can be read")
     resident = summary["memory"].get("rss_peak_bytes")
     process = "" if resident is None else f"; the whole process took {format_bytes(resident)}"
     say(f"memory: {at_peak(summary['memory'])}{process}")
@@ -165,7 +165,7 @@ def _why_only_training(norms: Sequence[MovingStatistics], updates: int, split: s
     enough = math.floor(100 * CAUGHT_UP ** (1 / updates)) / 100
     return (
         f"the moving statistics of batch norm lag behind, {initial:.0%} of them are still initial values; more updates "
-        f"mend it, or model.norm_momentum={min(NORM_MOMENTUM, enough):g}"
+        f"help, or model.norm_momentum={min(NORM_MOMENTUM, enough):g}"
     )
 
 

@@ -459,12 +459,14 @@ class Trainer:
             self.place.pass_over()
             self.recovery.count_skipped(self.window)
             self.skipped.note(self.progress.event)
-            self.progress.event(f"update {self.done + 1} is skipped, its examples are bad (see {self.skipped.file})")
+            self.progress.event(
+                f"update {self.done + 1}: this batch is skipped, its examples are bad (see {self.skipped.file})"
+            )
             return batches
         if update.get("loss_scale", SMALLEST_LOSS_SCALE) > SMALLEST_LOSS_SCALE and update["state_finite"]:
             self.place.pass_over()
             self.progress.event(
-                f"update {self.done + 1}: float16 overflowed, this window is skipped (number {update['skipped']}); "
+                f"update {self.done + 1}: float16 overflowed, this batch is skipped (number {update['skipped']}); "
                 f"loss scale {update['loss_scale']:g} -> {update['loss_scale'] / 2:g}"
             )
             return batches
@@ -474,7 +476,7 @@ class Trainer:
         if self.recovery.mode == "skip":
             self.place.pass_over()
             self.recovery.skip(self.window)
-            self.progress.event(f"{reason}: this window is skipped (number {self.recovery.skipped})")
+            self.progress.event(f"{reason}: this batch is skipped (number {self.recovery.skipped})")
             return batches
         rollbacks = self.recovery.rollbacks + 1
         self.checkpoints.wait()

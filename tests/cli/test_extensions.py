@@ -100,7 +100,7 @@ def test_an_extension_that_fails_is_named(refused, installed, code, value, reaso
     installed(code, value)
     message = refused()
     assert message.startswith(f"error: the installed extension tiny ({value}) fails: {reason}")
-    assert message.endswith("; mend it, or uninstall its package\n")
+    assert message.endswith("; fix it, or uninstall its package\n")
     assert message.count("\n") == 1
 
 
@@ -111,7 +111,7 @@ def test_a_job_has_the_scope_that_it_is_given(attributes, scope):
 
 
 def test_an_unknown_scope():
-    with pytest.raises(ValueError, match="job count: scope='all' is none of train, try, trained, runs"):
+    with pytest.raises(ValueError, match="job count: scope='all' is not one of train, try, trained, runs"):
         register_job("count", "an_extension:count", scope="all")
 
 

@@ -53,7 +53,7 @@ def own_module(tmp_path, monkeypatch):
 @pytest.mark.parametrize("override", REFUSED)
 def test_a_closed_key_of_hydra(override, mode, refused, seen, tmp_path):
     assert refused(*f"{mode}batch_size=32 {override}".split(" ")) == (
-        f"error: {override}: this part of Hydra is not open; leave it out: "
+        f"error: {override}: this part of Hydra can't be set; leave it out: "
         "only hydra/launcher, hydra/sweeper and their keys can be chosen, and files are written in run.dir\n"
     )
     assert seen == list(tmp_path.iterdir()) == []
@@ -106,7 +106,7 @@ def test_a_file_that_takes_for_ever_to_read(content, command, refused, seen, own
     file = own_file("experiment/mine.yaml", content)
     message = refused("--config-dir", "own", "experiment=mine")
     assert "own/experiment/mine.yaml can't be read: " in message
-    assert "mend that file or move it away" in message
+    assert "fix that file or move it away" in message
     assert seen == []
     file.unlink()
     assert command("--config-dir", "own").code == 0

@@ -98,7 +98,7 @@ def test_a_sweep_that_fails_fast_starts_nothing_after_the_first_failure(command,
         "128 not started",
         "256 not started",
     ]
-    assert "warning: 2 of 4 runs were not started, as one had failed before (sweep.fail_fast=true)\n" in answer.err
+    assert "warning: 2 of 4 runs were not started, because one had failed (sweep.fail_fast=true)\n" in answer.err
     written = json.loads((tmp_path / "runs" / "sweep.json").read_text())
     assert [(row["status"], row["exit_code"]) for row in written[1:]] == [
         ("DivergedError", 4),

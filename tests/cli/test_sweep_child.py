@@ -80,7 +80,7 @@ def test_a_job_that_is_refused(run, capfd):
 @pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (40, "signal 40")])
 def test_a_job_that_is_killed_is_told_of(run, capfd, number, name):
     assert run(f"os.kill(os.getpid(), {number})").ended_with == 128 + number
-    assert capfd.readouterr().err.startswith(f"error: run 7 was killed by {name}; if that was the system")
+    assert capfd.readouterr().err.startswith(f"error: run 7 was killed by {name}; if the system did so")
 
 
 def test_a_job_is_known_of_as_long_as_it_runs(run, tmp_path):

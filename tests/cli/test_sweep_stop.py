@@ -68,7 +68,7 @@ def test_stop(sweep, number, times, saving, said):
     for name in ("SIGINT", "SIGQUIT", "SIGHUP"):
         assert name in inherited, "so that a terminal ends no process of the launcher"
     assert rest == said
-    assert err == "\nstopping: the jobs that run save their state (once more to stop at once)\n"
+    assert err == "\nstopping: running jobs save their state (a second Ctrl-C or signal stops at once)\n"
 
 
 def test_a_launcher_that_returns_with_its_jobs_was_stopped_too(sweep):

@@ -45,7 +45,7 @@ def test_each_worker_knows_the_cluster_and_the_first_failure_is_that_of_the_comm
 @pytest.mark.parametrize("arguments", [[], ["0"], ["many", "batch_size=12"], ["batch_size=12"]])
 def test_how_many_must_be_said(refused, arguments):
     message = refused("--workers", *arguments)
-    assert "must be followed by how many; for example --workers 2 batch_size=64" in message
+    assert "must be followed by the number of workers; for example --workers 2 batch_size=64" in message
     assert message.count("\n") == 1
 
 

@@ -63,7 +63,7 @@ def test_a_copy_still_knows_its_expression():
         ("${oc.env:NOWHERE}", "Environment variable 'NOWHERE' not found"),
         ("${nowhere}", "Interpolation key 'nowhere' not found"),
         ("${run.dir}", "Recursive interpolation detected"),
-        ("${oc.decode:${oc.env:LIST}}", "the environment gives one text or number, no list or mapping"),
+        ("${oc.decode:${oc.env:LIST}}", "the environment gives one text or number, not a list or mapping"),
         ("${open", "no viable alternative|token recognition error|mismatched input"),
         ("${run:dir}", "Unsupported interpolation type run"),
     ],

@@ -32,9 +32,9 @@ FAULTS = {
     "dangling": (lambda file: file.symlink_to("nowhere.png"), "is a link to a file that is not there"),
     "loop": (lambda file: file.symlink_to(file.name), "is a link to a file that is not there"),
     "directory": (Path.mkdir, "is a directory"),
-    "FIFO": (os.mkfifo, "is no regular file"),
-    "endless device": (lambda file: file.symlink_to("/dev/zero"), "is no regular file"),
-    "socket": (listen, "is no regular file"),
+    "FIFO": (os.mkfifo, "is not a regular file"),
+    "endless device": (lambda file: file.symlink_to("/dev/zero"), "is not a regular file"),
+    "socket": (listen, "is not a regular file"),
     "empty": (Path.touch, "is empty"),
     "text longer than a header": (lambda file: file.write_text("no image" * 9), "has no PNG, JPEG, WebP or BMP inside"),
 }
@@ -72,7 +72,7 @@ def test_what_is_without_permission_is_named(make_folder, folder_config, monkeyp
 # ---- shards ----
 
 
-@pytest.mark.parametrize(("fault", "message"), [("FIFO", "no regular file"), ("dangling", "No such file")])
+@pytest.mark.parametrize(("fault", "message"), [("FIFO", "not a regular file"), ("dangling", "No such file")])
 def test_a_shard_that_is_no_file_is_named(shards, tfrecord_config, fault, message):
     shards[2].unlink()
     FAULTS[fault][0](shards[2])
@@ -95,7 +95,7 @@ def test_a_shard_with_a_name_that_is_not_utf8_is_shown(shards, tfrecord_config):
 @pytest.mark.parametrize("payload", [b"", b"\xff\xff no example", b"\x0a\x00"])
 def test_a_record_that_is_no_example_is_named(shards, tfrecord_config, payload):
     write_records(shards[2], payload)
-    with pytest.raises(DataError, match=r"record 0 of .*train-2 is no tf.train.Example"):
+    with pytest.raises(DataError, match=r"record 0 of .*train-2 is not a tf.train.Example"):
         make_train_batches(open_data(tfrecord_config(), seed=0), batch=4, first=0, seed=0)
 
 

@@ -100,4 +100,4 @@ def test_records(tmp_path, name):
     error = check(TfrecordConfig(**paths, **FEATURES, num_classes=3, image_size=8), tmp_path)
     assert isinstance(error, DataError), error
     told = str(error) if error.result is None else error.result["bad"]["examples"][0]["name"]
-    assert f"record 1 of {tmp_path}/train" in told or "train is truncated or no TFRecord file: record 1" in told
+    assert f"record 1 of {tmp_path}/train" in told or "train is truncated or not a TFRecord file: record 1" in told

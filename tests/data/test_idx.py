@@ -148,16 +148,20 @@ def with_checksum_changed(content: bytes) -> bytes:
         pytest.param(
             write(NAMES[0], labels(TRAIN)), "bytes 00 00 08 01, .* give it the name of what", id="labels as images"
         ),
-        pytest.param(cut(NAMES[1], 6), "train-labels-idx1-ubyte ends within its first bytes", id="no shape"),
-        pytest.param(cut(NAMES[0], -1), r"432 values of the shape \[12, 6, 6\].* only 431 follow", id="truncated"),
-        pytest.param(write(NAMES[1], labels(TRAIN) + b"\0"), "12 values of the shape .* more follow", id="too long"),
+        pytest.param(cut(NAMES[1], 6), "train-labels-idx1-ubyte ends within its header", id="no shape"),
+        pytest.param(
+            cut(NAMES[0], -1), r"the shape \[12, 6, 6\] in its header, 432 values, .* only 431 follow", id="truncated"
+        ),
+        pytest.param(
+            write(NAMES[1], labels(TRAIN) + b"\0"), "in its header, 12 values, and more follow", id="too long"
+        ),
         pytest.param(
             write(NAMES[0], bytes([0, 0, 8, 3]) + b"\xff" * 12 + b"0"),
-            "memory are free: download it again",
+            "are free: free some memory, or download it again",
             id="a huge shape",
         ),
         pytest.param(
-            write(NAMES[1], bytes([0, 0, 8, 1, 0, 0, 0, 0])), r"has the shape \[0\].* so no labels", id="none"
+            write(NAMES[1], bytes([0, 0, 8, 1, 0, 0, 0, 0])), r"has the shape \[0\] .* so it holds no labels", id="none"
         ),
         pytest.param(packed(lambda content: content[:-20]), "can't be unpacked", id="truncated gz"),
         pytest.param(packed(with_checksum_changed), "can't be unpacked .*CRC", id="gz with another checksum"),

@@ -73,7 +73,7 @@ TRAIN, TRAIN_ALONE = ("train/ant", "train/bee"), ("ant", "bee", "train/steam", "
         (("test/ant", "test/bee", "rest/ant", "rest/bee"), "name the splits train, val and test"),
         (("test/ant", "val/ant"), "test, val, named after splits, and no train"),
         (TRAIN_ALONE, "has train/ but neither test/ nor val/"),
-        (TRAIN_ALONE, "if train is a class as ant, bee may be, give its folder another name"),
+        (TRAIN_ALONE, "if train is a class, as ant, bee may be, give its folder another name"),
         ((*TRAIN, "val/ant", "val/bee", "valid/ant", "valid/bee"), "has val/ and valid/: keep one of them"),
         ((*TRAIN, "test/ant", "test/cat"), r"photos/test has the class cat, which train/ lacks \(it has ant, bee\)"),
         (("ant/train", "ant/test", "bee/train", "bee/test"), "make it the other way round, as test/ant/"),
@@ -103,7 +103,7 @@ def test_a_test_folder_without_labels(make_folder, folder_config):
     assert read_pictures(data, "test") == read_pictures(alone, "test")
     assert data.notes == [
         f"{root}/test/ has no labels, as its images are in no class folders, and is not read: "
-        f"job=predict predict.input={root}/test is for it"
+        f"use job=predict predict.input={root}/test for it"
     ]
     make_folder("photos/dev", count=2)
     assert open_data(folder_config(root), seed=0).splits.keys() == {"train", "val"}
@@ -120,7 +120,7 @@ def test_other_folders_beside_the_splits_are_named(make_folder, folder_config):
     root = make_folder("photos/train").parent
     make_folder("photos/test")
     make_folder("photos", classes=("seg_pred",))
-    assert open_data(folder_config(root), seed=0).notes == ["not read, as their names say no split: seg_pred"]
+    assert open_data(folder_config(root), seed=0).notes == ["not read, as they are not named after a split: seg_pred"]
 
 
 def test_a_class_without_test_images(make_folder, folder_config):

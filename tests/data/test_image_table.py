@@ -113,7 +113,7 @@ def test_what_is_left_out_is_told(folder):
         ("id,label\nx,ant\ny,bee", {}, r"none of the images that its column 1 \(id\) names is there, such as x, y: "),
         ("id,label\n000,ant\n001,bee\n002,bee", {}, r"class ant has a single image, .*000.png"),
         ("id,label\n000,a\n001,a\n002,b\nx,b", {}, r"1 file named as an image can't be used: .*/x can't be read"),
-        ("id,label\n000,ant\n001,ant\n002,bee\nx\0.png,bee", {}, "has no name that a file can have|can't be read as"),
+        ("id,label\n000,ant\n001,ant\n002,bee\nx\0.png,bee", {}, "is not a name that a file can have|can't be read as"),
     ],
 )
 def test_refused(folder, text, keys, message):
@@ -132,7 +132,7 @@ def test_two_files_of_a_name_are_told_apart_by_paths(folder):
 
 
 def test_another_encoding_is_named(folder):
-    with pytest.raises(DataError, match="is no text in UTF-8: save the table as CSV in UTF-8"):
+    with pytest.raises(DataError, match="is not text in UTF-8: save the table as CSV in UTF-8"):
         opened(folder, table(lambda n: f"{n:03},{label(n)}"), encoding="latin-1")
 
 

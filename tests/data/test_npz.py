@@ -199,8 +199,8 @@ def test_a_resize_may_overshoot_in_any_split(write, split, value):
     arrays = {**MINE, **VAL, **TEST, "images": UNIT, "val_images": UNIT[4:7], "test_images": UNIT[:4]}
     images = beyond(arrays[f"{split}images"], value)
     data = open_data(write({**arrays, f"{split}images": images}), seed=0)
-    assert [note for note in data.notes if note.endswith("taken as 0..1, what is beyond is cut off")] == [
-        f"{split}images is float32 with a maximum of {images.max()}: taken as 0..1, what is beyond is cut off"
+    assert [note for note in data.notes if note.endswith("taken as 0..1, values beyond that are cut off")] == [
+        f"{split}images is float32 with a maximum of {images.max()}: taken as 0..1, values beyond that are cut off"
     ]
     expected = {"train": UNIT, "val": UNIT[4:7], "test": UNIT[:4]}
     expected[{"": "train", "val_": "val", "test_": "test"}[split]] = np.clip(images, 0, 1)
@@ -279,15 +279,15 @@ def with_pixel(value: float) -> dict[str, np.ndarray]:
         ({"images": IMAGES.astype(np.int16) - 1}, r"images has pixels of -1 to 254"),
         ({"images": IMAGES.astype(np.int16) + 1}, r"images has pixels of 1 to 256, and white is taken as 255: save"),
         ({"images": IMAGES[:9]}, r"images has 9 images, labels has 20 labels: give one label for each"),
-        ({"labels": LABELS / 2}, r"labels holds 0.5: classes are counted, so give whole numbers from 0"),
-        ({"labels": LABELS + np.nan}, r"labels holds nan: classes are counted"),
+        ({"labels": LABELS / 2}, r"labels holds 0.5: give the classes as whole numbers from 0"),
+        ({"labels": LABELS + np.nan}, r"labels holds nan: give the classes"),
         ({"labels": np.eye(3)[LABELS] * 2}, r"labels has the row \[2,0,0\] at 0: an image has one class here, so give"),
         ({"labels": np.eye(3)[LABELS] + np.eye(3)[1]}, r"labels has the row \[1,1,0\] at 0: an image has one class"),
         ({"labels": np.zeros([20, 2, 2])}, r"labels has the shape \[20, 2, 2\]: give \[N\], a class for each image"),
         ({"labels": LABELS.astype(object)}, r"labels is of type object: save whole numbers by labels.astype"),
-        ({**TEST, "labels": NAMES[LABELS]}, r"labels and test_labels are texts and numbers: save all as the one or"),
+        ({**TEST, "labels": NAMES[LABELS]}, r"labels and test_labels mix texts and numbers: save all labels as"),
         ({"labels": np.array(["a", ""])[LABELS % 2]}, r"labels holds an empty text: give each image a class"),
-        ({"labels": np.array([b"a", b"\xff"])[LABELS % 2]}, r"labels holds bytes that are no UTF-8"),
+        ({"labels": np.array([b"a", b"\xff"])[LABELS % 2]}, r"labels holds bytes that are not UTF-8"),
         ({**TEST, "labels": NAMES[LABELS], "test_labels": [*"xxxx"]}, r"there is no example to train on of class x"),
         ({"labels": np.eye(4)[LABELS]}, r"labels run up to 3, but there is no example to train on of class 3"),
         ({"labels": LABELS - 1}, r"labels holds -1: number the classes from 0"),
@@ -295,7 +295,7 @@ def with_pixel(value: float) -> dict[str, np.ndarray]:
         ({"labels": LABELS + 1}, r"labels run up to 3, but there is no example to train on of class 0: number"),
         ({"labels": LABELS * 10**12}, r"labels run up to 2000000000000, .* of class 1, 2, 3, 4, 5, ...: number"),
         ({**TEST, "test_labels": LABELS[:4] + 3}, r"labels run up to 5, but .* of class 3, 4, 5: number"),
-        ({"labels": np.arange(20) // 19}, r"class 1 has a single example: it takes two, to train and to test, or"),
+        ({"labels": np.arange(20) // 19}, r"class 1 has a single example: it takes two, to train and to test; add one"),
         ({**TEST, "test_images": IMAGES[:4, :5]}, r"images are 6 x 8 x 3, those to evaluate on 5 x 8 x 3: .* size"),
         ({**TEST, "test_images": IMAGES[:4, ..., 0]}, r"images are 6 x 8 x 3, those to evaluate on 6 x 8 x 1: .* chan"),
     ],
@@ -323,11 +323,11 @@ def write_npy(file: Path) -> None:
     [
         (Path.unlink, r"data.path=.*mine.npz can't be read: No such file or directory: give the .npz file"),
         (lambda file: (file.unlink(), file.mkdir()), r"data.path=.*mine.npz is a directory: give the .npz file"),
-        (lambda file: (file.unlink(), os.mkfifo(file)), r"data.path=.*mine.npz is no regular file"),
-        (write_npy, r"data.path=.*mine.npz is no .npz file, or a truncated one: write it with numpy.savez"),
-        (lambda file: file.write_text("images"), r"mine.npz is no .npz file"),
+        (lambda file: (file.unlink(), os.mkfifo(file)), r"data.path=.*mine.npz is not a regular file"),
+        (write_npy, r"data.path=.*mine.npz is not an .npz file, or is truncated: write it with numpy.savez"),
+        (lambda file: file.write_text("images"), r"mine.npz is not an .npz file"),
         (lambda file: file.write_bytes(b""), r"mine.npz is empty: give the .npz file"),
-        (lambda file: file.write_bytes(file.read_bytes()[:1000]), r"mine.npz is no .npz file"),
+        (lambda file: file.write_bytes(file.read_bytes()[:1000]), r"mine.npz is not an .npz file"),
         (flip_the_middle, r"mine.npz: images can't be read \(Bad CRC-32 .*\): save it again"),
     ],
     ids=["missing", "folder", "FIFO", "npy", "text", "empty", "truncated", "changed"],

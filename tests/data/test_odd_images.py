@@ -78,13 +78,13 @@ GOOD = {
 BAD = {
     "animated.webp": (
         encoded(photo(), "WEBP", save_all=True, append_images=[photo(8)]),
-        "is an animation, and no single image",
+        "is an animation, not a single image",
     ),
-    "one_bit.bmp": (encoded(photo().convert("1"), "BMP"), "is a BMP of 1 bits per pixel, none of 8, 24 and 32"),
+    "one_bit.bmp": (encoded(photo().convert("1"), "BMP"), "is a BMP of 1 bits per pixel, not of 8, 24 or 32"),
     "os2.bmp": (b"BM" + bytes(12) + b"\x0c" + bytes(60), "is a BMP of the old kind of OS/2"),
-    "gif.jpg": (encoded(photo(), "GIF"), "is a GIF, none of PNG, JPEG, WebP or BMP"),
-    "tiff.png": (encoded(photo(), "TIFF"), "is a TIFF, none of PNG, JPEG, WebP or BMP"),
-    "heic.jpeg": (b"\0\0\0\x18ftypheic" + bytes(60), "is an HEIC, AVIF or film, none of PNG, JPEG, WebP or BMP"),
+    "gif.jpg": (encoded(photo(), "GIF"), "is a GIF, not a PNG, JPEG, WebP or BMP"),
+    "tiff.png": (encoded(photo(), "TIFF"), "is a TIFF, not a PNG, JPEG, WebP or BMP"),
+    "heic.jpeg": (b"\0\0\0\x18ftypheic" + bytes(60), "is an HEIC, AVIF or video, not a PNG, JPEG, WebP or BMP"),
     "wave.webp": (b"RIFF\0\0\0\0WAVEfmt " + bytes(60), "is a truncated WebP, or another RIFF file"),
     "text.jpg": (b"no image at all", "has no PNG, JPEG, WebP or BMP inside"),
 }
@@ -264,8 +264,8 @@ def test_the_class_is_the_folder_at_the_top(photos, folder_config):
     photos.with_name("more").rename(photos / "class1" / "more" / "and more")
     data = open_data(folder_config(photos), seed=0)
     assert (data.class_names, data.train.size + data.test.size) == (["class0", "class1"], 12 + len(GOOD) + 1)
-    note = next(note for note in data.notes if "within" in note)
-    assert note.startswith("in folders within a class's folder, and of that class: 6 files: ")
+    note = next(note for note in data.notes if "inside" in note)
+    assert note.startswith("in folders inside a class folder, and counted as that class: 6 files: ")
     assert flat.fingerprint["data.train.files"] != data.fingerprint["data.train.files"]
 
 

@@ -64,7 +64,7 @@ def test_a_flipped_label_is_not_trained_on(shards, tfrecord_config, monkeypatch,
 
 def test_a_flipped_length_names_its_place(shards, tfrecord_config):
     flip(shards[0], 0)
-    assert_refused(tfrecord_config(), r"train-0 is truncated or no TFRecord file: record 0 at byte 0 has no valid")
+    assert_refused(tfrecord_config(), r"train-0 is truncated or not a TFRecord file: record 0 at byte 0 has no valid")
 
 
 @pytest.mark.parametrize("file_format", ["tfrecord", "array_record"])

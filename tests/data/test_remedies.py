@@ -121,9 +121,10 @@ ARRAYS = {
     "texts as objects": Row(
         given(npz, labels=TEXT_OBJECTS), NPZ, r"by (labels\.astype\(str\))", evaluated(TEXT_OBJECTS)),
     "texts and numbers": Row(
-        given(npz, test_images=PIXELS[:3], test_labels=TEXTS), NPZ, "save all as the one or the other",
+        given(npz, test_images=PIXELS[:3], test_labels=TEXTS), NPZ, "save all labels as texts, or all as numbers",
         given(npz, labels=TEXTS[LABELS], test_images=PIXELS[:3], test_labels=TEXTS)),
-    "halves": Row(given(npz, labels=LABELS / 2), NPZ, "give whole numbers from 0", given(npz, labels=np.floor(LABELS))),
+    "halves": Row(given(npz, labels=LABELS / 2), NPZ, "give the classes as whole numbers from 0",
+        given(npz, labels=np.floor(LABELS))),
     "several classes": Row(
         given(npz, labels=np.ones([12, 3])), NPZ, "give a single 1 beside zeros", given(npz, labels=np.eye(3)[LABELS])),
     "a single example": Row(
@@ -166,12 +167,12 @@ SHARDS = {
         given(records, named), (*TWO_CLASSES, "data.class_names=[ant,bee,cat]"), f"set {OVERRIDE}"),
     "a misspelt name": Row(
         given(records, named), (*TFRECORD, *FEATURES, "data.class_names=[ants,bee,cat]"),
-        "none of data.class_names: did you mean ants", "data.class_names=[ant,bee,cat]"),
+        "not one of data.class_names: did you mean ants", "data.class_names=[ant,bee,cat]"),
     "half a class": Row(
         given(records, lambda number: {"label": 0.5, "class": number % 3}), TFRECORD + FEATURES,
         r"or set (data\.label_feature) to one of its features: (class) \(int64_list", "data.label_feature=class"),
     "too many classes": Row(
-        records, TWO_CLASSES, "with data.num_classes=2 labels are 0..1: correct the one", "data.num_classes=3"),
+        records, TWO_CLASSES, "with data.num_classes=2 labels are 0..1: correct the labels", "data.num_classes=3"),
     "raw pixels": Row(
         given(records, lambda number: {"image": picture(number).tobytes()}), TFRECORD + FEATURES,
         r"or set data\.raw_shape=\[height,width,channels\] if these are pixels", "data.raw_shape=[6,6,3]"),
@@ -181,7 +182,7 @@ SHARDS = {
     "sizes of records": Row(
         given(records, lambda number: {"image": png(number, 6 + number, 6)}), TFRECORD + FEATURES,
         "set (data.image_size) to resize all", "data.image_size=6"),
-    "compressed": Row(compressed, TFRECORD + FEATURES, "use gunzip", gunzip),
+    "compressed": Row(compressed, TFRECORD + FEATURES, "unpack it with gunzip", gunzip),
     "damaged": Row(damaged, TFRECORD + FEATURES, f"or set {OVERRIDE} to go on without it"),
 }  # fmt: skip
 FILES = {
@@ -264,5 +265,5 @@ def test_the_remedy_for_a_prepared_data_set(prepare_tfds, keys, remedy, more):
 
 
 def test_a_path_with_a_zero_in_it_is_a_mistake(compose):
-    with pytest.raises(AccumtrainError, match=r"data.path=a\\0...: no path holds a character of value 0; leave it out"):
+    with pytest.raises(AccumtrainError, match=r"data.path=a\\0...: a path can't hold a null character; leave it out"):
         compose("data=npz", r'data.path="a' + "\0" + r'b.npz"')

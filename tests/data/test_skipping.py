@@ -162,7 +162,7 @@ def test_files_that_must_not_be_opened_are_left_out(make_folder, folder_config):
     gone.unlink()
     assert join(make_eval_batches(data, batch=1, split="train"))["weight"].tolist() == [0, 0, 0] + [1] * 7
     assert [example["reason"] for example in data.skipped] == [
-        "is no regular file",
+        "is not a regular file",
         "is 9 x 9 pixels, more than data.max_pixels=36",
         "can't be read: No such file or directory",
     ]

@@ -61,7 +61,7 @@ def test_slices_of_splits(prepare_tfds, file_format):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"test_split": "val"}, r"data.test_split=val is no split of tiny_pictures: it has train, test, and slices"),
+        ({"test_split": "val"}, r"data.test_split=val is not a split of tiny_pictures: it has train, test, and slices"),
         ({"train_split": "train[:0]"}, r"data.train_split=train\[:0\] of tiny_pictures is empty"),
         ({"image_feature": "photo"}, r"no Image called data.image_feature=photo: set it to one of image"),
         ({"label_feature": "note"}, r"no ClassLabel called data.label_feature=note: set it to one of label"),

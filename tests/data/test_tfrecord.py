@@ -224,11 +224,11 @@ def test_raw_pixels(tmp_path, tfrecord_config, channels):
 @pytest.mark.parametrize(
     ("label", "keys", "message"),
     [
-        (0.5, {}, r"that holds 0.5: classes are counted, so give whole numbers from 0$"),
+        (0.5, {}, r"that holds 0.5: give the classes as whole numbers from 0$"),
         ([1, 1, 0], {}, r"that has the row \[1,1,0\] at 0: an image has one class here"),
         ([1, 0, 0, 0], {}, r"that holds 4 numbers: give one for each of data.num_classes=3$"),
         (b"tea", {}, r"that is the text 'tea': say which classes there are .*, as in data.class_names=\[tea,...\]$"),
-        (b"teas", {"class_names": CLASSES}, r"that is the text 'teas', none of data.class_names: did you mean tea\?"),
+        (b"teas", {"class_names": CLASSES}, r"that is the text 'teas', not one of data.class_names: did you mean tea"),
         ([b"tea", b"10"], {"class_names": CLASSES}, r"that holds 2 texts: an image has one class here, so give one"),
     ],
 )  # fmt: skip
@@ -261,9 +261,12 @@ def compress(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda file: file.write_bytes(file.read_bytes()[:-7]), "truncated or no TFRecord file: record 2 at byte"),
-        (lambda file: file.write_bytes(file.read_bytes() + b"\5\0"), "truncated or no TFRecord file: record 3 at byte"),
-        (lambda file: file.write_text("a text, no records"), "truncated or no TFRecord file: record 0 at byte 0"),
+        (lambda file: file.write_bytes(file.read_bytes()[:-7]), "truncated or not a TFRecord file: record 2 at byte"),
+        (
+            lambda file: file.write_bytes(file.read_bytes() + b"\5\0"),
+            "truncated or not a TFRecord file: record 3 at byte",
+        ),
+        (lambda file: file.write_text("a text, no records"), "truncated or not a TFRecord file: record 0 at byte 0"),
         (compress, "compressed"),
     ],
     ids=["cut payload", "cut header", "text", "compressed"],
@@ -284,7 +287,7 @@ def test_globs_without_records(make_shards, tfrecord_config):
     ("changes", "message"),
     [
         ({"image_feature": "pixels"}, r"'pixels': set data.image_feature to one of its features: image .*, label"),
-        ({"label_feature": "image"}, r"has a label 'image' that holds bytes that are no UTF-8: .*; or set data.label"),
+        ({"label_feature": "image"}, r"has a label 'image' that holds bytes that are not UTF-8: .*; or set data.label"),
         ({"label_feature": "class"}, r"no value called 'class': set data.label_feature to one of its features: image"),
         ({"num_classes": 1}, r"record 1 of .*train-0 has label 1, with data.num_classes=1 labels are 0..0"),
     ],

@@ -72,7 +72,7 @@ def test_products_of_float32_are_rounded_where_it_is_asked_for(rounded):
 
 
 def test_products_of_a_cpu_are_not_rounded():
-    with pytest.raises(ConfigError, match=r"device.tensor_float_32=true: rounds .* GPUs, and here is none \(CPU, "):
+    with pytest.raises(ConfigError, match=r"device.tensor_float_32=true: rounds .* GPUs, and there is none \(CPU, "):
         resolve.resolve_devices(AutoConfig(tensor_float_32=True))
 
 

@@ -70,7 +70,7 @@ def test_one_worker_meets_itself(addresses):
 def test_the_chief_names_who_is_missing(addresses):
     chief, _ = meeting([Cluster(addresses, 0), Cluster(addresses, 2)], timeout=2.0)
     assert isinstance(chief, WorkerLostError), "which a scheduler starts again"
-    assert f"device=multiworker: {addresses[1]} did not come within 2 s" in str(chief)
+    assert f"device=multiworker: {addresses[1]} did not connect within 2 s" in str(chief)
 
 
 def test_a_worker_without_a_chief(addresses):
@@ -105,7 +105,10 @@ def test_two_workers_with_the_same_index(addresses):
     with ThreadPoolExecutor(1) as pool:
         meets = pool.submit(wait_for_workers, Cluster(addresses, 0), LIMIT)
         with _reported(Cluster(addresses, 1)), _reported(Cluster(addresses, 1)):
-            assert str(meets.exception()) == "device=multiworker: two workers were started with device.index=1"
+            assert (
+                str(meets.exception())
+                == "device=multiworker: two workers were started with device.index=1; give each a number of its own"
+            )
 
 
 def _reported(cluster):

@@ -93,9 +93,9 @@ def picture(folder: Path) -> Path:
     [
         (("export.format=pickle",), ConfigError, "choose from savedmodel, keras, tflite, onnx"),
         (("export.format=keras",), ConfigError, "lenet5 is made of TensorFlow operations, not of Keras layers"),
-        (("export.format=tflite", "export.output=mine.bin"), ConfigError, "ends in .tflite"),
-        (("export.format=tflite", "export.output=folder.tflite"), ConfigError, "is there and no tflite"),
-        (("export.output=mine",), ConfigError, "export.output=mine: is there and no savedmodel"),
+        (("export.format=tflite", "export.output=mine.bin"), ConfigError, "must end in .tflite"),
+        (("export.format=tflite", "export.output=folder.tflite"), ConfigError, "exists and is no tflite export"),
+        (("export.output=mine",), ConfigError, "export.output=mine: exists and is no savedmodel export"),
         (("export.output=''",), ConfigError, "export.output is empty"),
         (("export.quantize=int8",), ConfigError, "export.format=savedmodel is written in float32 alone; choose"),
         (("export.format=tflite", "export.quantize=int4"), ConfigError, "did you mean int8?"),

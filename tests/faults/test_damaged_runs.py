@@ -154,7 +154,7 @@ def test_micro_batches_of_a_damaged_run_are_looked_for_again(trained, command, m
     answer = command(*SMALL, "accum.steps=auto", "train.steps=6")
     assert answer.code == 0, answer
     assert "config.yaml is damaged" in answer.err
-    assert "accum.steps is looked for again" in answer.err
+    assert "accum.steps is searched for again" in answer.err
     assert_same_run(run, expected)
 
 

@@ -64,7 +64,7 @@ def test_sum_is_the_mean_times_the_steps():
 
 def test_a_window_goes_on_in_the_next_fit():
     model = model_with(Accumulate(keras.optimizers.Adam(1e-2), 4))
-    with pytest.warns(UserWarning, match="2 of the 4 micro-batches of a window wait for the next fit"):
+    with pytest.warns(UserWarning, match="2 of the 4 micro-batches of an update wait for the next fit"):
         fit(model, 24)
     fit(model, 24, start=24)
     whole = fit(model_with(Accumulate(keras.optimizers.Adam(1e-2), 4)), 48)
@@ -180,7 +180,7 @@ def test_adaptive_clipping_bounds_each_unit(factor):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*micro-batches of a window wait")
+@pytest.mark.filterwarnings("ignore:.*micro-batches of an update wait")
 @pytest.mark.parametrize("open_window", [True, False])
 def test_a_saved_model_goes_on_in_a_fresh_process(tmp_path, open_window):
     first = 24 if open_window else 32
@@ -319,7 +319,7 @@ def test_adafactor_of_plain_variables_is_that_of_keras_variables():
         ("sgd", {"steps": 0}, "steps=0"),
         ("sgd", {"steps": True}, "steps=True"),
         ("sgd", {"steps": 2.0}, "steps=2.0"),
-        ("sgd", {"reduction": "median"}, "reduction='median' is not one of mean, sum"),
+        ("sgd", {"reduction": "median"}, "reduction='median': must be mean or sum"),
         *(("sgd", {"adaptive_clip": ratio}, "adaptive_clip=") for ratio in (None, "0.1", -0.1, float("nan"))),
         (Accumulate("sgd", 2), {}, "accumulates already"),
         (keras.optimizers.SGD(gradient_accumulation_steps=2), {}, "accumulates already"),

@@ -293,7 +293,7 @@ REFUSED = {
     "empty": (lambda: ReversibleSequence([]), "no unit"),
     "single": (lambda: ReversibleSequence([dense()]), r"units\[0\]"),
     "memory": (lambda: ReversibleSequence(pairs(1, dense), memory="recompute"), "neither"),
-    "grids": (lambda: ReversibleSequence([Reversible(dense(), dense(), snap_bits=12)]), "one grid"),
+    "grids": (lambda: ReversibleSequence([Reversible(dense(), dense(), snap_bits=12)]), "rounded alike"),
     "unseeded": (lambda: ReversibleSequence([(Unseeded(), dense())]), "SeedGenerator"),
     "assigned": (lambda: ReversibleSequence([(Renorm(), dense())]), "assigns its weight"),
     "foreign": (lambda: ReversibleSequence([(lends(), dense())]), "not one of its weights"),

@@ -27,7 +27,7 @@ SGD = "optim=sgd"  # where the check of the optimizer is not the point: that of 
 
 ALONE = "gradient of 2 micro-batches against the mean of each alone"
 WHOLE = "gradient of 2 micro-batches against one batch"
-LOSS = "loss against one written apart, in float64"
+LOSS = "loss against an independent formula, in float64"
 DERIVATIVE = "gradient against differences of the loss, in float64"
 EVALUATION = "evaluation by the statistics of a batch against its training pass, in float64"
 STREAMS = "gradient with streams of 22 bits behind the point, against that in float64"

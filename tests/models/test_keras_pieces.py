@@ -62,7 +62,9 @@ def test_a_layer_in_several_places_is_refused_in_one_line():
     for _ in range(4):
         x = squash(layers.Dense(64)(x))
     model = keras.Model(images, squash(layers.Dense(4)(x)))
-    with pytest.raises(ConfigError, match=r"^Model can't be cut into segments, as where .*; use a layer") as refusal:
+    with pytest.raises(
+        ConfigError, match=r"^Model can't be cut into segments, for example where .*; use a layer"
+    ) as refusal:
         cut_model("Model", model)
     assert not [each for each in ("\n", "The following", "()") if each in str(refusal.value)]
 

@@ -114,7 +114,7 @@ def test_in_an_interrupt_a_signal_only_asks(name, capfd):
             send(signal.Signals[name])
             assert interrupt.requested
         assert DeferredSignals().requested
-    assert capfd.readouterr().err == "\nstopping: what is done is being saved (once more to stop at once)\n"
+    assert capfd.readouterr().err == "\nstopping: saving what is done (a second Ctrl-C or signal stops at once)\n"
 
 
 def test_after_an_interrupt_a_signal_raises_again():

@@ -157,7 +157,7 @@ DAMAGED = [
     ("summary.json", "[]", "is damaged"),
     ("summary.json", '{"made": "elsewhere"}', "is not the summary of a training"),
     *(
-        ("summary.json", json.dumps(SUMMARY | {key: value}), f"what it says of {key} is nothing that was written")
+        ("summary.json", json.dumps(SUMMARY | {key: value}), f"its value of {key} is not one that accumtrain writes")
         for key, value in (
             ("seconds", math.nan),
             ("examples_per_second", 10**400),
@@ -169,11 +169,11 @@ DAMAGED = [
             ("status", None),
         )
     ),
-    ("metrics.jsonl", "no record\n", "line 1 is no record of a run"),
-    ("metrics.jsonl", json.dumps(RECORD | {"step": "first"}) + "\n", "line 1 is no record of a run"),
-    ("metrics.jsonl", json.dumps(RECORD | {"loss": 10**400}) + "\n", "line 1 is no record of a run"),
-    ("metrics.jsonl", "[" * 100_000 + "\n", "line 1 is no record of a run"),
-    ("metrics.jsonl", '{"step": 1}\n', "line 1 is no record of a run"),
+    ("metrics.jsonl", "no record\n", "line 1 is not a record of a run"),
+    ("metrics.jsonl", json.dumps(RECORD | {"step": "first"}) + "\n", "line 1 is not a record of a run"),
+    ("metrics.jsonl", json.dumps(RECORD | {"loss": 10**400}) + "\n", "line 1 is not a record of a run"),
+    ("metrics.jsonl", "[" * 100_000 + "\n", "line 1 is not a record of a run"),
+    ("metrics.jsonl", '{"step": 1}\n', "line 1 is not a record of a run"),
 ]
 
 

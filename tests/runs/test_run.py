@@ -285,7 +285,7 @@ def test_a_bystander_sees_what_the_holder_keeps_and_writes_nothing(config):
 def test_damaged_metrics_are_named(config):
     with Run(config) as run:
         (run.path / "metrics.jsonl").write_text('{"step": 1, "split": "train", "seconds": 1.0}\n{"st\n{"step": 3}\n')
-        with pytest.raises(CheckpointError, match=r"metrics.jsonl line 2 is no record of a run"):
+        with pytest.raises(CheckpointError, match=r"metrics.jsonl line 2 is not a record of a run"):
             run.records()
 
 

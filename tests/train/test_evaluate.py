@@ -132,7 +132,7 @@ def test_of_too_many_classes_there_are_means_only(here, command, monkeypatch):
     monkeypatch.setattr(evaluate, "MOST_CLASSES", 9)
     answer = command("job=evaluate", "run.name=one")
     assert answer.code == 0
-    assert "10 classes: up to 9 there are a table of classes and pictures, too" in answer.out
+    assert "10 classes: the table of classes and the pictures are made for up to 9" in answer.out
     assert "classes" not in json_of(here, "evaluation")
     assert "top5" in json_of(here, "evaluation")["test"]
 

@@ -193,14 +193,14 @@ def test_data_of_another_kind(here, command):
 )
 def test_images_are_prepared_as_in_training(key, value, here, command):
     answer = command(*EVALUATE, "data.path=moved", f"data.{key}={value}")
-    assert_error(answer, ConfigError, f"leave data.{key} out, the values of the run are used")
+    assert_error(answer, ConfigError, f"leave data.{key} out to use the values of the run")
 
 
 @pytest.mark.slow
 def test_the_remedy_for_damaged_names_works(here, command):
     (here / "runs/one/images.json").write_text("{}")
     answer = command(*EVALUATE, "data.path=moved")
-    assert_error(answer, CheckpointError, "run its training command again, which writes it anew")
+    assert_error(answer, CheckpointError, "run its training command again, which makes a new one")
     assert command(*RUN, "data.path=moved").code == 0
     assert command(*EVALUATE, "data.path=moved").code == 0
 

@@ -24,8 +24,8 @@ def test_overflows_are_skipped_counted_and_repeated_by_a_continued_run(config, t
     high = "loss_scale.initial=1099511627776"  # 2^40 overflows until it has been halved often enough
     run(config("whole", high))
     said = capsys.readouterr().out
-    assert "windows made no update" in said
-    assert "float16 overflowed, this window is skipped (number 1); loss scale 1.09951e+12 -> 5.49756e+11" in said
+    assert "batches were skipped" in said
+    assert "float16 overflowed, this batch is skipped (number 1); loss scale 1.09951e+12 -> 5.49756e+11" in said
     trained = records_of(tmp_path / "whole", "train")
     assert [record["step"] for record in trained] == [1, 2, 3, 4, 5, 6]
     skipped = trained[-1]["skipped"]

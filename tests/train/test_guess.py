@@ -32,7 +32,7 @@ def test_statistics_that_lag_behind(compose, tmp_path, capsys):
 
     told = warned("model.norm_momentum=0.9999")
     assert "is no better than a guess (2.3026), that of training is: the moving statistics of batch norm lag" in told
-    assert "100% of them are still initial values; more updates mend it, or model.norm_momentum=0.9" in told
+    assert "100% of them are still initial values; more updates help, or model.norm_momentum=0.9" in told
     assert "no better than a guess" not in warned("model.norm_momentum=0.9")
 
 
@@ -41,8 +41,8 @@ def test_statistics_that_lag_behind(compose, tmp_path, capsys):
     [
         ([], 1, "by heart"),  # such as LeNet-5, which has no batch norm
         ([0.9], 100, "by heart"),
-        ([0.9], 20, "12% of them are still initial values; more updates mend it, or model.norm_momentum=0.79"),
-        ([0.9, 0.999], 100, "90% of them are still initial values; more updates mend it, or model.norm_momentum=0.9"),
+        ([0.9], 20, "12% of them are still initial values; more updates help, or model.norm_momentum=0.79"),
+        ([0.9, 0.999], 100, "90% of them are still initial values; more updates help, or model.norm_momentum=0.9"),
     ],
 )
 def test_what_may_be_the_reason(capsys, momenta, updates, told):

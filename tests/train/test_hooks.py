@@ -124,11 +124,11 @@ def test_a_hook_by_name_is_imported_when_the_run_begins(added, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"on": "epoch"}, "on='epoch' is none of update, evaluation, checkpoint, end"),
+        ({"on": "epoch"}, "on='epoch': must be one of update, evaluation, checkpoint, end"),
         ({"every": 0}, "every=0: must be a whole number of updates, 1 or more"),
         ({"every": "2"}, "every='2': must be a whole number"),
         ({"every": 2, "on": "end"}, "leave it out unless on is 'update'"),
-        ({"function": None}, "None is no function"),
+        ({"function": None}, "None is not a function"),
         ({"function": "my_hooks"}, "write 'module:function'"),
     ],
 )

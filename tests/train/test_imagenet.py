@@ -248,7 +248,7 @@ def test_arguments_without_published_weights(config):
 
 def test_a_damaged_file(config, mobilenet):
     mobilenet.write_bytes(mobilenet.read_bytes()[:1000])
-    with pytest.raises(CheckpointError, match="remove the file, so that it is downloaded anew"):
+    with pytest.raises(CheckpointError, match="remove the file, so that it is downloaded again"):
         begun(config("MobileNet", SMALL))
 
 

@@ -193,7 +193,7 @@ def test_a_gif_is_answered_when_it_is_saved_as_the_message_says(here, command):
     answer = command(*arguments, "predict.input=one.gif")
     assert answer.code == DataError.exit_code
     kinds = "PNG, JPEG, WebP or BMP"
-    assert f"is a GIF, none of {kinds}: replace it by a {kinds}, or remove it" in answer.err
+    assert f"is a GIF, not a {kinds}: replace it by a {kinds}, or remove it" in answer.err
     assert "on_error" not in answer.err
     with Image.open(here / "one.gif") as gif:
         gif.save(here / "one.png")
@@ -213,7 +213,7 @@ def test_a_gif_is_answered_when_it_is_saved_as_the_message_says(here, command):
         ("predict.output=mine.txt", ConfigError, "mine.txt: ends in neither .csv nor .jsonl"),
         ("predict.output=new/sub/0.PNG/mine.csv", ConfigError, "can't be used"),
         ("run.name=nobody", CheckpointError, "train first"),
-        ("model=resnet20", ConfigError, "the run in runs/plain has learned with"),
+        ("model=resnet20", ConfigError, "the run in runs/plain was trained with"),
     ],
 )
 def test_mistakes(override, error, words, here, command):

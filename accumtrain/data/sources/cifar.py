@@ -90,14 +90,14 @@ def _read_records(file: Path, layout: _Layout) -> np.ndarray:
     size = file.stat().st_size
     if size % layout.record_bytes:
         raise DataError(
-            f"{file} has {size} bytes, no multiple of the {layout.record_bytes:,} of a record ({layout.labels} of "
+            f"{file} has {size} bytes, not a multiple of the {layout.record_bytes:,} of a record ({layout.labels} of "
             f"labels and {_PIXELS:,} of pixels): unpack the archive again; it must be the binary version of "
             f"CIFAR-{layout.classes}"
         )
     try:
         records = np.memmap(file, np.uint8, "r", shape=(size // layout.record_bytes, layout.record_bytes))
     except OSError as error:
-        raise DataError(f"{file} can't be read: {error.strerror}; give yourself the permission") from error
+        raise DataError(f"{file} can't be read: {error.strerror}; check its permissions") from error
     largest = int(records[:, layout.labels - 1].max())
     if largest >= layout.classes:
         raise DataError(

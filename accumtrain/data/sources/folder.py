@@ -235,8 +235,8 @@ class _OtherFiles:
         suffixes = ", ".join(IMAGE_SUFFIXES)
         about = {
             f"ignored, as their names end in none of {suffixes}": self.ignored,
-            "ignored, as they are in no class's folder": self.beside,
-            "in folders within a class's folder, and of that class": self.deeper,
+            "ignored, as they are in no class folder": self.beside,
+            "in folders inside a class folder, and counted as that class": self.deeper,
         }
         return [f"{text}: {list_files(files)}" for text, files in about.items() if files]
 
@@ -269,11 +269,11 @@ def list_splits(config: FolderConfig) -> tuple[dict[str, ImagesByClass], list[st
     ]
     notes += [
         f"{splits[name]}/ has no labels, as its images are in no class folders, and is not read: "
-        f"job=predict predict.input={splits[name]} is for it"
+        f"use job=predict predict.input={splits[name]} for it"
         for name in unlabelled
     ]
     if unread := [top.name for top in tops if find_split(top.name) not in splits]:
-        notes.append(f"not read, as their names say no split: {list_first(unread)}")
+        notes.append(f"not read, as they are not named after a split: {list_first(unread)}")
     return listings, [*notes, *others.notes]
 
 
@@ -370,7 +370,7 @@ def _untested(root: Path, train: Path, tops: Sequence[Path]) -> DataError:
     others = [top.name for top in tops if find_split(top.name) != "train"]
     remedy = f"add one, or give data.path={train}"
     if others:
-        remedy += f"; if train is a class as {list_first(others)} may be, give its folder another name"
+        remedy += f"; if train is a class, as {list_first(others)} may be, give its folder another name"
     return DataError(f"{root} has train/ but neither test/ nor val/ with images: {remedy}")
 
 

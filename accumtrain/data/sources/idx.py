@@ -138,14 +138,14 @@ def _read_values(file: Path, content: str) -> np.ndarray:
         size, free = math.prod(shape), free_bytes()
         if size > free:
             raise DataError(
-                f"{file} has values of the shape {list(shape)}, by its first bytes: {format_bytes(size)}, and "
-                f"{format_bytes(free)} of memory are free: download it again, as it may be damaged, or free some memory"
+                f"{file} takes {format_bytes(size)}, by the shape {list(shape)} in its header, and "
+                f"{format_bytes(free)} are free: free some memory, or download it again, as it may be damaged"
             )
         values = stream.read(size + 1)  # to the end, where gzip compares its checksum
     if len(values) != size:
         there = f"only {len(values):,} follow" if len(values) < size else "more follow"
         raise DataError(
-            f"{file} has {size:,} values of the shape {list(shape)}, by its first bytes, and {there}: download it again"
+            f"{file} has the shape {list(shape)} in its header, {size:,} values, and {there}: download it again"
         )
     return np.frombuffer(values, np.uint8).reshape(shape)
 
@@ -162,7 +162,7 @@ def _opened(file: Path) -> Iterator[BufferedIOBase]:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{file} can't be unpacked ({error}): download it again") from error
     except OSError as error:
-        raise DataError(f"{file} can't be read: {error.strerror}; give yourself the permission") from error
+        raise DataError(f"{file} can't be read: {error.strerror}; check its permissions") from error
 
 
 def _read_shape(stream: BufferedIOBase, file: Path, content: str) -> Sequence[int]:
@@ -175,10 +175,10 @@ def _read_shape(stream: BufferedIOBase, file: Path, content: str) -> Sequence[in
         )
     dimensions = stream.read(_WORD * _DIMENSIONS[content])
     if len(dimensions) < _WORD * _DIMENSIONS[content]:
-        raise DataError(f"{file} ends within its first bytes, which hold its shape: download it again")
+        raise DataError(f"{file} ends within its header: download it again")
     shape: list[int] = np.frombuffer(dimensions, ">u4").tolist()
     if min(shape) < 1:
-        raise DataError(f"{file} has the shape {shape}, by its first bytes, so no {content}: download it again")
+        raise DataError(f"{file} has the shape {shape} in its header, so it holds no {content}: download it again")
     return shape
 
 

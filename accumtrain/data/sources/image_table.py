@@ -141,7 +141,7 @@ def _read_rows(file: Path) -> dict[int, list[str]]:
         reader = csv.reader(io.StringIO(text), delimiter=delimiter)
         rows = {number: row for number, row in enumerate(reader, start=1) if any(row)}
     except UnicodeDecodeError as error:
-        raise DataError(f"data.path={file} is no text in UTF-8: save the table as CSV in UTF-8") from error
+        raise DataError(f"data.path={file} is not text in UTF-8: save the table as CSV in UTF-8") from error
     except csv.Error as error:
         raise DataError(f"data.path={file} can't be read as a table: {error}; save it as CSV") from error
     if not rows:

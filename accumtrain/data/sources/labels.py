@@ -32,7 +32,7 @@ def class_numbers(labels: np.ndarray) -> np.ndarray:
     if labels.dtype.kind == "f":
         whole = (labels == np.floor(labels)) & (np.abs(labels) < _EXACT)
         if not whole.all():
-            raise BadLabels(f"holds {labels[~whole][0]}", "classes are counted, so give whole numbers from 0")
+            raise BadLabels(f"holds {labels[~whole][0]}", "give the classes as whole numbers from 0")
     labels = labels.astype(np.int64)
     if labels.size and labels.min() < 0:
         raise BadLabels(f"holds {labels.min()}", "number the classes from 0")
@@ -52,7 +52,7 @@ def class_texts(labels: np.ndarray) -> np.ndarray:
         texts = [name.decode() if isinstance(name, bytes) else str(name) for name in names.tolist()]
     except UnicodeDecodeError as error:
         raise BadLabels(
-            "holds bytes that are no UTF-8", "save texts, or the classes as whole numbers from 0"
+            "holds bytes that are not UTF-8", "save texts, or the classes as whole numbers from 0"
         ) from error
     if "" in texts:
         raise BadLabels("holds an empty text", "give each image a class")

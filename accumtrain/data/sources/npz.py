@@ -105,7 +105,9 @@ class _Labels:
 def _number_classes(path: str, labels: Mapping[str, np.ndarray]) -> _Labels:
     texts = {name: array.dtype.kind in _TEXTS for name, array in labels.items()}
     if len(set(texts.values())) > 1:
-        raise DataError(f"{path}: {' and '.join(texts)} are texts and numbers: save all as the one or the other")
+        raise DataError(
+            f"{path}: {' and '.join(texts)} mix texts and numbers: save all labels as texts, or all as numbers"
+        )
     classes: dict[str, np.ndarray] = {}
     for name, array in labels.items():
         try:
@@ -148,8 +150,8 @@ def _hold_out(path: str, labels: _Labels, classes: np.ndarray, fraction: float) 
     for number, members in zip(found.tolist(), by_class, strict=True):
         if len(members) < 2:
             raise DataError(
-                f"{path}: class {labels.name(number)} has a single example: it takes two, to train and to test, "
-                "or the arrays test_images and test_labels"
+                f"{path}: class {labels.name(number)} has a single example: it takes two, to train and to test; "
+                "add one, or the arrays test_images and test_labels"
             )
         test[members[hold_out_evenly(len(members), fraction)]] = True
     return test
@@ -190,10 +192,10 @@ class NpzFile:
         try:
             packed = zipfile.ZipFile(path)
         except OSError as error:
-            raise DataError(f"data.path={path} can't be read: {error.strerror}") from error
+            raise DataError(f"data.path={path} can't be read: {error.strerror}; check its permissions") from error
         except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
             raise DataError(
-                f"data.path={path} is no .npz file, or a truncated one: write it with numpy.savez"
+                f"data.path={path} is not an .npz file, or is truncated: write it with numpy.savez"
             ) from error
         with packed:
             yield cls(path, packed)
@@ -345,4 +347,4 @@ def find_white(file: str, arrays: Sequence[Pixels], scale: int | str) -> tuple[i
 
 def _describe(pixels: Pixels, white: int) -> str:
     note = f"{pixels.name} is {pixels.dtype} with a maximum of {pixels.high}: taken as 0..{white}"
-    return note if pixels.low >= 0 and pixels.high <= white else f"{note}, what is beyond is cut off"
+    return note if pixels.low >= 0 and pixels.high <= white else f"{note}, values beyond that are cut off"

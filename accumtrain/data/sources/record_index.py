@@ -54,7 +54,7 @@ def _read_stamp(path: str) -> Stamp:
             return remote.length, remote.mtime_nsec
         local = Path(path).stat()
         if not stat.S_ISREG(local.st_mode):
-            raise OSError(0, "it is no regular file")
+            raise OSError(0, "it is not a regular file")
         return local.st_size, local.st_mtime_ns
     except OSError as error:
         raise DataError(f"{path} can't be read: {error.strerror}") from error
@@ -76,11 +76,11 @@ def _walk(file: ByteRanges, path: str, size: int) -> np.ndarray:
         at = starts[-1]
         header = file.read(at, _HEADER_BYTES)
         if at == 0 and header.startswith(_GZIP):
-            raise DataError(f"{path} is compressed: records can only be reached at random uncompressed, use gunzip")
+            raise DataError(f"{path} is compressed, and records are read in random order: unpack it with gunzip")
         length = read_length(header)
         if length is None or (end := at + _HEADER_BYTES + length + _FOOTER_BYTES) > size:
             raise DataError(
-                f"{path} is truncated or no TFRecord file: record {len(starts) - 1} at byte {at} "
+                f"{path} is truncated or not a TFRecord file: record {len(starts) - 1} at byte {at} "
                 + ("has no valid length" if length is None else f"would end at byte {end}, the file at {size}")
                 + "; copy or write it again"
             )

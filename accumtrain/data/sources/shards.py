@@ -145,7 +145,9 @@ class ArrayRecordShards(Shards):
             try:
                 self._readers.append(ArrayRecordReader(path, options="readahead_buffer_size:0"))
             except (RuntimeError, ValueError) as error:
-                raise DataError(f"{path} is truncated or no ArrayRecord file: prepare the data set again") from error
+                raise DataError(
+                    f"{path} is truncated or not an ArrayRecord file: prepare the data set again"
+                ) from error
         return [reader.num_records() for reader in self._readers]
 
     def _read(self, shard: int, records: list[int]) -> list[bytes]:

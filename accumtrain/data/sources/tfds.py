@@ -63,10 +63,13 @@ def _find_features(config: TfdsConfig, features: dict[str, Any]) -> tuple[Any, i
     """Return the feature of the image, the number of classes, and their names; empty without names."""
     image, label = features.get(config.image_feature), features.get(config.label_feature)
     if not isinstance(image, tfds.features.Image):
-        remedy = _list_fitting(features, tfds.features.Image) or "it has no Image at all"
+        remedy = _list_fitting(features, tfds.features.Image) or "it has no Image at all, so choose another data.name"
         raise DataError(f"{config.name} has no Image called data.image_feature={config.image_feature}: {remedy}")
     if image.dtype != np.uint8:
-        raise DataError(f"{config.name} has images of {np.dtype(image.dtype).name}: only 8 bits a channel can be read")
+        raise DataError(
+            f"{config.name} has images of {np.dtype(image.dtype).name}: only 8 bits a channel can be read, so choose "
+            "another data.name"
+        )
     known = label.num_classes if isinstance(label, tfds.features.ClassLabel) else None
     count = known or config.num_classes
     if known and config.num_classes not in (None, known):
@@ -105,7 +108,7 @@ def _open(config: TfdsConfig, builder: Any, key: str, split: str, image: Any, nu
     except (KeyError, ValueError) as error:
         have = ", ".join(builder.info.splits)
         raise DataError(
-            f"{key}={split} is no split of {config.name}: it has {have}, and slices as in {have.split(',')[0]}[:90%]"
+            f"{key}={split} is not a split of {config.name}: it has {have}, and slices as in {have.split(',')[0]}[:90%]"
         ) from error
     pieces = [ShardRange(part.filename, part.skip, part.take) for part in instructions]
     if not pieces:

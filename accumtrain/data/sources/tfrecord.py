@@ -48,7 +48,9 @@ def _open(config: TfrecordConfig, key: str, pattern: str) -> RecordSplit:
         raise DataError(f"{key}={pattern} matches no file: give TFRecord files, as in 'folder/train-*'")
     shards = TfrecordShards([ShardRange(path) for path in paths])
     if len(shards) == 0:
-        raise DataError(f"{key}={pattern} matches {len(paths)} file(s) without a single record")
+        raise DataError(
+            f"{key}={pattern} matches {len(paths)} file(s) without a single record: give files that hold records"
+        )
     split = RecordSplit(
         shards,
         config,
@@ -156,7 +158,7 @@ class RecordSplit(EncodedSplit):
         except DecodeError:
             features = {}
         if not features:
-            raise UnreadableExample(self.name(index), "is no tf.train.Example")
+            raise UnreadableExample(self.name(index), "is not a tf.train.Example")
         return self._parse_image(index, features), self._parse_label(index, features)
 
     def _parse_image(self, index: int, features: Any) -> bytes:
@@ -213,7 +215,7 @@ class RecordSplit(EncodedSplit):
             remedy = f"say which classes there are in their order, as in data.class_names=[{text},...]"
             raise BadLabels(f"is the text {text!r}", remedy)
         if text not in self._numbers:
-            raise BadLabels(f"is the text {text!r}, none of data.class_names", suggest_names(text, self._numbers))
+            raise BadLabels(f"is the text {text!r}, not one of data.class_names", suggest_names(text, self._numbers))
         return self._numbers[text]
 
     def _find_values(self, index: int, features: Any, feature: str, key: str) -> Any:

@@ -33,7 +33,7 @@ LOSS_BOUND = 1e-10
 ALONG_BOUND = {"float32": 0.25, "bfloat16": 0.8, "float64": 1e-9}
 STATISTICS_BOUND = {"float32": 1e-3, "bfloat16": 0.1, "float64": 1e-9}
 EVALUATION_BOUND = 1e-9
-RANDOM = "no bound can hold: the model draws random numbers, others in float64"
+RANDOM = "no bound can hold: the model draws random numbers, and other ones in float64"
 NEGLIGIBLE = 1e-6  # of the gradient, in a variable
 
 
@@ -61,7 +61,7 @@ def check_derivative(
     expected = window_loss.total()
     results = [
         CheckResult(
-            "loss against one written apart, in float64",
+            "loss against an independent formula, in float64",
             ratio(abs(float(window.loss.numpy()) - expected), abs(expected)),
             LOSS_BOUND,
         ),

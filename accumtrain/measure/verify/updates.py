@@ -83,7 +83,7 @@ def _check_one(
         if 0 < jumps <= MOST_JUMPS * steady.size:
             measured, bound = compare(single[steady], double[steady], start[steady])
             note += f"; without {jumps} of its {steady.size:,} values, where the rule jumps in float64 too"
-    apart = "its rule written apart" if rule_of(config) else "the same in float64"
+    apart = "an independent formula" if rule_of(config) else "the same in float64"
     title = f"{UPDATES} updates of the optimizer against {apart}, of the distance travelled"
     return measured / bound, CheckResult(title, measured, bound, note)
 
@@ -169,7 +169,7 @@ def check_commit(
         expected = rule()(wide, gradient, scalars["learning_rate"] * factor, config.weight_decay if decay else 0.0)
         shares.append(compare(new.astype(np.float64), expected, wide))
     measured, bound = max_or_nan(shares, lambda share: share[0] / share[1])
-    return [*results, CheckResult("weights after the commit against its rule written apart", measured, bound)]
+    return [*results, CheckResult("weights after the commit against an independent formula", measured, bound)]
 
 
 def _clipped(gradient: np.ndarray, weight: np.ndarray, share: float) -> np.ndarray:
