@@ -1,4 +1,4 @@
-"""Accuracy on Fashion-MNIST over several seeds, with memory and time, and the page docs/results.md (hours).
+"""Accuracy on Fashion-MNIST over several seeds, with memory and time, and the page docs/results.md (two hours).
 
     .venv/bin/python benchmarks/results.py --output docs/results.md
     .venv/bin/python benchmarks/results.py --only lenet5-4x32 --seeds 0 --epochs 1

@@ -459,9 +459,7 @@ class Trainer:
             self.place.pass_over()
             self.recovery.count_skipped(self.window)
             self.skipped.note(self.progress.event)
-            self.progress.event(
-                f"update {self.done + 1}: this batch is skipped, its examples are bad (see {self.skipped.file})"
-            )
+            self.progress.event(f"update {self.done + 1}: skipped, its examples are bad (see {self.skipped.file})")
             return batches
         if update.get("loss_scale", SMALLEST_LOSS_SCALE) > SMALLEST_LOSS_SCALE and update["state_finite"]:
             self.place.pass_over()

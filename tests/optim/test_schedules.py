@@ -172,7 +172,7 @@ def test_before_its_decay_a_run_of_wsd_has_the_rates_of_a_longer_one(shape):
 @pytest.mark.parametrize(("decay", "warmup", "room"), [(100, 0, 99), (0.5, 70, 30), (31.0, 70, 30)])
 def test_a_decay_that_does_not_fit_behind_the_warmup_is_told(decay, warmup, room):
     (told,) = WsdConfig(decay=decay, warmup=warmup).unreached(TOTAL)
-    assert f"schedule.decay={decay:g}: the run has 100 updates, and {room} of them" in told
+    assert f"schedule.decay={decay:g}: the run has 100 updates, and {room} come after" in told
     assert f"set schedule.decay={room} or lower" in told
     assert WsdConfig(decay=room, warmup=warmup).unreached(TOTAL) == []
 

@@ -143,7 +143,7 @@ def test_patience_takes_a_small_gain_for_none(monitor, min_delta, since):
     ("given", "message"),
     [
         ("[accurracy]", "eval.metrics=accurracy: no such choice; did you mean accuracy"),
-        ("[top5,error,top5]", r"eval.metrics=\[top5,error,top5\]: top5 is there twice"),
+        ("[top5,error,top5]", r"eval.metrics=\[top5,error,top5\]: top5 is given twice"),
         ("top5", "eval.metrics=top5: must be a list"),
     ],
 )

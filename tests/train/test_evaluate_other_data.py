@@ -181,7 +181,7 @@ def test_data_of_another_kind(here, command):
     answer = command(*EVALUATE, "data=npz", "data.path=new.npz")
     assert answer.code == 0, answer.err
     assert "its labels are numbers, in the order of the run's classes: cat, dog, owl" in answer.out
-    assert measured(here) == by_prediction(here, command, "new")
+    assert measured(here, "new.npz") == by_prediction(here, command, "new")
     np.savez(here / "grey.npz", images=images[..., 0], labels=labels)
     answer = command(*EVALUATE, "data=npz", "data.path=grey.npz")
     assert_error(answer, DataError, "its images have 1 channel(s), the run was trained on 3")
