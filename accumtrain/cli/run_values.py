@@ -24,7 +24,7 @@ from accumtrain.console import warn
 from accumtrain.data.config import SOURCES
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.fields import format_value, value_at
-from accumtrain.runs.contents import check_kinds, read_config
+from accumtrain.runs.contents import check_values, read_config
 from accumtrain.runs.names import HOLDOUT_KEYS, PREPROCESS_KEYS, has_checkpoints, learned_values, run_name
 
 COMMAND_GROUPS = ("job", "device", "state", "sweep", "debug")  # never those of the run
@@ -58,13 +58,13 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
         return values
     try:
         before = read_config(file)
+        check_values(before, file.parent)
     except CheckpointError as error:
         if job.scope != "train":
             raise
         warn(f"{error}; the command's own values are used")  # Run holds them against the checkpoints
         return values
     of_run = {f"data.{key}" for key in (*PREPROCESS_KEYS, *HOLDOUT_KEYS)}
-    check_kinds(before, file.parent)
     given = _given(values, overrides)
     fixed = _fixed(before)
     try:

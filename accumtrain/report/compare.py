@@ -65,7 +65,7 @@ class ComparedRun:
     def data(self) -> str:
         """The name of the data that the run was trained on; "-" without a configuration."""
         kind = self.config.get("data.kind", "-")
-        if kind not in SOURCES.entries:
+        if kind not in SOURCES.names:
             return str(kind)
         keys = SOURCES[kind].config
         values = {

@@ -68,15 +68,25 @@ def read_config(file: Path) -> dict[str, Any]:
     return values
 
 
-def check_kinds(values: Mapping[str, Any], folder: Path) -> None:
-    """Raise ConfigError if the configuration of the run in a folder has a kind that this program does not."""
+def check_values(values: Mapping[str, Any], folder: Path) -> None:
+    """Check the values of the run in a folder.
+
+    Raises:
+        ConfigError: it has a kind that this program does not.
+        CheckpointError: a value is none that accumtrain writes.
+    """
+    file = folder / "config.yaml"
     for group, table in REGISTRIES.items():
         kind = values.get(group, {}).get("kind")
         if kind is not None and kind not in table.names:
             raise ConfigError(
-                f"the run in {folder} has {group}.kind={kind}, which exists only in the program that trained it: go on "
-                "with the run in that program"
+                f"{file} has {group}.kind={kind}, which exists only in the program that trained the run: go on with "
+                "the run in that program"
             )
+    try:
+        from_mapping(values)
+    except ConfigError as error:
+        raise CheckpointError(f"{file} is damaged: {error}") from error
 
 
 def read_run_config(folder: Path, **changes: Any) -> Config:
@@ -90,7 +100,7 @@ def read_run_config(folder: Path, **changes: Any) -> Config:
         CheckpointError: its config.yaml can't be read.
     """
     values = read_config(folder / "config.yaml")
-    check_kinds({group: value for group, value in values.items() if group not in changes}, folder)
+    check_values({group: value for group, value in values.items() if group not in changes}, folder)
     place = folder.resolve() if folder.is_symlink() or not folder.name.strip(".") else folder
     run = {**values["run"], "dir": str(place.parent), "name": place.name}
     return from_mapping({**values, "run": run, **changes})

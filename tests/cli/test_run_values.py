@@ -153,7 +153,7 @@ def test_a_run_of_a_program_of_its_own(trained, refused, tmp_path):
     file = tmp_path / "runs" / "x" / "config.yaml"
     file.write_text(file.read_text().replace("kind: lenet", "kind: mynet"))
     message = refused("job=evaluate", "run.name=x")
-    assert "model.kind=mynet, which exists only in the program that trained it" in message
+    assert "model.kind=mynet, which exists only in the program that trained the run" in message
     assert trained == []
 
 

@@ -146,7 +146,7 @@ ARRAYS = {
         f"or set {OVERRIDE} to validate"),
     "three means": Row(
         given(npz, images=PIXELS[..., :1]), (*NPZ, "data.mean=[0.1,0.2,0.3]"),
-        r"the images have 1 channel\(s\): give 1", "data.mean=[0.1]"),
+        r"the images have 1 channel\(s\); give 1", "data.mean=[0.1]"),
     "inception": Row(
         npz, (*NPZ, "data.augment=inception"), r"set (data.image_size), for example to (\d+)", "data.image_size=224"),
 }  # fmt: skip
