@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -26,7 +27,7 @@ from accumtrain.cli.run_values import add_data_choice, check_files, merge_run_va
 from accumtrain.config.interpolation import FromEnvironment, resolve_interpolations, restore_expressions
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.keys import CONF_DIR
-from accumtrain.config.read import OverLimitError, check_yaml, from_mapping
+from accumtrain.config.read import OverLimitError, check_yaml, from_mapping, list_known_keys
 from accumtrain.config.schema import Config
 from accumtrain.console import escape_lines
 from accumtrain.errors import ConfigError
@@ -38,9 +39,13 @@ def read_options() -> Namespace:
     """Return the options and overrides in sys.argv, the overrides as Hydra takes them.
 
     Raises:
-        ConfigError: an option would run code, or an override changes what Hydra itself does.
+        ConfigError: an option would run code or is a setting, or an override changes what Hydra itself does.
         SystemExit: there is no such option; argparse has said so.
     """
+    for word in sys.argv[1:]:
+        key, _, value = word.removeprefix("--").partition("=")
+        if word.startswith("--") and key in list_known_keys():
+            raise ConfigError(f"{word}: a setting has no dashes; write {key}={value or '<value>'}")
     options = get_args_parser().parse_intermixed_args()
     if options.experimental_rerun is not None:
         raise ConfigError(

@@ -14,7 +14,7 @@ from accumtrain.runs.files import replacing
 STEPS = {2: (1,), 10: (1, 2, 5)}  # multiples of the powers of a base that get a number
 MANY_POWERS = 3  # in a range of so many, only powers get a number
 KEY_MARKS = (".", "_")  # a word of a derived name with one of them is a key, which its value can't do without
-TRAIN = "train"  # the split of the updates themselves; others are evaluated
+TRAIN, TEST = "train", "test"  # the split of the updates themselves, and the one that is measured last
 NOT_METRICS = ("step", "epoch", "split", "loss", "examples", "examples_per_second", "seconds")  # of an evaluation
 MOST_METRICS = 3
 COLOURS = 10
@@ -86,7 +86,9 @@ def _style(place: int) -> dict[str, Any]:
 
 
 def _weight(split: str) -> dict[str, Any]:
-    return {"lw": 0.8, "alpha": 0.5} if split == TRAIN else {"lw": 1.8, "marker": ".", "ms": 5}
+    if split == TRAIN:
+        return {"lw": 0.8, "alpha": 0.5}
+    return {"lw": 1.8, "marker": "*", "ms": 8} if split == TEST else {"lw": 1.8, "marker": ".", "ms": 5}
 
 
 def _legend(runs: Mapping[str, Records]) -> list[tuple[dict[str, Any], str]]:
