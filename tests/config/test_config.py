@@ -360,7 +360,6 @@ MISTAKES = [
     ("--experimental-rerun a.pickle", "would load a pickle, which can run any code"),
     ("--resolve", "--resolve: works only with --cfg"),
     ("--batch_size 32", "--batch_size: a setting has no dashes; write batch_size=<value>"),
-    ("--optim.lr=0.1", "--optim.lr=0.1: a setting has no dashes; write optim.lr=0.1"),
     ("optim.lr=1e39", "optim.lr=1e+39: must be between 1.18e-38 and 3.4e+38"),
     ("optim=adam optim.epsilon=1e-46", "optim.epsilon=1e-46: must be between"),
     ("data.mean=[1e-40]", "data.mean[0]=1e-40: must be between"),
