@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -21,13 +20,13 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
-from accumtrain.cli.hydra_guard import CompletionLoader, Loader, check_overrides, explain_plugin_error
+from accumtrain.cli.hydra_guard import CompletionLoader, Loader, check_overrides, explain_option, explain_plugin_error
 from accumtrain.cli.overrides import for_hydra
 from accumtrain.cli.run_values import add_data_choice, check_files, merge_run_values, set_imagenet_pixels
 from accumtrain.config.interpolation import FromEnvironment, resolve_interpolations, restore_expressions
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.keys import CONF_DIR
-from accumtrain.config.read import OverLimitError, check_yaml, from_mapping, list_known_keys
+from accumtrain.config.read import OverLimitError, check_yaml, from_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import escape_lines
 from accumtrain.errors import ConfigError
@@ -39,14 +38,12 @@ def read_options() -> Namespace:
     """Return the options and overrides in sys.argv, the overrides as Hydra takes them.
 
     Raises:
-        ConfigError: an option would run code or is a setting, or an override changes what Hydra itself does.
-        SystemExit: there is no such option; argparse has said so.
+        ConfigError: there is no such option, it would run code, or an override changes what Hydra itself does.
+        SystemExit: an option lacks its value; argparse has said so.
     """
-    for word in sys.argv[1:]:
-        key, _, value = word.removeprefix("--").partition("=")
-        if word.startswith("--") and key in list_known_keys():
-            raise ConfigError(f"{word}: a setting has no dashes; write {key}={value or '<value>'}")
-    options = get_args_parser().parse_intermixed_args()
+    options, unknown = get_args_parser().parse_known_intermixed_args()
+    if unknown:
+        raise explain_option(unknown[0])
     if options.experimental_rerun is not None:
         raise ConfigError(
             f"--experimental-rerun {options.experimental_rerun}: would load a pickle, which can run any code; "

@@ -35,6 +35,21 @@ from accumtrain.config.read import explain_other_kind, list_known_keys
 from accumtrain.errors import AccumtrainError, ConfigError, first_line
 from accumtrain.fields import format_value, suggest_names, walk_values
 
+OTHER_NAMES = {  # of keys, in the commands of other training programs
+    **dict.fromkeys(("accumulation_steps", "accumulate_grad_batches", "grad_accum_steps"), "accum.steps"),
+    "gradient_accumulation_steps": "accum.steps",
+    **dict.fromkeys(("amp", "fp16", "bf16", "mixed_precision"), "precision"),
+    **dict.fromkeys(("arch", "architecture", "backbone"), "model"),
+    **dict.fromkeys(("batch", "bs", "train_batch_size", "per_device_train_batch_size"), "batch_size"),
+    **dict.fromkeys(("epoch", "max_epochs", "num_epochs", "num_train_epochs"), "train.epochs"),
+    **dict.fromkeys(("img_size", "imgsz", "input_size", "resolution"), "data.image_size"),
+    **dict.fromkeys(("learning_rate", "lr0"), "optim.lr"),
+    "max_steps": "train.steps",
+    **dict.fromkeys(("opt", "optimizer"), "optim"),
+    **dict.fromkeys(("output", "output_dir", "project"), "run.dir"),
+    "pretrained": "model.weights",
+    **dict.fromkeys(("lr_scheduler", "sched", "scheduler"), "schedule"),
+}
 USAGE_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
 EXTRAS = {"joblib": "joblib", "submitit_local": "slurm", "submitit_slurm": "slurm"}  # extra of each launcher
 OPEN_KEYS = re.compile(r"hydra[./](launcher|sweeper)([./].*)?|hydra\.mode")
@@ -84,6 +99,9 @@ def explain_error(error: Exception) -> ConfigError:
         if unknown[1] == "data.path" and given:
             said = explain_other_kind("data", "path")
             return ConfigError(f"data.path={given[1]}: {said}; choose one, as in {_read_by(given[1])}")
+        group, _, key = unknown[1].rpartition(".")
+        if key == "name" and given and given[1] in all_choices([]).get(group, ()):
+            return ConfigError(f"{unknown[1]}={given[1]}: it is chosen by its group; write {group}={given[1]}")
         return ConfigError(_explain_unknown_key(unknown[1]))
     if several := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.*)'", text):
         return ConfigError(
@@ -142,11 +160,30 @@ def _explain_unknown_key(key: str) -> str:
     choices = all_choices([])
     if key in choices:
         return f"{key}: must be the name of a choice; {suggest_names('', choices[key])}"
-    known = [*list_known_keys(), *choices]
-    same_end = [other for other in known if other.rpartition(".")[2] == name]
-    close = list(dict.fromkeys([*same_end, *difflib.get_close_matches(key, known)]))[:3]
+    close = _find_close_keys(key)
     remedy = f"did you mean {' or '.join(close)}?" if close else "accumtrain --cfg job lists all keys"
     return f"{key}: no such key; {remedy}"
+
+
+def explain_option(option: str) -> ConfigError:
+    """Return the ConfigError for an option that there is not. It may be a setting, written as other programs do."""
+    word, _, value = option.partition("=")
+    key = word.lstrip("-").replace("-", "_")
+    close = [key] if key in list_known_keys() else _find_close_keys(key)
+    if not close:
+        return ConfigError(f"{option}: no such option; accumtrain --help shows what there is")
+    settings = " or ".join(f"{name}={value or '<value>'}" for name in close)
+    return ConfigError(f"{option}: no such option; a setting has no dashes; write {settings} in its place")
+
+
+def _find_close_keys(key: str) -> list[str]:
+    """Return at most three keys or groups that the user may have meant, the likeliest first."""
+    known = [*list_known_keys(), *all_choices([])]
+    name = key.rpartition(".")[2]
+    if name in OTHER_NAMES:
+        return [OTHER_NAMES[name]]
+    same_end = [other for other in known if other.rpartition(".")[2] == name]
+    return list(dict.fromkeys([*same_end, *difflib.get_close_matches(key, known)]))[:3]
 
 
 def _read_by(place: str) -> str:

@@ -42,15 +42,16 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
     """Return the values of the run that the job goes on with, changed by `overrides`. Without a run return `values`.
 
     Raises:
-        ConfigError: an override changes what was learned, or the run has a kind that this program does not.
+        ConfigError: an override changes what was learned and the job uses it, or the run has a kind that this program
+            does not.
         CheckpointError: the run's config.yaml can't be read, and the job is no training.
     """
     job = JOBS.entries.get(str(values.get("job")))
     run = resolve_interpolations(values).get("run")
-    if job is None or not job.continues_run_config or not isinstance(run, Mapping):
+    if job is None or job.scope == "runs" or not isinstance(run, Mapping):
         return values  # whose mistakes from_mapping names
     name = run.get("name")
-    if name is None and job.scope == "train":  # the whole command is the name of the run
+    if name is None and job.scope != "trained":  # the whole command is the name of the run
         return values
     name = name or run_name(from_mapping(values), overrides)
     file = Path(expand_home(str(run.get("dir"))), str(name), "config.yaml")
@@ -78,7 +79,7 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
         given = {key: by for key, by in given.items() if by != "data" or not (same or key in of_run)}
     if job.measures_other_data:
         fixed = {key: value for key, value in fixed.items() if not key.startswith("data.") or key in of_run}
-    if job.scope != "train":  # Run refuses them, but with run.resume=force
+    if job.scope == "trained":
         _check_given(fixed, now, given, file.parent)
     outdated = {dependent for key in given for dependent in DEPENDENT_KEYS.get(key, ())}
     merged = dict(before)
@@ -113,7 +114,7 @@ def add_data_choice(overrides: list[str]) -> list[str]:
         find_given_value(overrides, "run.name", ""),
         "config.yaml",
     )
-    if job is None or not (job.continues_run_config and of_data and "run.name" in keys and file.exists()):
+    if job is None or not (job.scope != "runs" and of_data and "run.name" in keys and file.exists()):
         return overrides
     kind = read_config(file)["data"].get("kind")
     return [f"data={kind}", *overrides] if kind in SOURCES.names else overrides

@@ -34,9 +34,9 @@ class Job:
         about: what the job does, a sentence for --help and docs/reference.md.
         check: a function of the configuration that raises an AccumtrainError if the job can't begin, or
             "module:function"; without TensorFlow.
-        scope: "train" begins or continues the run in its folder. "try" needs no run and leaves none. "trained" needs a
-            trained run in the folder. "runs" looks at runs from outside, and writes into run.dir.
-        continues_run_config: its configuration is that of the run, changed by the overrides of its command only.
+        scope: "train" begins or continues the run in its folder. "try" needs no run and leaves none; where run.name is
+            that of a run, it takes its values. "trained" needs a trained run in the folder. "runs" looks at runs from
+            outside, and writes into run.dir.
         measures_other_data: its command may choose other data than the run's.
         probed: a probe may check before the job starts that it fits into the memory.
         measures_graphs: it measures or checks compiled micro-steps alone, so it can't go with debug.eager.
@@ -58,7 +58,6 @@ class Job:
     about: str = ""
     check: str | Callable[..., None] | None = None
     scope: Scope = "try"
-    continues_run_config: bool = False
     measures_other_data: bool = False
     probed: bool = False
     measures_graphs: bool = False
@@ -115,7 +114,6 @@ JOBS.add(
         "summary.json",
         "Train a model, or continue its run.",
         scope="train",
-        continues_run_config=True,
         probed=True,
         chooses_kernels=True,
         shared_by_workers=True,
@@ -135,7 +133,6 @@ JOBS.add(
         "evaluation.json",
         "Evaluate a trained run, on its test split or on all of other data with labels.",
         scope="trained",
-        continues_run_config=True,
         measures_other_data=True,
         shared_by_workers=True,
         preemptible=True,
@@ -222,7 +219,6 @@ JOBS.add(
         "Classify images by a trained run.",
         check="accumtrain.data.local_files:check_predict",
         scope="trained",
-        continues_run_config=True,
         preemptible=True,
         without_effect=("model.memory", "optim"),
         columns={"step": ("step", "d"), "images": ("images", ",d"), "bad": ("bad.count", ",d")},
@@ -234,7 +230,6 @@ JOBS.add(
         "Write a trained run into a file for other programs.",
         check="accumtrain.export.config:check_export",
         scope="trained",
-        continues_run_config=True,
         without_effect=("model.memory", "optim"),
         columns={
             "step": ("step", "d"),

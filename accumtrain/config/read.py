@@ -203,6 +203,16 @@ class OverLimitError(ValueError):
     """A YAML document that would take for ever to read. The message says why."""
 
 
+def _parse(text: str) -> Iterator[yaml.Event]:
+    """Yield the events of a YAML document. Raise OverLimitError where libyaml has a limit of its own, as from 0.2.6."""
+    try:
+        yield from yaml.parse(text, Loader=_LOADER)
+    except yaml.scanner.ScannerError as error:
+        if "nesting depth" in str(error):
+            raise OverLimitError(f"it is nested more than {DEEPEST} deep") from error
+        raise
+
+
 def check_yaml(text: str) -> None:
     """Check the structure of a YAML document, without building any of it.
 
@@ -213,7 +223,7 @@ def check_yaml(text: str) -> None:
     sizes: dict[str, int] = {}  # nodes that an anchor stands for
     open_nodes: list[tuple[str | None, int]] = []  # lists and mappings: their anchor, and the nodes counted before them
     count = 0
-    for event in yaml.parse(text, Loader=_LOADER):
+    for event in _parse(text):
         match event:
             case yaml.AliasEvent():
                 if event.anchor not in sizes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +13,7 @@ from accumtrain.config.read import to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.runs.contents import read_config
+from accumtrain.runs.files import list_folder
 from accumtrain.runs.names import (
     CHECKPOINTS,
     UNLEARNED_KEYS,
@@ -76,6 +78,13 @@ def name_other_data(config: Config) -> str | None:
     return shorten_name(replace_odd(str(path)), LONGEST) or config.data.kind
 
 
+def _name_near_runs(path: Path) -> str:
+    """Return the question for the runs whose names are like that of a folder; empty if there are none."""
+    names = [folder.name for folder in list_folder(path.parent) if has_checkpoints(folder)]
+    near = difflib.get_close_matches(path.name, names)
+    return f"did you mean run.name={' or '.join(near)}? Or " if near else ""
+
+
 @contextmanager
 def open_folder(config: Config) -> Iterator[Path]:
     """Make the folder that the configured job writes into, and yield it. New folders that stay empty are removed.
@@ -92,7 +101,9 @@ def open_folder(config: Config) -> Iterator[Path]:
         raise CheckpointError(f"{path} can't be read and written; give this user access, or choose another run.dir")
     try:
         if JOBS[config.job].scope == "trained" and not has_checkpoints(path):
-            raise CheckpointError(f"no checkpoint in {path / CHECKPOINTS}: train first, with the same run.name")
+            raise CheckpointError(
+                f"no checkpoint in {path / CHECKPOINTS}: {_name_near_runs(path)}train first, with the same run.name"
+            )
         if result_file(config).is_dir():
             raise ConfigError(f"{result_file(config)} is a folder, and the job writes a file there: move it away")
         yield path

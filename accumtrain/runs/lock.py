@@ -58,6 +58,9 @@ class Lock:
         return self
 
     def __exit__(self, *_: object) -> None:
+        with suppress(OSError):  # the folder was moved away
+            if list(self._folder.iterdir()) == [self._folder / LOCK]:  # nothing was written
+                (self._folder / LOCK).unlink()
         self._release()
 
     def check(self) -> None:

@@ -73,9 +73,13 @@ def describe_out_of_memory(config: Config, replicas: int) -> str:
         where, last = "what `ulimit -v` leaves", "a higher `ulimit -v`, such as `ulimit -v unlimited`"
     else:
         where, last = "the device's memory", LAST_RESORT
-    found = [*_steps_that_fit(config, replicas), *remedies(config, replicas)]
-    options = [*(f"{remedy.override} ({remedy.effect})" for remedy in found), last]
-    return f"{where} is not enough for this run. Less would take: {'; '.join(options)}" + _numbers(config)
+    probes = " accum.steps=auto finds the largest micro-batch that fits." if _probes_can_help(config, replicas) else ""
+    options = [*(f"{remedy.override} ({remedy.effect})" for remedy in remedies(config, replicas)), last]
+    return (
+        f"{where} is not enough for this run.{probes} Each of these takes less, though one may not be enough: "
+        + "; ".join(options)
+        + _numbers(config)
+    )
 
 
 def _numbers(config: Config) -> str:
@@ -102,12 +106,12 @@ def _more_steps(config: Config, replicas: int) -> Iterator[Remedy]:
         yield from allowed_remedy(f"accum.steps={steps}", effect, config, {"accum": {"steps": steps}})
 
 
-def _steps_that_fit(config: Config, replicas: int) -> Iterator[Remedy]:
-    """Yield accum.steps=auto, where the job may look for it, the command leaves it to, and more steps are a remedy."""
+def _probes_can_help(config: Config, replicas: int) -> bool:
+    """Return whether accum.steps=auto is allowed, and may find smaller micro-batches that fit."""
     has_budget = HydraConfig.initialized() and any(map(BUDGET.fullmatch, HydraConfig.get().overrides.task))
-    if JOBS[config.job].probed and not has_budget and any(_more_steps(config, replicas)):
-        effect = "probes find the largest micro-batch that fits, batch_size stays"
-        yield from allowed_remedy("accum.steps=auto", effect, config, {"accum": {"steps": "auto"}})
+    if not JOBS[config.job].probed or has_budget or not any(_more_steps(config, replicas)):
+        return False
+    return bool(allowed_remedy("accum.steps=auto", "", config, {"accum": {"steps": "auto"}}))
 
 
 def _leaner_policies(config: Config) -> Iterator[Remedy]:

@@ -111,7 +111,7 @@ def test_help_shows_every_choice(command, own_file):
 
 
 def test_unknown_option(refused):
-    assert "unrecognized arguments: --verbose" in refused("--verbose")
+    assert "--verbose: no such option; accumtrain --help shows" in refused("--verbose")
 
 
 def test_part_of_the_configuration(command, refused):

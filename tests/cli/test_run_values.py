@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from accumtrain.errors import CheckpointError
 from accumtrain.runs.checkpoint_store import CheckpointStore
 from accumtrain.runs.names import learned_values
 from accumtrain.runs.run import Run
@@ -43,6 +44,28 @@ def test_nothing_but_the_name_is_needed(trained, command):
     (config,) = trained
     assert (config.model.kind, config.data.mean, config.ema.decay) == ("lenet", [0.4], 0.9)
     assert (config.run.seed, config.accum.steps, config.job) == (7, 2, "evaluate")
+
+
+@pytest.mark.parametrize("job", ["plan", "check", "lr", "memory", "bench", "verify"])
+def test_a_trial_with_the_name_of_a_run_has_its_values(continued, fake_job, command, job):
+    seen = fake_job(lambda config: None, job)
+    assert command(f"job={job}", "run.name=x", "batch_size=32", "optim=sgd", "data.std=[0.5]").code == 0
+    (config,) = seen
+    assert (config.model.kind, config.data.mean, config.accum.steps) == ("lenet", [0.4], 2)
+    assert (config.batch_size, config.optim.kind, config.job) == (32, "sgd", job)
+
+
+def test_a_trial_without_the_name_of_a_run_has_the_values_of_its_command(continued, fake_job, command):
+    seen = fake_job(lambda config: None, "plan")
+    assert command("job=plan", "run.name=y").code == 0
+    assert command("job=plan").code == 0
+    assert [config.model.kind for config in seen] == ["revnet", "revnet"]
+
+
+def test_a_name_like_that_of_a_run_is_a_question(trained, command):
+    answer = command("job=evaluate", "run.name=xx")
+    assert answer.code == CheckpointError.exit_code
+    assert "runs/xx/checkpoints: did you mean run.name=x? Or train first, with the same run.name" in answer.err
 
 
 def test_what_was_not_learned_may_be_given(trained, command):

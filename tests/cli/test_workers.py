@@ -14,7 +14,8 @@ from tests.programs import start_python
 
 WORKER = """
 import sys
-print(*sys.argv[1:], flush=True)
+sys.stdout.write(" ".join(sys.argv[1:]) + "\n")  # at once: the three write to one pipe
+sys.stdout.flush()
 index = int(sys.argv[3].partition("=")[2])
 sys.exit({0: 0, 1: 3, 2: 5}[index])
 """

@@ -129,6 +129,15 @@ def test_constructing_touches_nothing(config, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_run_that_writes_nothing_leaves_an_empty_folder(config):
+    with Run(config) as run:
+        assert list(run.path.iterdir()) == [run.path / lock.LOCK]
+    assert list(run.path.iterdir()) == []
+    with Run(config) as run:
+        run.save_config(config)
+    assert {path.name for path in run.path.iterdir()} == {lock.LOCK, "config.yaml"}
+
+
 def test_folder_that_is_a_file(config, tmp_path):
     (tmp_path / "runs").write_text("")
     with pytest.raises(ConfigError, match=r"can't be used: .*; choose another run\.dir"):

@@ -52,9 +52,9 @@ def test_all_remedies_together(compose):
 
 def test_words(compose):
     assert describe_out_of_memory(compose(*REVERSIBLE, "device.memory_limit_mb=99"), replicas=1) == (
-        "device.memory_limit_mb=99 (MB of tensors) is not enough for this run. Less would take: accum.steps=auto "
-        "(probes find the largest micro-batch that fits, batch_size stays); accum.steps=8 (micro-batches of 6 instead "
-        "of 12, batch_size stays); optim=adafactor (almost no optimizer state, another learning rate); "
+        "device.memory_limit_mb=99 (MB of tensors) is not enough for this run. accum.steps=auto finds the largest "
+        "micro-batch that fits. Each of these takes less, though one may not be enough: accum.steps=8 (micro-batches "
+        "of 6 instead of 12, batch_size stays); optim=adafactor (almost no optimizer state, another learning rate); "
         "precision=bfloat16 (activations of half the size); a larger device.memory_limit_mb"
     )
     assert describe_out_of_memory(compose(*REVERSIBLE), replicas=1).endswith("; a smaller model or smaller images")
