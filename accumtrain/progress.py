@@ -128,6 +128,7 @@ class Progress:
 
     def event(self, text: str) -> None:
         """Print a line above the bar."""
+        self._bar.refresh()  # because printing draws the bar again as the last refresh drew it
         print_line(self._bar.console, text)
 
     def _show(self, suffix: str = "") -> None:

@@ -146,7 +146,16 @@ def test_the_banner_breaks_no_word(capsys, terminal):
     assert next(line for line in lines if "photos-" in line).rstrip("│ ").endswith("photos-")
 
 
-COLUMNS = ["run", "status", "updates", "test accuracy", "test loss", "examples/s", "activations", "resident"]
+COLUMNS = [
+    "run",
+    "status",
+    "updates",
+    "test accuracy",
+    "test loss",
+    "examples/s while training",
+    "activations",
+    "resident",
+]
 
 
 def shown_at(width, columns, rows, capsys, monkeypatch):
@@ -169,7 +178,15 @@ def test_a_table_cuts_no_word(width, capsys, terminal, monkeypatch):
 @pytest.mark.parametrize("width", range(40, 100))
 def test_lines_between_columns_count_too(width, capsys, terminal, monkeypatch):
     """The cells alone may be just as wide as the terminal."""
-    columns = ["run", "best accuracy", "best loss", "test accuracy", "test loss", "examples/s", "seconds"]
+    columns = [
+        "run",
+        "best accuracy",
+        "best loss",
+        "test accuracy",
+        "test loss",
+        "examples/s while training",
+        "seconds",
+    ]
     row = ("a", "0.8389", "1.1698", "0.8389", "1.1698", "1,663", "32.1 s")
     out = shown_at(width, columns, [row], capsys, monkeypatch)
     assert {word for column in columns for word in column.split()} <= set(out.replace(",", " ").split())

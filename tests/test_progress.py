@@ -82,6 +82,15 @@ def test_progress_on_a_terminal(method, done, of, shown, capsys, terminal):
     assert all(part in out for part in (shown, "epoch 1/2", "accuracy 0.2500", "evaluated\n")), out
 
 
+def test_below_a_line_the_bar_is_up_to_date(capsys, terminal):
+    """Not as it was a quarter of a second before, when it was last drawn."""
+    with Progress(first=0, total=40, updates_per_epoch=4) as bar:
+        bar.update(10, means={"loss": 0.5}, examples_per_second=None)
+        bar.event("evaluated")
+        below = capsys.readouterr().out.partition("evaluated\n")[2]
+    assert "update 10/40" in below
+
+
 @pytest.mark.parametrize("columns", [60, 80, 90, 120])
 def test_the_bar_stays_on_its_line(columns, capsys, terminal, monkeypatch):
     """A narrow terminal still shows the memory and the loss."""

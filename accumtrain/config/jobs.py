@@ -102,9 +102,9 @@ class Job:
 TEST_RESULT: dict[str, Column] = {
     "test accuracy": ("test.accuracy", ".4f"),
     "test loss": ("test.loss", ".4f"),
-    "examples/s": ("examples_per_second", ",.0f"),
-    "seconds": ("seconds", format_seconds),
 }
+SPEED: Column = ("examples_per_second", ",.0f")
+SECONDS: Column = ("seconds", format_seconds)
 
 JOBS: Registry[Job] = Registry("job")
 JOBS.add(
@@ -125,6 +125,8 @@ JOBS.add(
             "best accuracy": ("best.accuracy", ".4f"),
             "best loss": ("best.loss", ".4f"),
             **TEST_RESULT,
+            "examples/s while training": SPEED,  # the seconds hold the start and the evaluations, too
+            "seconds": SECONDS,
         },
     ),
     Job(
@@ -138,7 +140,13 @@ JOBS.add(
         preemptible=True,
         without_effect=("model.memory", "optim"),
         ranking=(("test.accuracy", -1), ("test.loss", 1)),
-        columns={"updates": ("step", ",.0f"), "epoch": ("epoch", ".4g"), **TEST_RESULT},
+        columns={
+            "updates": ("step", ",.0f"),
+            "epoch": ("epoch", ".4g"),
+            **TEST_RESULT,
+            "examples/s": SPEED,
+            "seconds": SECONDS,
+        },
     ),
     Job(
         "verify",

@@ -27,6 +27,7 @@ from accumtrain.process.logs import held_back_stderr
 from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.registry import load
 from accumtrain.runs.files import replacing
+from accumtrain.runs.folder import state_mark
 from accumtrain.runs.names import folder_of, make_folder
 from accumtrain.runs.run import Images
 from accumtrain.train.predict import probabilities
@@ -120,7 +121,7 @@ def _find_path(config: Config) -> Path:
     """Return the path of the export. Raise ConfigError if something else is there."""
     folder, suffix = folder_of(config), FORMATS[config.export.format].suffix
     weights = "" if config.export.quantize == "none" else f"_{config.export.quantize}"
-    own = folder / (f"{folder.name}{weights}{suffix}" if suffix else "savedmodel")
+    own = folder / f"{folder.name if suffix else 'savedmodel'}{state_mark(config)}{weights}{suffix}"
     path = own if config.export.output is None else Path(config.export.output)
     replaces = path.is_file() if suffix else (path / "saved_model.pb").is_file()
     if os.path.lexists(path) and not replaces:

@@ -25,6 +25,7 @@ from accumtrain.runs.names import (
     replace_odd,
     shorten_name,
 )
+from accumtrain.train.config import BEST_STATE
 
 TRIALS = "trials"  # within run.dir, the folders of jobs that leave no run
 LONGEST = 32  # characters of a run's name in the name of a trial, and of a path in that of a result, without a hash
@@ -48,14 +49,20 @@ def job_folder(config: Config) -> Path:
 def result_file(config: Config) -> Path:
     """Return the file that the result of the configured job is written to.
 
-    It has the name of the data in its own where the job measures other data than the run's.
+    Its name ends with `state_mark`, then with the name of the data if the job measures other data than the run's.
 
     Raises:
         CheckpointError: the run's config.yaml can't be read.
     """
     file = job_folder(config) / JOBS[config.job].file
     other = name_other_data(config)
-    return file if other is None else file.with_stem(f"{file.stem}-{other}")
+    return file.with_stem(f"{file.stem}{state_mark(config)}" + ("" if other is None else f"-{other}"))
+
+
+def state_mark(config: Config) -> str:
+    """Return what the names of files of the last state end with, `_last`. Those of the best state end with nothing."""
+    used = JOBS[config.job].scope == "trained"
+    return f"_{config.state}" if used and config.state != BEST_STATE else ""
 
 
 def name_other_data(config: Config) -> str | None:

@@ -148,7 +148,7 @@ def draw_classes(measured: Measured, data: Dataset, run: str, file: Path) -> lis
 
     Args:
         run: the name of the run.
-        file: that of the evaluation, such as evaluation.json or evaluation-photos.json.
+        file: that of the evaluation, such as evaluation.json or evaluation_last-photos.json.
 
     Raises:
         CheckpointError: a picture can't be written.

@@ -30,7 +30,7 @@ from accumtrain.errors import DataError, Preempted
 from accumtrain.process.signals import DeferredSignals
 from accumtrain.progress import counting
 from accumtrain.runs.files import write_atomic
-from accumtrain.runs.folder import result_file
+from accumtrain.runs.folder import result_file, state_mark
 from accumtrain.runs.names import folder_of, make_folder
 from accumtrain.train.remedies import explain_errors
 from accumtrain.train.weights import trained_images, trained_model
@@ -102,10 +102,14 @@ class Answer:
     top: list[tuple[str, float]]
 
 
-def answer_files(output: str | None, folder: Path) -> list[Path]:
-    """Return the files that predict.output names; `folder` is where they go if it is None."""
+def answer_files(output: str | None, folder: Path, mark: str) -> list[Path]:
+    """Return the files that predict.output names; `folder` is where they go if it is None.
+
+    Args:
+        mark: ends the names that predict.output leaves open.
+    """
     place = folder if output is None else Path(output)
-    return [place] if place.suffix in (CSV, JSONL) else [place / f"{NAME}{suffix}" for suffix in (CSV, JSONL)]
+    return [place] if place.suffix in (CSV, JSONL) else [place / f"{NAME}{mark}{suffix}" for suffix in (CSV, JSONL)]
 
 
 def _csv(answers: Sequence[Answer], top: int) -> str:
@@ -170,7 +174,7 @@ def predict_images(config: Config) -> dict[str, Any]:
                 report(more)
                 if interrupt.requested:
                     break
-        written = answer_files(config.predict.output, folder_of(config))
+        written = answer_files(config.predict.output, folder_of(config), state_mark(config))
         for file in written:
             make_folder(file.parent)
             write_atomic(file, _csv(answers, top) if file.suffix == CSV else _jsonl(answers))

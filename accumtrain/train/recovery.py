@@ -156,10 +156,9 @@ def warn_of_rate_jump(config: Config, total_before: int | None, total: int, done
     if math.isclose(before, now, rel_tol=0.01):
         return
     warn(
-        f"the run was to end after update {total_before}, now it ends after {total}: with schedule="
-        f"{config.schedule.kind} update {done + 1} takes {now:.3g} of the learning rate instead of {before:.3g}. "
-        f"train.steps={total_before} ends the run as it was planned; run.resume=force schedule=constant with an "
-        "optim.lr of your choice goes on evenly"
+        f"schedule={config.schedule.kind} now ends at update {total} instead of {total_before}, so the rate goes on at "
+        f"{now:.3g} times optim.lr instead of {before:.3g}. To keep one rate from here on, add run.resume=force "
+        "schedule=constant optim.lr=<rate>"
     )
 
 

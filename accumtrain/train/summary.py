@@ -38,6 +38,9 @@ CLOSING = {  # keys of a summary that are shown at the end of a run
     *("status", "step", "epoch", "seconds", "examples_per_second", "memory"),
     *("skipped_windows", "skipped_examples", "best_on"),
 }
+USE = "evaluate, predict and export use it, or with state=last the last"
+USE_AFTER_FIT = "the model is left in the last state; docs/keras.md shows how to get the best"
+TEST_CHOSE = "it was chosen on the test images, so its test figures are too good: give a new run data.val_fraction=0.1"
 LEARNED = 0.99  # of the loss of a guess; a model that has learned anything is below
 BEHIND = 0.05  # share of their initial values in moving statistics that says that they lag behind
 CAUGHT_UP = 0.01  # as much is no matter
@@ -119,17 +122,20 @@ def print_summary(
     table(f"{run.path.name}: {made}", ("", *means), rows)
     if step := summary.get("best_step"):
         by = summary["best_by"]
+        use = USE_AFTER_FIT if run.config.device.as_it_is else USE
         say(
             f"best state: update {step:,}, the {'highest' if by['higher_is_better'] else 'lowest'} {by['metric']} on "
-            f"{summary['best_on']} (train.monitor); evaluate, predict and export use it, or with state=last the last"
+            f"{summary['best_on']} (train.monitor); {use}"
         )
+        if summary["best_on"] == "test":
+            say(TEST_CHOSE)
     if summary["skipped_windows"]:
         say(f"{summary['skipped_windows']:,} batches were skipped: not finite, or without examples that can be read")
     resident = summary["memory"].get("rss_peak_bytes")
     process = "" if resident is None else f"; the whole process took {format_bytes(resident)}"
     say(f"memory: {at_peak(summary['memory'])}{process}")
-    at_speed = f", {speed:.0f} examples/s" if speed else ""
-    say(f"{format_seconds(summary['seconds'])}{at_speed}; results in {run.path}")
+    at_speed = f", {speed:.0f} examples/s while training" if speed else ""
+    say(f"{format_seconds(summary['seconds'])} in all{at_speed}; results in {run.path}")
     if skipped := summary["skipped_examples"]:
         warn(f"left out, as they can't be read: {skipped:,} examples, which {SKIPPED} names")
     if guesses and summary["epoch"] >= 1:

@@ -68,6 +68,19 @@ def test_savedmodel(here, command):
     assert not list((here / "runs/one").glob(".*savedmodel"))
 
 
+@pytest.mark.parametrize(
+    ("override", "name"),
+    [
+        ("export.format=savedmodel", "savedmodel_last"),
+        ("export.format=onnx", "one_last.onnx"),
+        ("export.quantize=int8", "one_last_int8.tflite"),
+    ],
+)
+def test_exports_of_the_last_state_have_names_of_their_own(override, name, compose):
+    config = compose("job=export", "run.name=one", "state=last", "export.format=tflite", override)
+    assert export._find_path(config).name == name
+
+
 @old_interpreter
 def test_the_averages_are_exported(here, command, without_a_process):
     """The averages of ema.decay, as job=evaluate measures them."""

@@ -274,6 +274,21 @@ def test_a_loss_that_is_0_for_all_examples_tried_is_told(capsys: pytest.CaptureF
     assert "a term of the loss of rare is 0 for the 64 examples that were tried" in capsys.readouterr().err
 
 
+def test_the_end_says_which_state_the_model_has(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is the last one, and docs/keras.md shows how to get the best."""
+    x = np.random.default_rng(3).normal(size=(SIZE, 6))
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)], name="worse")
+    model.compile(keras.optimizers.SGD(5.0), "mse")  # it diverges, so the first evaluation is the best
+    summary = run(model, (x, x[:, :1]), updates=4, settings={"eval.every": 2})
+    assert (summary["best_step"], summary["step"]) == (2, 4)
+    told = capsys.readouterr().out
+    assert "the model is left in the last state; docs/keras.md shows how to get the best\n" in told
+    assert "state=last" not in told
+    last = tf.train.load_checkpoint("runs/worse/checkpoints/step-4/state")
+    kernel = last.get_tensor("model/weights/0/.ATTRIBUTES/VARIABLE_VALUE")
+    np.testing.assert_array_equal(model.layers[0].kernel.numpy(), kernel)
+
+
 def test_without_accuracy_the_lowest_loss_is_the_best() -> None:
     x = np.random.default_rng(3).normal(size=(SIZE, 6))
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)], name="regression")

@@ -54,3 +54,19 @@ def test_other_data_is_named(compose, tmp_path):
         (FolderConfig(path="/"), "folder"),
     ):
         assert result_file(replace(config, data=data)) == tmp_path / f"one/evaluation-{name}.json"
+        last = replace(config, data=data, state="last")
+        assert result_file(last) == tmp_path / f"one/evaluation_last-{name}.json"
+
+
+@pytest.mark.parametrize(
+    ("job", "name"),
+    [
+        ("evaluate", "evaluation_last.json"),
+        ("predict", "predict_last.json"),
+        ("export", "export_last.json"),
+        ("train", "summary.json"),
+        ("report", "report.json"),
+    ],
+)
+def test_results_of_the_last_state_have_names_of_their_own(job, name, compose):
+    assert result_file(compose(f"job={job}", "run.name=one", "state=last")).name == name

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -82,6 +83,20 @@ def test_it_equals_predictions(trained, here, command):
     assert {here / name for name in ("confusion.png", "mistakes.png")} <= set(here.iterdir())
     assert "class  examples  accuracy  precision" in answer.out
     assert "measured: the best state, update 8, on the test images of digits; in runs/one/evaluation.json" in answer.out
+
+
+def test_the_results_of_the_best_and_the_last_state_stand_side_by_side(here, command):
+    names = ("evaluation.json", "confusion.png", "mistakes.png")
+    assert command("job=evaluate", "run.name=one").code == 0
+    before = {name: (here / name).read_bytes() for name in names}
+    last = command("job=evaluate", "run.name=one", "state=last")
+    assert (
+        "measured: the last state, update 8, on the test images of digits; in runs/one/evaluation_last.json" in last.out
+    )
+    assert {name: (here / name).read_bytes() for name in names} == before
+    pictures = json_of(here, "evaluation_last")["pictures"]
+    assert pictures == ["runs/one/confusion_last.png", "runs/one/mistakes_last.png"]
+    assert {Path(picture).name for picture in pictures} <= {file.name for file in here.iterdir()}
 
 
 @pytest.mark.slow

@@ -230,6 +230,12 @@ def test_output(output, here, command):
     assert not list((here / "runs/plain").glob("predictions.*"))
 
 
+def test_answers_of_the_last_state_have_names_of_their_own(here, command):
+    assert command(*PREDICT, "state=last").code == 0
+    written = {path.name for path in (here / "runs/plain").glob("predict*")}
+    assert written == {"predictions_last.csv", "predictions_last.jsonl", "predict_last.json"}
+
+
 def test_ctrl_c_leaves_the_answers_so_far(here, compose, monkeypatch):
     for number in range(40):
         (here / "new" / f"{number}.png").write_bytes(png(0, number))

@@ -223,13 +223,17 @@ def test_a_run_whose_checkpoints_vanish_while_it_is_opened_does_not_begin_anew(c
         run(config())
 
 
-def test_a_jump_of_the_rate_is_told(config, trained, capsys):
+def test_a_jump_of_the_rate_is_told(config, trained, tmp_path, capsys):
     run(config("train.steps=4"))
     told = capsys.readouterr().err
-    assert "the run was to end after update 2, now it ends after 4" in told
-    assert "update 3 takes 0.25 of the learning rate instead of 0." in told
+    assert "schedule=cosine now ends at update 4 instead of 2, so the rate goes on at 0.25 times optim.lr" in told
+    assert told.count(". ") == 1, "two sentences"
     run(config("train.steps=4"))
-    assert "takes" not in capsys.readouterr().err
+    assert "times optim.lr" not in capsys.readouterr().err
+    run(config("train.steps=6", "run.resume=force", "schedule=constant", "optim.lr=0.001"))  # the remedy
+    assert "times optim.lr" not in capsys.readouterr().err
+    (*_, last) = records_of(tmp_path / "runs/one", "train")
+    assert (last["step"], last["learning_rate"]) == (6, pytest.approx(0.001))
 
 
 @pytest.mark.slow

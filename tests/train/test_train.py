@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 from functools import partial
@@ -147,7 +148,10 @@ def test_a_finished_run_is_left_alone(config, whole, capsys):
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.is_file() and path.name != ".lock"}
     summary = run(config("whole"))
     assert summary["status"] == "completed"
-    assert "nothing left to do" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "nothing left to do" in told
+    assert re.search(r"\n[\d.]+ s in all, \d+ examples/s while training; results in ", told)
+    assert told.count("chosen on the test images") == told.count("give a new run data.val_fraction=0.1") == 1
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
 
@@ -174,7 +178,9 @@ def test_the_best_is_chosen_on_validation_and_tested_once(config, tmp_path, caps
     assert [(r["step"], r["examples"]) for r in validated] == [(2, 12), (4, 12), (6, 12)]
     assert summary["best_on"] == "val"
     assert summary["best"] == {name: best[name] for name in ("loss", "accuracy")}
-    assert f"the best state, of update {best['step']}, epoch {best['epoch']:.4g}: test loss" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"the best state, of update {best['step']}, epoch {best['epoch']:.4g}: test loss" in told
+    assert "chosen on the test images" not in told
     assert summary["test"] == {name: tested[name] for name in ("loss", "accuracy")}
     evaluation = run(config("validated", "data.val_fraction=0.25", "job=evaluate"))
     assert {name: evaluation["test"][name] for name in ("loss", "accuracy")} == summary["test"]
