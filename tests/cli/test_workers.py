@@ -12,7 +12,7 @@ from accumtrain.cli import workers
 from accumtrain.process.signals import SIGNALS
 from tests.programs import start_python
 
-WORKER = """
+WORKER = r"""
 import sys
 sys.stdout.write(" ".join(sys.argv[1:]) + "\n")  # at once: the three write to one pipe
 sys.stdout.flush()
