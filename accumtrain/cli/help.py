@@ -54,13 +54,22 @@ def _describe_name(name: str, options: Namespace) -> str:
         return _describe_choice(group, choice, options)
     if group in choices or group in list_config_classes():
         return _describe_group(group, choices.get(group, []), folders)
+    if len(keys) == 1:
+        return _describe_key(keys[0])
     if keys:
-        return "\n".join(map(_describe_key, keys))
+        return "\n\n".join(_list_keys(f"With {kinds}", [key]) for key, kinds in _name_kinds(keys).items())
     known = [*choices, *list_config_classes(), *(key.name for key in list_all_keys())]
     remedy = suggest_names(group, known)
     if not remedy.startswith("did"):  # but lists all names
         remedy = "accumtrain --help shows the groups"
     raise ConfigError(f"--help {name}: no such group, choice or key; {remedy}")
+
+
+def _name_kinds(keys: Sequence[Key]) -> dict[Key, str]:
+    """Return the kinds of its group that declare a key in each of these ways, in words."""
+    group = keys[0].name.partition(".")[0]
+    kinds = {key: [entry.name for entry in REGISTRIES[group] if key in list_keys(entry.config, group)] for key in keys}
+    return {key: f"{group}.kind={', '.join(names)}" for key, names in kinds.items() if names}
 
 
 def _describe_group(group: str, choices: Iterable[str], config_dirs: Sequence[Path]) -> str:

@@ -48,8 +48,13 @@ def test_a_choice_has_its_own_values(command):
 
 def test_a_key_is_said_once_for_each_way_it_is_declared(command):
     assert command("--help", "accum.steps").out.count("accum.steps=1\n") == 1
-    shown = [line for line in command("--help", "optim.lr").out.splitlines() if "optim.lr=" in line]
-    assert shown == ["  optim.lr=0.001", "  optim.lr=0.1", "  optim.lr=0.05"]
+    shown = command("--help", "optim.lr").out.splitlines()
+    assert [line for line in shown if "optim.lr=" in line] == ["  optim.lr=0.001", "  optim.lr=0.1", "  optim.lr=0.05"]
+    assert [line.split("=")[-1] for line in shown if line.startswith("With")] == [
+        "adam, adamw, keras",
+        "sgd",
+        "adafactor",
+    ]
 
 
 def test_several_names(command):
