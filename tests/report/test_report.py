@@ -117,11 +117,12 @@ def test_a_terminal_of_80_columns_shows_results_and_the_keys_that_differ(report,
     for name, kind in (("good", "adam"), ("poor", "sgd")):
         values = to_mapping(Config(run=RunConfig(name=name), optim=OPTIMIZERS[kind].config()))
         (runs / name / "config.yaml").write_text(json.dumps(values))
-        (runs / name).rename(runs / f"lenet5-digits-batch_size32-optim_{kind}-e11e3a")
+        (runs / name).rename(runs / f"lenet5-digits-optim_{kind}-e11e3a")
     report()
     lines = capsys.readouterr().out.splitlines()
     (end_of_row,) = (line for line in lines if "0.3000" in line)
-    assert end_of_row.split()[:7] == ["e11e3a", "0.3000", "0.5000", "0.3000", "3.0", "s", "sgd"]
+    assert end_of_row.split()[:7] == ["optim_sgd-e11e3a", "0.3000", "0.5000", "0.3000", "3.0", "s", "sgd"]
+    assert "names are shown without their common beginning, lenet5-digits-" in lines
 
 
 def test_trials_are_no_runs(report, runs):
