@@ -227,6 +227,12 @@ def format_count(count: float) -> str:
     return f"{count:,.0f}"
 
 
+def format_things(count: int | str, noun: str) -> str:
+    """Return a text such as "1 image" or "1,200 images"; a text of a number is taken as it is."""
+    shown = count if isinstance(count, str) else f"{count:,}"
+    return f"{shown} {noun}{'' if shown == '1' else 's'}"
+
+
 def format_seconds(seconds: float) -> str:
     """Return a text such as "7.9 s", "3:07" for 187 or "1:02:05" for 3725."""
     if round(seconds, 1) < 60:

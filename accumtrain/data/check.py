@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from accumtrain.config.jobs import cell
 from accumtrain.config.schema import Config
-from accumtrain.console import say, table, warn
+from accumtrain.console import format_things, say, table, warn
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.open_data import open_data
 from accumtrain.data.source import SPLIT_WORDS, BadExample, Split
@@ -256,23 +256,19 @@ def _verdict(result: dict[str, Any], classes: list[str]) -> str:
     """Return the last line: the data can be trained on, or what must be looked at before."""
     splits = [name for name in SPLIT_WORDS if name in result]
     bad, two_classes = result["bad"]["count"], result["two_classes"]["count"]
-    odd = [_counted(bad, "bad example")] if bad else []
+    odd = [format_things(bad, "bad example")] if bad else []
     for split in splits[1:]:
         repeated = sum(split in pair for pair in result["duplicates"]["examples"])
         if repeated:
-            odd.append(f"{_counted(repeated, f'{SPLIT_WORDS[split]} image')} also in the training split")
+            odd.append(f"{format_things(repeated, f'{SPLIT_WORDS[split]} image')} also in the training split")
     if two_classes:
-        odd.append(f"{_counted(two_classes, 'image')} in two classes")
+        odd.append(f"{format_things(two_classes, 'image')} in two classes")
     for split in splits:
         empty = [name for name in classes if not result[split]["classes"][name]]
         if empty:
             which = f"class {empty[0]}" if len(empty) == 1 else f"{len(empty):,} classes"
             odd.append(f"{which} without {SPLIT_WORDS[split]} images")
     return f"Look at this before you train: {', '.join(odd)}." if odd else "The data can be trained on."
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _format_row(split: str, summary: dict[str, Any]) -> tuple[str, ...]:
