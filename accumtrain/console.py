@@ -26,6 +26,7 @@ NAME_WIDTH = 26  # characters of a line of a name, where a table is too wide
 GAP = 2  # characters between two columns
 # The words of a run's name, whose keys and numbers stay together, or of a path.
 WORD_START = re.compile(r"(?<=[-/])(?=[A-Za-z_])")
+HEADER_BREAK = re.compile(r" |(?<=[-._])")  # between the words of a header, and the parts of a key
 SPACE_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:bytes|KB|MB|GB|TB|s|x)\b)")
 NO_BREAK = "\N{NO-BREAK SPACE}"
 # Categories of Unicode: controls such as ESC and line breaks, formats such as changes of direction, surrogates.
@@ -143,7 +144,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     room = console.width - 1  # behind the last column is a line, too
     widths = _column_widths(columns, rows)
     if sum(widths) + GAP * len(widths) > room:
-        headers = [name.replace(" ", "\n").replace("-", "-\n") for name in columns]
+        headers = [HEADER_BREAK.sub("\n", name) for name in columns]
         rows = [[break_name(row[0], min(NAME_WIDTH, room - GAP)), *row[1:]] for row in rows]
         widths = _column_widths(headers, rows)
     else:
@@ -224,6 +225,12 @@ def format_count(count: float) -> str:
         if abs(count) >= limit:
             return f"{count / limit:.2f} {unit}"
     return f"{count:,.0f}"
+
+
+def format_things(count: int | str, noun: str) -> str:
+    """Return a text such as "1 image" or "1,200 images"; a text of a number is taken as it is."""
+    shown = count if isinstance(count, str) else f"{count:,}"
+    return f"{shown} {noun}{'' if shown == '1' else 's'}"
 
 
 def format_seconds(seconds: float) -> str:

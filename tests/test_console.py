@@ -6,7 +6,18 @@ import re
 
 import pytest
 
-from accumtrain.console import banner, fail, format_bytes, format_count, format_seconds, say, say_at_once, table, warn
+from accumtrain.console import (
+    banner,
+    fail,
+    format_bytes,
+    format_count,
+    format_seconds,
+    format_things,
+    say,
+    say_at_once,
+    table,
+    warn,
+)
 
 
 def test_messages_go_where_they_belong(capsys):
@@ -51,6 +62,9 @@ def test_on_a_terminal_there_are_frames(capsys, terminal):
         (format_count(464_890), "464,890"),
         (format_count(45_431_832), "45.43 M"),
         (format_count(2.5e9), "2.50 G"),
+        (format_things(1, "image"), "1 image"),
+        (format_things(1200, "image"), "1,200 images"),
+        (format_things("0.5", "epoch"), "0.5 epochs"),
         (format_seconds(7.94), "7.9 s"),
         (format_seconds(59.96), "1:00"),
         (format_seconds(187), "3:07"),

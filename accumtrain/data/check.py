@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from accumtrain.config.jobs import cell
 from accumtrain.config.schema import Config
-from accumtrain.console import say, table, warn
+from accumtrain.console import format_things, say, table, warn
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.open_data import open_data
 from accumtrain.data.source import SPLIT_WORDS, BadExample, Split
@@ -59,6 +59,7 @@ def check_data(config: Config) -> dict[str, Any]:
     _print_tables(config.data.label, result, data.classes)
     for note in data.notes:
         say(note)
+    say(_verdict(result, data.classes))
     if bad:
         total = sum(split.size for split in data.whole_splits.values())
         raise DataError(
@@ -249,6 +250,25 @@ def _print_tables(label: str, result: dict[str, Any], classes: list[str]) -> Non
     if two_classes["count"]:
         warn(f"{two_classes['count']} images are in two classes, byte for byte")
     _say_first(two_classes, lambda by_class: " is ".join(by_class.values()))
+
+
+def _verdict(result: dict[str, Any], classes: list[str]) -> str:
+    """Return the last line: the data can be trained on, or what must be looked at before."""
+    splits = [name for name in SPLIT_WORDS if name in result]
+    bad, two_classes = result["bad"]["count"], result["two_classes"]["count"]
+    odd = [format_things(bad, "bad example")] if bad else []
+    for split in splits[1:]:
+        repeated = sum(split in pair for pair in result["duplicates"]["examples"])
+        if repeated:
+            odd.append(f"{format_things(repeated, f'{SPLIT_WORDS[split]} image')} also in the training split")
+    if two_classes:
+        odd.append(f"{format_things(two_classes, 'image')} in two classes")
+    for split in splits:
+        empty = [name for name in classes if not result[split]["classes"][name]]
+        if empty:
+            which = f"class {empty[0]}" if len(empty) == 1 else f"{len(empty):,} classes"
+            odd.append(f"{which} without {SPLIT_WORDS[split]} images")
+    return f"Look at this before you train: {', '.join(odd)}." if odd else "The data can be trained on."
 
 
 def _format_row(split: str, summary: dict[str, Any]) -> tuple[str, ...]:

@@ -105,6 +105,7 @@ class Subset(Split):
         self.size, self.image_shape = len(chosen), whole.image_shape
         self.channels, self.white = whole.channels, whole.white
         self.known_labels = None if whole.known_labels is None else whole.known_labels[chosen]
+        self.files = [whole.files[place] for place in chosen] if whole.files else ()
         self._whole, self._chosen = whole, chosen
         with tf.device("CPU"):
             self._indices = tf.constant(chosen, tf.int64)

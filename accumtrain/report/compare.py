@@ -23,7 +23,8 @@ from accumtrain.runs.names import CLASSES, EXCLUDED_KEYS
 
 MEMORY = ("activations", "workspace", "resident")  # of a run, see ComparedRun.memory
 SPLITS = ("train", "val", "test")
-NAMING = ("title", "name", "kind")  # last parts of the keys that say the most about their group, best first
+NAMING = ("title", "name", "kind")  # last parts of the keys that name the choice of their group, best first
+OUTCOME = ("best.", "seconds")  # beginnings of the keys of a summary that come before the configuration
 
 
 @dataclass(frozen=True)
@@ -117,11 +118,27 @@ class DifferingKey:
 
     Attributes:
         values: as a user writes them, one of each run. "-" where the run has no such key.
-        along: keys of the same group that differ between the same runs.
+        along: other keys of the same group that differ, but not between runs that have this value in common.
     """
 
     key: str
     values: tuple[str, ...]
+    along: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ReportColumn:
+    """A column of the comparison.
+
+    Attributes:
+        cells: the text of each run, and the value to sort by.
+        configured: it holds the values of a key, not results.
+        along: the keys that follow from this one (see `DifferingKey`).
+    """
+
+    title: str
+    cells: list[tuple[str, Any]]
+    configured: bool = False
     along: tuple[str, ...] = ()
 
 
@@ -154,39 +171,88 @@ def group_runs(runs: Sequence[ComparedRun]) -> list[RankedRuns]:
 
 
 def find_differing_keys(runs: Sequence[ComparedRun]) -> list[DifferingKey]:
-    """Return the keys in which the configurations differ. Of keys of a group that differ alike, the first leads.
+    """Return the keys in which the configurations differ, the choices such as optim.kind first.
 
-    A run without config.yaml is left out of the comparison.
+    Keys that follow from the choice of their group go along with it, such as an optim.lr that differs only between
+    runs of different optim.kind. A run without config.yaml is left out of the comparison.
     """
     known = [run.config for run in runs if run.config]
-    groups: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+    groups: dict[str, dict[str, list[str]]] = {}
     for key in dict.fromkeys(key for config in known for key in config):
         shown = [_format_cell(config, key) for config in known]
         if key not in EXCLUDED_KEYS and len(set(shown)) > 1:
-            alike = tuple(map(shown.index, shown))  # 0, 1, 0: the first and the third run have the same value
-            groups.setdefault((key.partition(".")[0], alike), []).append(key)
-    return [
-        DifferingKey(first, tuple(_format_cell(run.config, first) for run in runs), tuple(along))
-        for first, *along in (sorted(keys, key=_says_more) for keys in groups.values())
+            groups.setdefault(key.partition(".")[0], {})[key] = shown
+    found = [
+        DifferingKey(key, tuple(_format_cell(run.config, key) for run in runs), tuple(along))
+        for differing in groups.values()
+        for key, along in _gather(differing).items()
     ]
+    return sorted(found, key=lambda differing: not _names_choice(differing.key))
 
 
-def list_results(runs: Sequence[ComparedRun]) -> dict[str, list[tuple[str, Any]]]:
-    """Return the columns of results: by title the text of each run, and the value to sort by."""
-    columns: dict[str, list[tuple[str, Any]]] = {"status": [(run.summary["status"],) * 2 for run in runs]}
-    if len(group_runs(runs)) > 1:
-        columns["data"] = [(run.data,) * 2 for run in runs]
+def list_columns(runs: Sequence[ComparedRun]) -> list[ReportColumn]:
+    """Return the columns that describe runs: the outcome, the configuration where it differs, then all else."""
+    outcome, others = _list_results(runs)
+    configured = [
+        ReportColumn(differing.key, [(value, value) for value in differing.values], True, differing.along)
+        for differing in find_differing_keys(runs)
+    ]
+    return [*outcome, *configured, *others]
+
+
+def _list_results(runs: Sequence[ComparedRun]) -> tuple[list[ReportColumn], list[ReportColumn]]:
+    """Return the columns of results: those of the outcome, and the others.
+
+    The metric on the test split belongs to the outcome, unless this split has chosen the best states.
+    """
+    beginnings = [
+        *OUTCOME,
+        *(run.ranked_by.replace("best", "test") for run in runs if run.summary.get("best_on") != "test"),
+    ]
+    outcome: list[ReportColumn] = []
+    others: list[ReportColumn] = []
     for title, (key, form) in JOBS["train"].columns_of(run.summary for run in runs).items():
-        columns[title] = [(cell(run.number(key), form), run.number(key)) for run in runs]
-    columns["batch"] = [(run.batch, run.number("batch_size")) for run in runs]
-    for title in MEMORY:
-        columns[title] = [(cell(run.memory[title], format_bytes), run.memory[title]) for run in runs]
-    return columns
+        column = ReportColumn(title, [(cell(run.number(key), form), run.number(key)) for run in runs])
+        (outcome if key.startswith(tuple(beginnings)) else others).append(column)
+    status = ReportColumn("status", [(run.summary["status"],) * 2 for run in runs])
+    (others if all(text == "completed" for text, _ in status.cells) else outcome).append(status)
+    if len(group_runs(runs)) > 1:
+        outcome.append(ReportColumn("data", [(run.data,) * 2 for run in runs]))
+    others.append(ReportColumn("batch", [(run.batch, run.number("batch_size")) for run in runs]))
+    for kind in MEMORY:
+        others.append(ReportColumn(kind, [(cell(run.memory[kind], format_bytes), run.memory[kind]) for run in runs]))
+    return outcome, others
+
+
+def _gather(differing: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Return the keys of a group that are shown, each with those that go along.
+
+    Args:
+        differing: of each key that differs, the values of all runs.
+    """
+    gathered: dict[str, list[str]] = {}
+    for key in sorted(differing, key=_says_more):
+        choices = filter(_names_choice, gathered)
+        lead = next((choice for choice in choices if _follows(differing[key], differing[choice])), None)
+        if lead is None:
+            gathered[key] = []
+        else:
+            gathered[lead].append(key)
+    return gathered
+
+
+def _follows(values: Sequence[str], lead: Sequence[str]) -> bool:
+    """Return True if runs that have the same value of `lead` have the same one of `values`, too."""
+    return len(set(zip(lead, values, strict=True))) == len(set(lead))
 
 
 def _says_more(key: str) -> int:
     last = key.rpartition(".")[2]
     return NAMING.index(last) if last in NAMING else len(NAMING)
+
+
+def _names_choice(key: str) -> bool:
+    return _says_more(key) < len(NAMING)
 
 
 def _format_cell(config: Mapping[str, Any], key: str) -> str:

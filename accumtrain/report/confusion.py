@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from accumtrain.report.pictures import fit_class_names, new_figure, save_figure, without_math
+from accumtrain.report.pictures import fit_class_names, fit_name, new_figure, save_figure, without_math
 
 LABELLED = 30  # classes with names at the axes; of more, a list has the worst pairs
 LISTED = 30  # pairs in the list
@@ -20,6 +20,7 @@ MOST_CELLS = 250  # along a side; of more classes, the largest share of several 
 VISIBLE = 0.5  # exponent of the shares in the scale of colours, so that small ones can be seen
 ACROSS = 6  # images in a row of the sheet
 SHEET_NAME_WIDTH = 20  # characters
+FILE_WIDTH = 30  # characters of the name of an image's file
 SMALL = 96  # pixels of a side, up to which every pixel is drawn as a square
 
 
@@ -181,25 +182,31 @@ class Mistake:
         return math.exp(-self.loss)
 
 
-def draw_mistakes(images: Any, mistakes: Sequence[Mistake], class_names: Sequence[str], path: Path) -> None:
+def draw_mistakes(
+    images: Any, mistakes: Sequence[Mistake], files: Sequence[Path], class_names: Sequence[str], path: Path
+) -> None:
     """Draw the images as a sheet, each with its true and its predicted class and the probability of both.
 
     Args:
         images: float [n, height, width, channels], 0..1. n is at least 1, and channels is 1 or 3.
+        files: the file of each image, whose name is shown; empty if the images have none of their own.
     """
     names = fit_class_names(class_names, SHEET_NAME_WIDTH)
+    titles = [
+        f"true: {names[mistake.label]} ({mistake.label_probability:.2g})\n"
+        f"predicted: {names[mistake.predicted]} ({mistake.probability:.2g})"
+        for mistake in mistakes
+    ]
+    if files:
+        shown = [fit_name(file.name, FILE_WIDTH) or "" for file in files]
+        titles = [f"{name}\n{title}" for name, title in zip(shown, titles, strict=True)]
     down = -(-len(mistakes) // ACROSS)
-    figure = new_figure(2 * ACROSS, 2.4 * down)
+    figure = new_figure(2 * ACROSS, 2.5 * down)
     grid = figure.subplots(down, ACROSS, squeeze=False)
     for axes in grid.flat:
         axes.axis("off")
-    for axes, image, mistake in zip(grid.flat, images, mistakes, strict=False):  # the last row may not be full
+    for axes, image, title in zip(grid.flat, images, titles, strict=False):  # the last row may not be full
         smooth = "antialiased" if max(image.shape[:2]) > SMALL else "nearest"
         axes.imshow(image[..., 0] if image.shape[-1] == 1 else image, cmap="gray", vmin=0, vmax=1, interpolation=smooth)
-        axes.set_title(
-            f"true: {names[mistake.label]} ({mistake.label_probability:.2g})\n"
-            f"predicted: {names[mistake.predicted]} ({mistake.probability:.2g})",
-            fontsize=7.5,
-            loc="left",
-        )
+        axes.set_title(title, fontsize=7.5, loc="left")
     save_figure(figure, path)

@@ -11,14 +11,13 @@ from typing import Any
 from accumtrain.config.jobs import JOBS
 from accumtrain.console import format_bytes
 from accumtrain.fields import is_finite_number
-from accumtrain.report.compare import ComparedRun, find_differing_keys, group_runs, list_results
+from accumtrain.report.compare import ComparedRun, group_runs, list_columns
 from accumtrain.report.pictures import list_metrics, shorten_run_names
 from accumtrain.runs.files import write_atomic
 
 PARTS = Path(__file__).with_suffix("")  # the folder beside this file
 AXES = ("step", "epoch", "seconds")  # of a record
 MOST_POINTS = 300  # of a run's curve of one metric
-CONFIGURED, RESULT = "configured", "result"  # the kinds of columns
 
 
 def write_page(runs: Sequence[ComparedRun], path: Path) -> None:
@@ -36,7 +35,7 @@ def write_page(runs: Sequence[ComparedRun], path: Path) -> None:
 
 def _content(runs: Sequence[ComparedRun], directory: Path) -> dict[str, Any]:
     metrics = list_metrics(run.records for run in runs)
-    configured, results = find_differing_keys(runs), list_results(runs)
+    columns = list_columns(runs)
     beginning, short = shorten_run_names([run.name for run in runs])
     curves = [_curves(run.records, metrics) for run in runs]
     shown = sum(len(curve["step"]) for of_run in curves for curve in of_run.values())
@@ -49,17 +48,13 @@ def _content(runs: Sequence[ComparedRun], directory: Path) -> dict[str, Any]:
         "kinds": list(dict.fromkeys(kind for run in runs for kind in _memory(run))),
         "groups": _groups(runs),
         "columns": [
-            *({"title": differing.key, "along": differing.along, "of": CONFIGURED} for differing in configured),
-            *({"title": title, "along": (), "of": RESULT} for title in results),
+            {"title": column.title, "configured": column.configured, "along": column.along} for column in columns
         ],
         "runs": [
             {
                 "name": run.name,
                 "label": short[place],
-                "cells": [
-                    *([differing.values[place]] * 2 for differing in configured),
-                    *(of_run[place] for of_run in results.values()),
-                ],
+                "cells": [column.cells[place] for column in columns],
                 "curves": curves[place],
                 "memory": {kind: [size, format_bytes(size)] for kind, size in _memory(run).items()},
                 "speed": run.number("examples_per_second"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -165,15 +166,22 @@ def without_math(text: str) -> str:
 
 def fit_class_names(names: Sequence[str], width: int) -> list[str]:
     """Return the names cut to `width` characters. A name that the font can't show becomes "class" and its number."""
+    return [fit_name(name, width) or f"class {number}" for number, name in enumerate(names)]
+
+
+def fit_name(name: str, width: int) -> str | None:
+    """Return a name cut to `width` characters, or None if the font can't show it.
+
+    The middle is cut out, because long names often begin or end alike.
+    """
+    if not name.strip() or not all(_font().get_char_index(ord(character)) for character in name):
+        return None
+    half = (width - 3) // 2
+    return without_math(name if len(name) <= width else f"{name[:half]}...{name[-half:]}")
+
+
+@cache
+def _font() -> Any:
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
-    font = get_font(findfont(FontProperties()))
-
-    half = (width - 3) // 2  # the middle is cut out, as long names often begin or end alike
-
-    def fit(number: int, name: str) -> str:
-        if not name.strip() or not all(font.get_char_index(ord(character)) for character in name):
-            return f"class {number}"
-        return without_math(name if len(name) <= width else f"{name[:half]}...{name[-half:]}")
-
-    return [fit(number, name) for number, name in enumerate(names)]
+    return get_font(findfont(FontProperties()))

@@ -8,9 +8,9 @@ from typing import Any
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.errors import CheckpointError, ConfigError
-from accumtrain.report.compare import group_runs, list_results, read_ranked
+from accumtrain.report.compare import group_runs, list_columns, read_ranked
 from accumtrain.report.page import write_page
-from accumtrain.report.pictures import draw_curves
+from accumtrain.report.pictures import draw_curves, shorten_run_names
 
 
 def report_runs(config: Config) -> dict[str, Any]:
@@ -35,11 +35,17 @@ def report_runs(config: Config) -> dict[str, Any]:
     if not ranked:
         raise CheckpointError(f"none of the {len(names)} runs can be read; put back copies of their files")
     groups = group_runs(ranked)
+    beginning, short = shorten_run_names([run.name for run in ranked])
+    labels = {run.name: label for run, label in zip(ranked, short, strict=True)}
     for group in groups:
-        columns = {"run": [run.name for run in group.runs]}
-        columns |= {title: [text for text, _ in cells] for title, cells in list_results(group.runs).items()}
+        columns = list_columns(group.runs)
         title = f"runs in {directory} on {group.title}, best first"
-        table(title, list(columns), list(zip(*columns.values(), strict=True)))
+        rows = [
+            [labels[run.name], *(column.cells[place][0] for column in columns)] for place, run in enumerate(group.runs)
+        ]
+        table(title, ["run", *(column.title for column in columns)], rows)
+    if beginning:
+        say(f"names are shown without their common beginning, {beginning}")
     if len(groups) > 1:
         say("runs of different data, or of different metrics, are not ranked against each other")
     page, picture = directory / "report.html", directory / "report.png"

@@ -60,6 +60,7 @@ class Measured:
         seconds: the time that it took.
         confusion: how often each class is taken for which; None if the classes are too many, or there are none.
         mistakes: the mistakes with the highest loss, highest first.
+        files: the file of each of these mistakes; empty if the examples have none of their own.
     """
 
     split: str
@@ -68,6 +69,7 @@ class Measured:
     seconds: float
     confusion: Confusion | None
     mistakes: list[Mistake]
+    files: list[Path]
 
     @property
     def speed(self) -> float:
@@ -79,10 +81,13 @@ class Measured:
         if self.confusion is None:
             return {}
         names, pairs = self.confusion.names, self.confusion.confused(PAIRS)
+        mistakes = [_named(asdict(mistake), names, "label", "predicted") for mistake in self.mistakes]
+        if self.files:
+            mistakes = [mistake | {"file": str(file)} for mistake, file in zip(mistakes, self.files, strict=True)]
         return {
             "classes": [asdict(result) for result in self.confusion.classes],
             "confused": [_named(asdict(pair), names, "true", "predicted") for pair in pairs],
-            "mistakes": [_named(asdict(mistake), names, "label", "predicted") for mistake in self.mistakes],
+            "mistakes": mistakes,
         }
 
 
@@ -120,7 +125,9 @@ def measure_model(
         counts, mistakes = (None, []) if answers is None else answers.read()
     means = {name: value for name, value in result.items() if name not in NO_MEANS}
     confusion = None if counts is None else Confusion(images_of(data).class_names, counts)
-    return Measured(split, means, int(result["examples"]), result["seconds"], confusion, mistakes)
+    files = data.splits[split].files
+    of_mistakes = [files[mistake.position] for mistake in mistakes] if files else []
+    return Measured(split, means, int(result["examples"]), result["seconds"], confusion, mistakes, of_mistakes)
 
 
 def describe_evaluation(
@@ -161,7 +168,7 @@ def draw_classes(measured: Measured, data: Dataset, run: str, file: Path) -> lis
     sheet = file.with_name(f"{MISTAKES}{end}.png")
     if measured.mistakes:
         images = denormalize_images(data, measured.split, [mistake.position for mistake in measured.mistakes])
-        draw_mistakes(images, measured.mistakes, measured.confusion.names, sheet)
+        draw_mistakes(images, measured.mistakes, measured.files, measured.confusion.names, sheet)
         pictures.append(sheet)
     else:
         with disk_errors(sheet):

@@ -15,7 +15,7 @@ from accumtrain.backprop.mode import MovingStatistics
 from accumtrain.config.jobs import cell
 from accumtrain.config.rules import Epochs, micro_batch_size
 from accumtrain.config.schema import Config
-from accumtrain.console import banner, format_bytes, format_seconds, say, table, warn
+from accumtrain.console import banner, format_bytes, format_seconds, format_things, say, table, warn
 from accumtrain.data.pipeline import make_train_batches
 from accumtrain.data.source import SPLIT_WORDS, Dataset, class_counts
 from accumtrain.devices.found import Devices
@@ -118,7 +118,7 @@ def print_summary(
     means = list(dict.fromkeys(name for values in splits.values() for name in values))
     rows = [(title, *(cell(values.get(name), ".4f") for name in means)) for title, values in splits.items()]
     speed = summary["examples_per_second"]
-    made = f"{_counted(summary['step'], 'update')}, {_counted(epochs, 'epoch')}"
+    made = f"{format_things(summary['step'], 'update')}, {format_things(epochs, 'epoch')}"
     table(f"{run.path.name}: {made}", ("", *means), rows)
     if step := summary.get("best_step"):
         by = summary["best_by"]
@@ -236,10 +236,10 @@ def print_banner(
         ("data", f"{config.data.label}: {data.facts}"),
         (
             "batch",
-            f"{config.batch_size} = micro-batch {micro_batch} x {_counted(config.accum.count, 'step')} x "
-            + _counted(replicas, "replica"),
+            f"{config.batch_size} = micro-batch {micro_batch} x {format_things(config.accum.count, 'step')} x "
+            + format_things(replicas, "replica"),
         ),
-        ("updates", f"{total:,} = {_counted(epochs.shown(epochs.at(total)), 'epoch')}"),
+        ("updates", f"{total:,} = {format_things(epochs.shown(epochs.at(total)), 'epoch')}"),
         ("progress", f"loss and metrics are means over the last {config.log.every} updates"),
         ("optimizer", config.optim.with_schedule(config.schedule.kind)),
         ("device", "; ".join([devices.description, config.precision, *unseen])),
@@ -274,11 +274,6 @@ def _show_factors(config: Config, data: Dataset) -> None:
     table("loss.class_weights", ("class", "training images", "weight"), rows[:SHOWN])
     if len(rows) > SHOWN:
         say(f"  ... and {len(rows) - SHOWN:,} more")
-
-
-def _counted(count: int | str, noun: str) -> str:
-    shown = count if isinstance(count, str) else f"{count:,}"
-    return f"{shown} {noun}{'' if shown == '1' else 's'}"
 
 
 def _too_small(config: Config, data: Dataset) -> list[str]:

@@ -52,6 +52,7 @@ def test_a_clean_folder(photos, command, tmp_path):
     }
     assert "ant        5     2" in answer.out
     assert "0 test images are also in the training split" in answer.out
+    assert answer.out.endswith("\nThe data can be trained on.\n")
 
 
 def test_everything_bad_is_named(photos, command, tmp_path):
@@ -110,6 +111,19 @@ def test_one_image_in_two_classes(photos, command, tmp_path):
     assert "warning: 2 images are in two classes, byte for byte" in answer.err
     assert "photos/train/ant/copy.png is photos/train/bee/3.png" in answer.out
     assert "warning: 1 test images are also in the training split" in answer.err
+
+
+def test_the_last_line_says_what_must_be_looked_at(photos, command):
+    for number in range(2):
+        (photos / f"test/ant/{number}.png").write_bytes((photos / "train/bee/3.png").read_bytes())
+    assert command(*ARGUMENTS).out.endswith(
+        "\nLook at this before you train: 2 test images also in the training split, 1 image in two classes.\n"
+    )
+    for number in range(2):
+        (photos / f"test/ant/{number}.png").write_bytes(b"")
+    answer = command(*ARGUMENTS)
+    assert answer.code == DataError.exit_code
+    assert "\nLook at this before you train: 2 bad examples, class ant without test images.\n" in answer.out
 
 
 def test_a_jpeg_that_decodes_though_it_is_damaged(photos, command, tmp_path):

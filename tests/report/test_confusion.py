@@ -1,5 +1,7 @@
 """Accuracy and precision by class, the pairs that are confused, and pictures that can be read."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -66,9 +68,17 @@ def test_of_many_classes_a_single_confusion_can_be_seen(drawn):
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_sheet_says_true_and_predicted(count, channels, drawn):
     mistakes = [Mistake(number, 0, 2, 2.302585, 0.75) for number in range(count)]
-    figure = drawn(draw_mistakes, np.zeros([count, 9, 8, channels]), mistakes, SMALL.names)
+    figure = drawn(draw_mistakes, np.zeros([count, 9, 8, channels]), mistakes, [], SMALL.names)
     titles = [axes.get_title(loc="left") for axes in figure.axes if axes.images]
     assert titles == count * ["true: ant (0.1)\npredicted: cat (0.75)"]
+
+
+def test_a_sheet_names_the_files(drawn):
+    mistakes = [Mistake(number, 0, 2, 2.302585, 0.75) for number in range(3)]
+    files = [Path("photos/ant/1.png"), Path("photos/ant/the first of many photos of an ant.jpg"), Path("猫.png")]
+    figure = drawn(draw_mistakes, np.zeros([3, 9, 8, 3]), mistakes, files, SMALL.names)
+    first_lines = [axes.get_title(loc="left").split("\n")[0] for axes in figure.axes if axes.images]
+    assert first_lines == ["1.png", "the first of ...of an ant.jpg", ""]
 
 
 def test_names_as_a_picture_can_show_them():

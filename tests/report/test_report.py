@@ -10,6 +10,7 @@ from accumtrain.config.read import to_mapping
 from accumtrain.config.schema import Config, RunConfig
 from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError, ConfigError
+from accumtrain.optim.config import OPTIMIZERS
 from accumtrain.process import environment
 
 SUMMARY = {
@@ -110,6 +111,18 @@ def test_runs_of_different_metrics_are_not_ranked_together(report, runs):
     by_loss = {"best_by": {"metric": "loss", "higher_is_better": False}}
     file.write_text(json.dumps(json.loads(file.read_text()) | by_loss))
     assert [ranked["runs"] for ranked in report()["ranked"]] == [["good"], ["poor"]]
+
+
+def test_a_terminal_of_80_columns_shows_results_and_the_keys_that_differ(report, runs, capsys, terminal):
+    for name, kind in (("good", "adam"), ("poor", "sgd")):
+        values = to_mapping(Config(run=RunConfig(name=name), optim=OPTIMIZERS[kind].config()))
+        (runs / name / "config.yaml").write_text(json.dumps(values))
+        (runs / name).rename(runs / f"lenet5-digits-optim_{kind}-e11e3a")
+    report()
+    lines = capsys.readouterr().out.splitlines()
+    (end_of_row,) = (line for line in lines if "0.3000" in line)
+    assert end_of_row.split()[:7] == ["optim_sgd-e11e3a", "0.3000", "0.5000", "0.3000", "3.0", "s", "sgd"]
+    assert "names are shown without their common beginning, lenet5-digits-" in lines
 
 
 def test_trials_are_no_runs(report, runs):

@@ -40,7 +40,8 @@ def test_text_of_a_run_stays_text(text, tmp_path):
     plain, _ = written(tmp_path, compared("mine"))
     odd = compared(text, [record(1, split=text)], SUMMARY | {"status": text}, **{"optim.kind": text})
     page, data = written(tmp_path, odd, compared("mine", **{"optim.kind": "sgd"}))
-    assert (data["runs"][0]["name"], data["runs"][0]["cells"][0][0]) == (text, text)
+    shown = {column["title"]: cell[0] for column, cell in zip(data["columns"], data["runs"][0]["cells"], strict=True)}
+    assert (data["runs"][0]["name"], shown["status"], shown["optim.kind"]) == (text, text, text)
     assert page.count("<script") == plain.count("<script"), "no element is added"
     assert page.count("<!--") == plain.count("<!--")
 
@@ -77,19 +78,53 @@ def test_a_page_that_cannot_be_written(tmp_path):
         write_page([compared("mine")], tmp_path / "missing" / "report.html")
 
 
-def test_only_keys_that_differ_are_shown_and_of_those_alike_one():
-    alike = {"optim.kind": "adam", "batch_size": 8}
+def test_only_keys_that_differ_are_shown():
+    same = {"batch_size": 8, "optim.weight_decay": 0.1}
     runs = [
-        compared("a", **{**alike, "optim.lr": 0.1, "optim.kind": "sgd", "run.name": "a", "optim.nesterov": True}),
-        compared("b", **{**alike, "optim.lr": 0.2, "run.name": "b"}),
+        compared("a", **{**same, "optim.lr": 0.1, "optim.kind": "sgd", "run.name": "a", "optim.nesterov": True}),
+        compared("b", **{**same, "optim.lr": 0.2, "optim.kind": "adam", "run.name": "b"}),
         compared("without a configuration"),
-        compared("c", **{**alike, "optim.lr": 0.3, "run.name": "c"}),
+        compared("c", **{**same, "optim.lr": 0.3, "optim.kind": "adam", "run.name": "c"}),
     ]
-    found = {each.key: (each.values, each.along) for each in find_differing_keys(runs)}
-    assert found == {
-        "optim.lr": (("0.1", "0.2", "-", "0.3"), ()),
-        "optim.kind": (("sgd", "adam", "-", "adam"), ("optim.nesterov",)),
-    }
+    found = [(each.key, each.values, each.along) for each in find_differing_keys(runs)]
+    assert found == [
+        ("optim.kind", ("sgd", "adam", "-", "adam"), ("optim.nesterov",)),
+        ("optim.lr", ("0.1", "0.2", "-", "0.3"), ()),
+    ]
+
+
+def test_keys_that_follow_from_a_choice_go_along_and_those_of_a_random_search_do_not():
+    sgd, adam = {"optim.kind": "sgd", "optim.lr": 0.1}, {"optim.kind": "adam", "optim.lr": 0.01, "optim.beta2": 0.999}
+    lion = {"optim.kind": "lion", "optim.lr": 0.01}
+    draws = [{"data.cutmix": each, "data.mixup": each} for each in (0.1, 0.2, 0.3, 0.4)]
+    runs = [compared("run", **values, **draw) for values, draw in zip((sgd, adam, lion, sgd), draws, strict=True)]
+    assert [(each.key, each.along) for each in find_differing_keys(runs)] == [
+        ("optim.kind", ("optim.lr", "optim.beta2")),
+        ("data.cutmix", ()),
+        ("data.mixup", ()),
+    ]
+
+
+def titles(tmp_path, *runs):
+    _, data = written(tmp_path, *runs)
+    return [column["title"] for column in data["columns"]]
+
+
+def test_the_outcome_comes_first_then_the_configuration(tmp_path):
+    runs = [compared(kind, **{"optim.kind": kind}, summary=SUMMARY | {"best_on": "test"}) for kind in ("sgd", "adam")]
+    shown = titles(tmp_path, *runs)
+    assert shown[:5] == ["best accuracy", "best loss", "seconds", "optim.kind", "step"]
+    assert {"test accuracy", "test loss", "status", "batch"} < set(shown[5:])
+
+
+def test_results_on_a_test_split_that_chose_nothing_are_part_of_the_outcome(tmp_path):
+    shown = titles(tmp_path, compared("mine", summary=SUMMARY | {"best_on": "val"}))
+    assert shown[:4] == ["best accuracy", "best loss", "test accuracy", "seconds"]
+
+
+def test_the_status_of_a_run_that_is_not_completed_is_part_of_the_outcome(tmp_path):
+    preempted = compared("mine", summary=SUMMARY | {"status": "preempted"})
+    assert titles(tmp_path, compared("whole"), preempted)[4] == "status"
 
 
 @pytest.mark.parametrize(("count", "most"), [(3, 4), (4, 4), (5, 4), (1000, 4), (1000, 300)])

@@ -125,7 +125,7 @@ def test_without_mistakes_there_is_no_sheet(trained, here, capfd):
     (here / "mistakes.png").write_text("of an earlier evaluation")
     data = open_data(trained.data, 0)
     confusion = Confusion([*"0123456789"], (3 * np.eye(10, dtype=int)).tolist())
-    measured = evaluate.Measured("test", {}, 30, 1.0, confusion, [])
+    measured = evaluate.Measured("test", {}, 30, 1.0, confusion, [], [])
     found = measured.describe_classes()
     assert found["mistakes"] == found["confused"] == []
     assert evaluate.draw_classes(measured, data, "one", here / "evaluation.json") == [str(here / "confusion.png")]

@@ -71,6 +71,8 @@ def test_data_that_moved_is_the_run_s_own(keys, here, command):
     assert (result["own_data"], [each["examples"] for each in result["classes"]]) == (True, [2, 2, 2])
     assert result["test"] == {name: json_of(here / "runs/one")["test"][name] for name in ("loss", "accuracy")}
     assert "not what the run was trained on" not in answer.out
+    assert result["mistakes"], "else the next line checks nothing"
+    assert all(each["file"].startswith(f"moved/{each['label']}/") for each in result["mistakes"])
 
 
 def test_training_goes_on_with_data_that_moved(here, command):

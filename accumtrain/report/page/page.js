@@ -123,7 +123,7 @@ function drawTable() {
   const order = data.runs.map((_, place) => place);
   if (sorted.column !== null) order.sort((a, b) => compare(a, b) * (sorted.rising ? 1 : -1));
   const head = make("tr", "", headCell("run", "name", -1), ...data.columns.map((column, place) =>
-    headCell(column.title + (column.along.length ? ` +${column.along.length}` : ""), `${column.of} ${numeric[place] ? "number" : ""}`, place, column.along)));
+    headCell(column.title + (column.along.length ? ` +${column.along.length}` : ""), cellClass(place, numeric), place)));
   const rows = order.map((place) => bodyRow(place, numeric));
   find("table").replaceChildren(make("thead", "", head), make("tbody", "", ...rows));
   markRow(view.focus);
@@ -146,10 +146,15 @@ function compare(a, b) {
   return (m === null) - (n === null) || String(x).localeCompare(String(y), "en", { numeric: true });
 }
 
-function headCell(title, name, place, along = []) {
+function cellClass(column, numeric) {
+  return `${data.columns[column].configured ? "configured" : ""} ${numeric[column] ? "number" : ""}`;
+}
+
+/** The parts of a key may stand in lines of their own. */
+function headCell(title, name, place) {
   const mark = sorted.column === place ? (sorted.rising ? " ▲" : " ▼") : "";
-  const button = make("button", "", title + mark), cell = make("th", name, button);
-  if (along.length) cell.title = `differ alike: ${along.join(", ")}`;
+  const parts = (title + mark).split(/(?<=\.)/).flatMap((part) => [make("wbr"), part]);
+  const button = make("button", "", ...parts), cell = make("th", name, button);
   if (mark) cell.setAttribute("aria-sort", sorted.rising ? "ascending" : "descending");
   button.addEventListener("click", () => {
     sorted.rising = sorted.column === place ? !sorted.rising : true;
@@ -168,16 +173,21 @@ function bodyRow(place, numeric) {
   const badge = isBest ? [make("span", "badge", "best"), " "] : [];
   const first = make("span", "", box, swatch(charts.colour(place)), make("span", "", ...badge, ...breakable(run.label)));
   const row = make("tr", isBest ? "best" : "", make("td", "name", first), ...run.cells.map(
-    ([text], column) => make("td", `${data.columns[column].of} ${numeric[column] ? "number" : text.length > 24 ? "text" : ""}`, text)));
+    ([text], column) => make("td", `${cellClass(column, numeric)} ${!numeric[column] && text.length > 24 ? "text" : ""}`, text)));
   row.dataset.place = place;
   hovers(row, place);
   return row;
 }
 
 function drawKeys() {
-  const configured = data.columns.filter((column) => column.of === "configured"), along = configured.flatMap((column) => column.along);
-  find("keys").textContent = (configured.length ? "In blue: the keys in which the configurations differ." : data.runs.length > 1
-    ? "The configurations are the same." : "") + (along.length ? ` Not shown, as they differ alike: ${along.join(", ")}.` : "");
+  const configured = data.columns.filter((column) => column.configured), leads = configured.filter((column) => column.along.length);
+  find("keys").textContent = configured.length ? "In blue: the keys in which the configurations differ."
+    : data.runs.length > 1 ? "The configurations are the same." : "";
+  if (!leads.length) return;
+  const count = leads.reduce((sum, column) => sum + column.along.length, 0);
+  find("along").hidden = false;
+  find("along").querySelector("summary").textContent = `${count} more ${count === 1 ? "key differs" : "keys differ"} only where one of these does`;
+  find("along").querySelector("ul").replaceChildren(...leads.map((column) => make("li", "", `${column.title}: ${column.along.join(", ")}`)));
 }
 
 // ---- bars -------------------------------------------------------------------------------------------------------
