@@ -27,6 +27,8 @@ class Step:
         eager: run micro-steps without graphs, slowly, so that a debugger and prints work inside layers.
     """
 
+    makes_updates_together = True  # by `updates`, if it is not eager
+
     def __init__(
         self,
         window: Window,
@@ -55,11 +57,10 @@ class Step:
         partial=True.
         """
         held = self._micro_steps_held
-        run = self._accumulate if self.eager else self.compiled_micro_steps
         with self._changing_window(None if held is None else held + count):
-            run(batches, tf.constant(count))
+            self._run_micro_steps(batches, count)
 
-    def commit(self, *, partial: bool = False) -> dict[str, tf.Tensor]:
+    def commit(self, *, partial: bool = False) -> dict[str, Any]:
         """Make the update of the window. Return the scalars of `Window.commit`, which are equal on all replicas.
 
         Args:
@@ -76,7 +77,7 @@ class Step:
                 "commit(partial=True) to make the update of what it holds"
             )
         with self._changing_window(micro_steps_after=0):
-            return self.compiled_commit()
+            return self._run_commit()
 
     def drop(self) -> None:
         """Clear the window: the micro-steps since the last commit have no effect."""
@@ -121,6 +122,15 @@ class Step:
         self._micro_steps_held = None
         yield
         self._micro_steps_held = micro_steps_after
+
+    # ---- calls ----
+
+    def _run_micro_steps(self, batches: Any, count: int) -> None:
+        run = self._accumulate if self.eager else self.compiled_micro_steps
+        run(batches, tf.constant(count))
+
+    def _run_commit(self) -> dict[str, Any]:
+        return self.compiled_commit()
 
     # ---- functions that are compiled ----
 

@@ -1,0 +1,57 @@
+"""The runtime that computes what TensorFlow has traced: TensorFlow's own, and the interface of any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from accumtrain.engine.step import Step, run_on_batches
+from accumtrain.engine.window import Window
+
+
+class Runtime:
+    """TensorFlow's runtime, whose state is in the variables.
+
+    That of JAX (pjrt/runtime.py) keeps the state on its device. So everybody who reads variables calls `publish`
+    before, and everybody who assigns to them calls `reload` after it.
+
+    Args:
+        strategy: whose replicas compute.
+        xla: compile micro-steps with XLA.
+    """
+
+    counts_bytes = False  # of tensors; TensorFlow's allocators do it (train/memory.py)
+
+    def __init__(self, strategy: tf.distribute.Strategy, *, xla: bool = False):
+        self._strategy, self._xla = strategy, xla
+
+    def build_step(self, window: Window, *, eager: bool = False) -> Step:
+        """Return the step of a window. Call it inside the strategy's scope."""
+        return Step(window, self._strategy, xla=self._xla, eager=eager)
+
+    def on_batches(
+        self, function: Callable[[Any], None], variables: Callable[[], Iterable[tf.Variable]]
+    ) -> Callable[[Any, int], None]:
+        """Return a compiled function (batches, count) that runs `function` on the next `count` of an iterator.
+
+        Args:
+            variables: returns those that `function` may use.
+        """
+
+        @tf.function(autograph=False)
+        def run(batches: Any, count: tf.Tensor) -> None:
+            run_on_batches(self._strategy, batches, count, function)
+
+        return lambda batches, count: run(batches, tf.constant(count))
+
+    def publish(self) -> None:
+        """Give the variables their newest values. Here they have them."""
+
+    def reload(self, variables: Iterable[tf.Variable] | None = None) -> None:
+        """Take the values that were assigned to `variables`, or to any. Here nothing is to do."""
+
+    def count_bytes(self) -> tuple[int, int]:
+        """Return the bytes of the state, and of all tensors at the peak, if this runtime counts them."""
+        raise NotImplementedError

@@ -1,0 +1,105 @@
+"""From a program of TensorFlow to a function of JAX. This is the only file that uses jax.extend.
+
+JAX exports a function of the same signature; the program takes the place of its module.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import export
+from jax.extend import mlir
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+from jax.interpreters.mlir import make_ir_context
+
+COPY = "mhlo.copy"  # XLA makes these for results that reuse memory; JAX's StableHLO has no such operation
+ALIASES = "mhlo.input_output_alias"
+PARAMETER, RESULT = re.compile(r"parameter_number = (\d+)"), re.compile(r"output_index = array<i64(?:: (\d+))?>")
+DTYPE = re.compile(r"(ui|i|bf|f)(\d+)")
+DTYPE_NAMES = {"f": "float", "bf": "bfloat", "i": "int", "ui": "uint"}
+
+
+@dataclasses.dataclass(frozen=True)
+class HandedOver:
+    """A program as JAX takes it.
+
+    Attributes:
+        call: (*arguments) -> tuple of results, to be used under jax.jit.
+        arguments: their shapes and dtypes.
+        updated: by argument, the result that is its new value.
+        results: number of results.
+    """
+
+    call: Callable[..., Any]
+    arguments: list[jax.ShapeDtypeStruct]
+    updated: dict[int, int]
+    results: int
+
+
+def hand_over(hlo: bytes, platform: str, *, rounds: bool) -> HandedOver:
+    """Return the program in a serialized HloModuleProto as a function of JAX.
+
+    Args:
+        platform: of JAX, such as cpu, cuda or tpu.
+        rounds: a device may round the factors of float32 products, as with TensorFloat-32.
+    """
+    with make_ir_context():
+        module = ir.Module.parse(mlir.hlo_to_stablehlo(hlo))
+        updated = _take_aliases(module)
+        _remove_copies(module)
+        arguments, results = _signature(module)
+        text = str(module) if rounds else str(module).replace("precision DEFAULT", "precision HIGHEST")
+        artifact = mlir.serialize_portable_artifact(text, stablehlo.get_current_version())
+
+    def placeholder(*_: Any) -> tuple[Any, ...]:
+        return tuple(jnp.zeros(result.shape, result.dtype) for result in results)
+
+    exported = export.export(jax.jit(placeholder, keep_unused=True), platforms=[platform])(*arguments)
+    exported = dataclasses.replace(exported, mlir_module_serialized=artifact)
+    return HandedOver(exported.call, arguments, updated, len(results))
+
+
+def _take_aliases(module: Any) -> dict[int, int]:
+    """Return, by argument, the result that takes its memory. Remove the attributes that StableHLO does not have."""
+    attributes = module.operation.attributes
+    names = [str(getattr(attribute, "name", attribute)) for attribute in attributes]
+    aliases = map(str, attributes[ALIASES]) if ALIASES in names else ()
+    updated = {int(PARAMETER.findall(text)[0]): int(RESULT.findall(text)[0] or 0) for text in aliases}
+    for name in names:
+        if name.startswith("mhlo."):
+            del attributes[name]
+    return updated
+
+
+def _remove_copies(module: Any) -> None:
+    copies: list[Any] = []
+
+    def collect(operation: Any) -> Any:
+        if operation.name == COPY:
+            copies.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(collect)
+    for copy in copies:
+        copy.results[0].replace_all_uses_with(copy.operands[0])
+        copy.erase()
+
+
+def _signature(module: Any) -> tuple[list[jax.ShapeDtypeStruct], list[jax.ShapeDtypeStruct]]:
+    """Return shape and dtype of the arguments and of the results."""
+    main = next(each for each in module.body if "main" in str(each.attributes["sym_name"]))
+    function = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
+    return [_shape(each) for each in function.inputs], [_shape(each) for each in function.results]
+
+
+def _shape(kind: Any) -> jax.ShapeDtypeStruct:
+    tensor = ir.RankedTensorType(kind)
+    letters, bits = DTYPE.fullmatch(str(tensor.element_type)).groups()  # type: ignore[union-attr]
+    dtype = "bool" if (letters, bits) == ("i", "1") else DTYPE_NAMES[letters] + bits
+    return jax.ShapeDtypeStruct(tuple(tensor.shape), jnp.dtype(dtype))

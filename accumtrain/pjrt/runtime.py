@@ -1,0 +1,93 @@
+"""JAX in the place of TensorFlow's runtime: the same functions, compiled by its XLA and run on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import tensorflow as tf
+
+from accumtrain.engine.runtime import Runtime
+from accumtrain.engine.step import Step
+from accumtrain.engine.window import Window
+from accumtrain.pjrt.compiled import CompiledProgram
+from accumtrain.pjrt.feed import Feed
+from accumtrain.pjrt.state import State
+from accumtrain.pjrt.step import JaxStep
+
+
+class JaxRuntime(Runtime):
+    """The runtime of JAX on one device. The state is there; the variables get it by `publish`.
+
+    Args:
+        rounds: the device may round the factors of float32 products, as with TensorFloat-32.
+    """
+
+    counts_bytes = True
+
+    def __init__(self, device: jax.Device, *, rounds: bool = False):
+        super().__init__(tf.distribute.get_strategy(), xla=True)
+        self._device, self._rounds = device, rounds
+        self._state = State(device)
+        self._programs: list[CompiledProgram] = []
+        self._feed: Feed | None = None
+
+    def build_step(self, window: Window, *, eager: bool = False) -> Step:
+        return JaxStep(window, self)
+
+    def compile(
+        self, function: Callable[..., Any], inputs: Iterable[Any] = (), variables: Iterable[tf.Variable] = ()
+    ) -> CompiledProgram:
+        """Return a function of variables as a program, traced and lowered. See CompiledProgram."""
+        program = CompiledProgram(function, inputs, variables, self._state, self._device, rounds=self._rounds)
+        self._programs.append(program)
+        return program
+
+    def compile_for_batches(
+        self, function: Callable[[Any], None], batches: Any, variables: Iterable[tf.Variable]
+    ) -> CompiledProgram:
+        """Return the program of a function of one batch. It returns a number, which is there when it has ended."""
+
+        def counted(batch: Any) -> tf.Tensor:
+            function(batch)
+            return tf.constant(1)
+
+        return self.compile(counted, [batches.element_spec], variables)
+
+    def on_batches(
+        self, function: Callable[[Any], None], variables: Callable[[], Iterable[tf.Variable]]
+    ) -> Callable[[Any, int], None]:
+        programs: list[CompiledProgram] = []
+
+        def run(batches: Any, count: int) -> None:
+            if not programs:
+                programs.append(self.compile_for_batches(function, batches, variables()))
+            self.run_on_batches(programs[0], batches, count)
+
+        return run
+
+    def run_on_batches(self, program: CompiledProgram, batches: Any, count: int) -> None:
+        """Run a program on each of the next `count` batches. At most two are computed or waited for at a time."""
+        if self._feed is None or self._feed.batches is not batches:
+            self._feed = Feed(batches, self._device)
+        before = None
+        for _ in range(count):
+            made = program(self._feed.take())
+            self._feed.look_ahead()
+            if before is not None:
+                before.block_until_ready()
+            before = made
+
+    def publish(self) -> None:
+        self._state.publish()
+
+    def reload(self, variables: Iterable[tf.Variable] | None = None) -> None:
+        self._state.reload(variables)
+
+    def count_bytes(self) -> tuple[int, int]:
+        held = self._state.bytes
+        stats = self._device.memory_stats()
+        if stats:
+            return held, stats["peak_bytes_in_use"]
+        return held, held + max((program.temporary_bytes for program in self._programs), default=0)
