@@ -12,13 +12,14 @@ from typing import Any
 
 from accumtrain.config.jobs import JOBS, Job
 from accumtrain.config.read import expand_homes
-from accumtrain.config.rules import check_config, micro_batch_size
+from accumtrain.config.rules import check_config, explain_missing_jax, micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import say_at_once, silence, warn
 from accumtrain.devices.cluster import find_cluster
-from accumtrain.devices.config import AutoConfig
+from accumtrain.devices.config import JAX, TENSORFLOW, AutoConfig
 from accumtrain.errors import AccumtrainError, CheckpointError, Preempted
 from accumtrain.process import environment
+from accumtrain.process.cuda import has_jax_for_gpu, shows_gpu
 from accumtrain.process.signals import DeferredSignals, JobSignals, StoppedBySignal, nothing_saved, without_traceback
 from accumtrain.registry import load
 from accumtrain.runs.files import write_json
@@ -68,6 +69,7 @@ def _run_job(config: Config, job: Job) -> dict[str, Any] | None:
                 check_free(folder_of(config))
             Run(config).check_continues()
         with choose_kernels(config, job):
+            config = settle_runtime(config)
             config = settle_kept_activations(config, job)
             if not job.in_children:
                 if "tensorflow" not in sys.modules:
@@ -80,6 +82,14 @@ def _run_job(config: Config, job: Job) -> dict[str, Any] | None:
         raise
     _write(config, result)
     return result
+
+
+def settle_runtime(config: Config) -> Config:
+    """Return `config` with a runtime in the place of device.runtime=auto."""
+    if config.device.runtime != "auto":
+        return config
+    by_jax = shows_gpu() and explain_missing_jax(config) is None and has_jax_for_gpu()
+    return replace(config, device=replace(config.device, runtime=JAX if by_jax else TENSORFLOW))
 
 
 def settle_kept_activations(config: Config, job: Job) -> Config:

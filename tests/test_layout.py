@@ -21,6 +21,7 @@ LAYERS = [  # from the top; the members of a layer do not import each other
     {"measure", "export"},
     {"train"},
     {"models", "data", "devices"},
+    {"pjrt"},
     {"engine"},
     {"optim", "backprop"},
     {"report"},

@@ -41,6 +41,7 @@ class Job:
         probed: a probe may check before the job starts that it fits into the memory.
         measures_graphs: it measures or checks compiled micro-steps alone, so it can't go with debug.eager.
         chooses_kernels: a rule may choose the kernels of the CPU (runs/kernels.py).
+        on_jax: it can compute with device.runtime=jax.
         in_children: child processes do the work, or none is needed; this process does not import TensorFlow.
         told_in_full: all of its result is on the screen, so a file that can't be written is no error.
         shared_by_workers: several workers can run the job together.
@@ -62,6 +63,7 @@ class Job:
     probed: bool = False
     measures_graphs: bool = False
     chooses_kernels: bool = False
+    on_jax: bool = False
     in_children: bool = False
     told_in_full: bool = False
     shared_by_workers: bool = False
@@ -118,6 +120,7 @@ JOBS.add(
         chooses_kernels=True,
         shared_by_workers=True,
         preemptible=True,
+        on_jax=True,
         ranking=(("best.accuracy", -1), ("best.loss", 1)),
         columns={
             "step": ("step", "d"),
@@ -139,6 +142,7 @@ JOBS.add(
         shared_by_workers=True,
         preemptible=True,
         without_effect=("model.memory", "optim"),
+        on_jax=True,
         ranking=(("test.accuracy", -1), ("test.loss", 1)),
         columns={
             "updates": ("step", ",.0f"),
@@ -201,6 +205,7 @@ JOBS.add(
         "Suggest a learning rate, by a range test.",
         probed=True,
         chooses_kernels=True,
+        on_jax=True,
         columns={
             "suggested rate": ("suggested", ".3g"),
             "lowest loss at": ("lowest.rate", ".3g"),

@@ -14,6 +14,7 @@ from accumtrain.config.imagenet import check_imagenet
 from accumtrain.config.jobs import JOBS, Job
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
+from accumtrain.devices.config import JAX
 from accumtrain.errors import ConfigError
 from accumtrain.fields import Constraint, check_size, constraints_of, format_value, walk_values
 from accumtrain.registry import ComponentConfig
@@ -154,6 +155,8 @@ def check_config(config: Config) -> None:
         raise ConfigError(
             "accum.reduction=sum: accum.steps decides what is learned, so it can't be auto; give a number"
         )
+    if config.device.runtime == JAX and (reason := explain_missing_jax(config)):
+        raise ConfigError(f"device.runtime=jax: {reason}, or use device.runtime=tensorflow")
     if config.debug.eager:
         _check_eager(config, JOBS[config.job])
     if config.debug.profile is not None and JOBS[config.job].scope != "train":
@@ -204,6 +207,31 @@ def _check_memory_budget(config: Config, budget: int) -> None:
             f"model.memory={budget}: a number of MB works in one process, not with "
             f"device={config.device.kind}; use model.memory={least}"
         )
+
+
+def explain_missing_jax(config: Config) -> str | None:
+    """Return the rule that keeps a job from computing with JAX, and its remedy; None if it can."""
+    job, device, leanest = JOBS[config.job], config.device, config.model.policies[-1]
+    one = f"device={'gpu' if device.may_compute_on_gpu else 'cpu'}"
+    rules = (
+        (not job.on_jax, f"job={job.name} computes with TensorFlow; choose job=train, evaluate or lr"),
+        (not device.may_run_jax, f"computes on one device of one machine, not on device={device.kind}; use {one}"),
+        (device.virtual is not None, f"device.virtual={device.virtual} is a part of TensorFlow's; leave it out"),
+        (device.xla != "auto", f"device.xla={format_value(device.xla)} is of TensorFlow's kernels; leave it out"),
+        (
+            device.memory_limit_mb is not None,
+            f"device.memory_limit_mb={device.memory_limit_mb} limits TensorFlow's memory; leave it out",
+        ),
+        (config.debug.eager, "debug.eager=true runs TensorFlow's operations one by one; leave it out"),
+        (config.debug.profile is not None, "debug.profile is of TensorFlow's operations; leave it out"),
+        (config.accum.is_auto, "accum.steps=auto measures TensorFlow's memory; give a number, accum.steps=<number>"),
+        (
+            isinstance(config.model.memory, int),
+            f"model.memory={config.model.memory} measures TensorFlow's memory; use model.memory={leanest}",
+        ),
+        (find_spec("jax") is None, "JAX is not installed; pip install 'accumtrain[jax]'"),
+    )
+    return next((rule for broken, rule in rules if broken), None)
 
 
 def _check_eager(config: Config, job: Job) -> None:

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 from accumtrain.errors import ConfigError
-from accumtrain.fields import COUNT, NOT_NEGATIVE, Range, Word, format_value, suggest_names
+from accumtrain.fields import COUNT, NOT_NEGATIVE, OneOf, Range, Word, format_value, suggest_names
 from accumtrain.registry import ComponentConfig, Entry, Registry
 
 # GiB of HBM that one device addresses, from "System architecture" of each version in the Cloud TPU documentation:
 # per chip 16, 32, 32, 16, 95 and 32. A chip of v2 and v3 has two devices; v4 and v5p join two cores into one device.
 HBM = {"v2": 8, "v3": 16, "v4": 32, "v5e": 16, "v5p": 95, "v6e": 32}
+TENSORFLOW, JAX = "tensorflow", "jax"  # values of device.runtime
 TOPOLOGY = re.compile(r"(?P<generation>\w+):[1-9]\d*(x[1-9]\d*){1,2}")
 
 
@@ -44,6 +45,9 @@ class DeviceConfig(ComponentConfig):
     Python and TensorFlow themselves need several hundred MB.
     `tpu`: name or address of the TPU; null is this machine's.
     `tpu_topology`: generation and chips of the TPU that job=plan compiles for.
+    `runtime`: what computes. tensorflow: its own kernels. jax: the XLA of JAX, which is newer than TensorFlow's; it
+    needs pip install 'accumtrain[jax]', or accumtrain[jax-cuda13] for a GPU. auto: jax on a GPU if it is installed
+    there, else tensorflow.
     `xla`: whether XLA compiles the micro-steps; auto: on a TPU only. XLA is less exact: in a new RevNet-38 single
     channels of the gradient were off by up to 1.6e-2, with TensorFlow's kernels by 6e-6.
     `tensor_float_32`: whether a GPU may round the factors of float32 products to 10 bits (TF32), which is faster.
@@ -59,6 +63,7 @@ class DeviceConfig(ComponentConfig):
         may_compute_on_cpu: kernels of the CPU may run under the memory limit.
         may_compute_on_gpu: the kind takes a GPU if there is one, and uses `tensor_float_32`.
         one_cpu_without_gpu: the kind computes on a single CPU device if it takes no GPU.
+        may_run_jax: the kind is one device that JAX may compute on.
         as_it_is: the kind takes a process in which TensorFlow computes already as it is.
     """
 
@@ -71,6 +76,7 @@ class DeviceConfig(ComponentConfig):
     index: Annotated[int | None, NOT_NEGATIVE] = None
     timeout: Annotated[int, Range(1, 7 * 24 * 3600, closed=True)] = 300
     tpu_topology: str = "v5e:2x2"
+    runtime: Annotated[str, OneOf((TENSORFLOW, JAX, "auto"))] = TENSORFLOW
 
     splits_cpu: ClassVar[bool] = False
     has_limit: ClassVar[bool] = True
@@ -79,6 +85,7 @@ class DeviceConfig(ComponentConfig):
     may_compute_on_cpu: ClassVar[bool] = True
     may_compute_on_gpu: ClassVar[bool] = False
     one_cpu_without_gpu: ClassVar[bool] = False
+    may_run_jax: ClassVar[bool] = False
     as_it_is: ClassVar[bool] = False
 
     def check(self) -> None:
@@ -119,6 +126,7 @@ class AutoConfig(DeviceConfig):
     """The first that exists of a TPU, all GPUs and the CPU."""
 
     kind: str = "auto"
+    may_run_jax: ClassVar[bool] = True
     may_compute_on_gpu: ClassVar[bool] = True
     splits_cpu: ClassVar[bool] = True
     one_cpu_without_gpu: ClassVar[bool] = True
@@ -129,6 +137,7 @@ class CpuConfig(DeviceConfig):
     """The CPU."""
 
     kind: str = "cpu"
+    may_run_jax: ClassVar[bool] = True
     splits_cpu: ClassVar[bool] = True
     one_cpu_without_gpu: ClassVar[bool] = True
 
@@ -138,6 +147,7 @@ class GpuConfig(DeviceConfig):
     """One GPU."""
 
     kind: str = "gpu"
+    may_run_jax: ClassVar[bool] = True
     may_compute_on_gpu: ClassVar[bool] = True
     may_compute_on_cpu: ClassVar[bool] = False
 

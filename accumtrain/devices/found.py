@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from accumtrain.devices.config import DeviceConfig
+from accumtrain.engine.runtime import Runtime
 from accumtrain.errors import ConfigError
 
 
@@ -19,17 +20,22 @@ class Devices:
 
     Attributes:
         description: the devices in one line, for the user.
-        xla: whether XLA compiles the micro-steps.
+        runtime: what computes there.
         worker, workers: index of this process, and number of processes.
         watch: the context of what workers do together (see worker_link.py).
     """
 
     strategy: tf.distribute.Strategy
     description: str
-    xla: bool
+    runtime: Runtime
     worker: int = 0
     workers: int = 1
     watch: AbstractContextManager[Any] = field(default_factory=nullcontext)
+
+    @property
+    def xla(self) -> bool:
+        """Return whether XLA compiles the micro-steps."""
+        return self.runtime.xla
 
     @property
     def replicas(self) -> int:
@@ -65,7 +71,7 @@ def make_devices(
         )
     xla = xla_by_itself if config.xla == "auto" else bool(config.xla)
     rounded = ", TensorFloat-32" if config.tensor_float_32 else ""
-    return Devices(strategy, description + rounded + (", XLA" if xla else ""), xla)
+    return Devices(strategy, description + rounded + (", XLA" if xla else ""), Runtime(strategy, xla=xla))
 
 
 def set_once(setter: Callable[..., None], *arguments: Any) -> None:

@@ -9,8 +9,9 @@ import tensorflow as tf
 
 from accumtrain.console import warn
 from accumtrain.devices.cluster import describe_others
-from accumtrain.devices.config import DEVICES, CpuConfig, DeviceConfig, GpuConfig, MirroredConfig, TpuConfig
+from accumtrain.devices.config import DEVICES, JAX, CpuConfig, DeviceConfig, GpuConfig, MirroredConfig, TpuConfig
 from accumtrain.devices.found import Devices, make_devices
+from accumtrain.devices.jax_device import resolve_jax
 from accumtrain.devices.local import limit_gpus, read_gpu_name
 from accumtrain.errors import ConfigError
 from accumtrain.process import tpu_runtime
@@ -24,6 +25,8 @@ def resolve_devices(config: DeviceConfig) -> Devices:
     Raises:
         ConfigError: a device is missing, or TensorFlow was initialised with other devices in this process.
     """
+    if config.runtime == JAX:
+        return resolve_jax(config)
     devices: Devices = DEVICES.build(config)
     return devices
 

@@ -25,32 +25,26 @@ class Runtime:
     counts_bytes = False  # of tensors; TensorFlow's allocators do it (train/memory.py)
 
     def __init__(self, strategy: tf.distribute.Strategy, *, xla: bool = False):
-        self._strategy, self._xla = strategy, xla
+        self.strategy, self.xla = strategy, xla
 
     def build_step(self, window: Window, *, eager: bool = False) -> Step:
         """Return the step of a window. Call it inside the strategy's scope."""
-        return Step(window, self._strategy, xla=self._xla, eager=eager)
+        return Step(window, self.strategy, xla=self.xla, eager=eager)
 
-    def on_batches(
-        self, function: Callable[[Any], None], variables: Callable[[], Iterable[tf.Variable]]
-    ) -> Callable[[Any, int], None]:
-        """Return a compiled function (batches, count) that runs `function` on the next `count` of an iterator.
-
-        Args:
-            variables: returns those that `function` may use.
-        """
+    def on_batches(self, function: Callable[[Any], None]) -> Callable[[Any, int], None]:
+        """Return a compiled function (batches, count) that runs `function` on the next `count` of an iterator."""
 
         @tf.function(autograph=False)
         def run(batches: Any, count: tf.Tensor) -> None:
-            run_on_batches(self._strategy, batches, count, function)
+            run_on_batches(self.strategy, batches, count, function)
 
         return lambda batches, count: run(batches, tf.constant(count))
 
-    def publish(self) -> None:
-        """Give the variables their newest values. Here they have them."""
+    def publish(self, variables: Iterable[tf.Variable] | None = None) -> None:
+        """Give `variables` their newest values; None is the whole state, without the sums of a window."""
 
     def reload(self, variables: Iterable[tf.Variable] | None = None) -> None:
-        """Take the values that were assigned to `variables`, or to any. Here nothing is to do."""
+        """Take the values that were assigned to `variables`; None is the whole state, without the sums of a window."""
 
     def count_bytes(self) -> tuple[int, int]:
         """Return the bytes of the state, and of all tensors at the peak, if this runtime counts them."""

@@ -27,8 +27,6 @@ class Step:
         eager: run micro-steps without graphs, slowly, so that a debugger and prints work inside layers.
     """
 
-    makes_updates_together = True  # by `updates`, if it is not eager
-
     def __init__(
         self,
         window: Window,
@@ -48,7 +46,7 @@ class Step:
         # the two functions that `_updates` calls keep their own settings
         self.compiled_updates = CompiledFunction(self._updates, NO_GRAPH_OPTIMIZER)
         self._micro_steps_held: int | None = 0  # since the last commit; None if a call has failed amid them
-        self.eager = eager
+        self.eager, self.makes_updates_together = eager, not eager
 
     def accumulate(self, batches: Any, count: int = 1) -> None:
         """Make a micro-step with each of the next `count` global micro-batches of the iterator `batches`.
@@ -78,6 +76,9 @@ class Step:
             )
         with self._changing_window(micro_steps_after=0):
             return self._run_commit()
+
+    def publish_sums(self) -> None:
+        """Give the window's buffers their newest values. Here they have them."""
 
     def drop(self) -> None:
         """Clear the window: the micro-steps since the last commit have no effect."""

@@ -16,7 +16,7 @@ from accumtrain.config.schema import Config
 from accumtrain.data.pipeline import make_train_stream
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
-from accumtrain.engine.step import WORTH_TOGETHER, CallLength, Step
+from accumtrain.engine.step import WORTH_TOGETHER, CallLength
 from accumtrain.process import environment
 from accumtrain.train.build import build_means, build_split_metrics, build_window
 from accumtrain.train.checkpoint import Checkpoints
@@ -99,7 +99,7 @@ class DryRun:
         self.replicas = devices.replicas
         self.window = build_window(config, data, total_steps(config, Epochs(config, data.train.size)), devices.strategy)
         with devices.strategy.scope():
-            self.step = Step(self.window, devices.strategy, xla=devices.xla)
+            self.step = devices.runtime.build_step(self.window)
         self._updates_pace = CallLength(WORTH_TOGETHER)
         self._together = False  # several updates in one call are compiled
         self.begin(micro_batch, micro_steps)
@@ -119,14 +119,16 @@ class DryRun:
                 data,
                 data.evaluated_split,
                 batch,
-                strategy,
+                self._devices.runtime,
                 build_split_metrics(config.loss),
             )
-        self._checkpoints = Checkpoints(self._directory, self.window, config.checkpoint.keep)
+        self._checkpoints = Checkpoints(
+            self._directory, self.window, config.checkpoint.keep, runtime=self._devices.runtime
+        )
         self.batches = make_train_stream(strategy, data, batch=batch, seed=config.run.seed)
         self._micro_steps, self._pace = micro_steps, CallLength()
         self.calls = 0.0  # compiled calls per update, of the last updates
-        self.meter = Meter(xla=self._devices.xla)
+        self.meter = Meter(self._devices.runtime)
         self.meter.start()
 
     def update(self) -> tuple[float, float]:

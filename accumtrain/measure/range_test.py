@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from accumtrain.config.rules import micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
@@ -16,7 +18,6 @@ from accumtrain.data.pipeline import make_train_stream
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve_devices
-from accumtrain.engine.step import Step
 from accumtrain.errors import ConfigError
 from accumtrain.optim.schedules import exponential_schedule
 from accumtrain.progress import counting
@@ -79,7 +80,7 @@ def _raise_rate(config: Config, data: Dataset, devices: Devices) -> RangeTest:
     check_micro_batch(config, window.model, devices.replicas)
     window.schedule = exponential_schedule(options.low / base, options.high / base, options.updates)
     with devices.strategy.scope():
-        step = Step(window, devices.strategy, xla=devices.xla, eager=config.debug.eager)
+        step = devices.runtime.build_step(window, eager=config.debug.eager)
     batches = make_train_stream(devices.strategy, data, batch=micro_batch * devices.replicas, seed=config.run.seed)
     test = RangeTest()
     say(f"raising the rate from {options.low:.3g} to {options.high:.3g} over {options.updates} updates")
@@ -88,7 +89,7 @@ def _raise_rate(config: Config, data: Dataset, devices: Devices) -> RangeTest:
         while made < options.updates:
             made += 1
             step.accumulate(batches, config.accum.count)
-            update = {name: value.numpy().item() for name, value in step.commit().items()}
+            update = {name: np.asarray(value).item() for name, value in step.commit().items()}
             report(1)
             if window.loss_scale is not None and not update["finite"] and math.isfinite(update["loss"]):
                 continue  # float16 overflowed: the same rate again, with a smaller scale

@@ -45,7 +45,7 @@ class JaxRuntime(Runtime):
         return program
 
     def compile_for_batches(
-        self, function: Callable[[Any], None], batches: Any, variables: Iterable[tf.Variable]
+        self, function: Callable[[Any], None], batches: Any, variables: Iterable[tf.Variable] = ()
     ) -> CompiledProgram:
         """Return the program of a function of one batch. It returns a number, which is there when it has ended."""
 
@@ -55,14 +55,12 @@ class JaxRuntime(Runtime):
 
         return self.compile(counted, [batches.element_spec], variables)
 
-    def on_batches(
-        self, function: Callable[[Any], None], variables: Callable[[], Iterable[tf.Variable]]
-    ) -> Callable[[Any, int], None]:
+    def on_batches(self, function: Callable[[Any], None]) -> Callable[[Any, int], None]:
         programs: list[CompiledProgram] = []
 
         def run(batches: Any, count: int) -> None:
             if not programs:
-                programs.append(self.compile_for_batches(function, batches, variables()))
+                programs.append(self.compile_for_batches(function, batches))
             self.run_on_batches(programs[0], batches, count)
 
         return run
@@ -79,8 +77,11 @@ class JaxRuntime(Runtime):
                 before.block_until_ready()
             before = made
 
-    def publish(self) -> None:
-        self._state.publish()
+    def mark_temporary(self, variables: Iterable[tf.Variable]) -> None:
+        self._state.mark_temporary(variables)
+
+    def publish(self, variables: Iterable[tf.Variable] | None = None) -> None:
+        self._state.publish(variables)
 
     def reload(self, variables: Iterable[tf.Variable] | None = None) -> None:
         self._state.reload(variables)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import tensorflow as tf
 
-from accumtrain.engine.losses import Batch
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.pjrt.compiled import CompiledProgram
@@ -19,11 +18,11 @@ if TYPE_CHECKING:
 class JaxStep(Step):
     """See Step. The scalars of a commit are NumPy's."""
 
-    makes_updates_together = False
-
     def __init__(self, window: Window, runtime: JaxRuntime):
         super().__init__(window)
+        self.makes_updates_together = False
         self._runtime = runtime
+        runtime.mark_temporary(window.buffers)
         self._programs: tuple[CompiledProgram, CompiledProgram] | None = None
 
     def prepare(self, batches: Any) -> None:
@@ -35,6 +34,9 @@ class JaxStep(Step):
             self._programs = micro_step, commit
             micro_step.compile()
             commit.compile()
+
+    def publish_sums(self) -> None:
+        self._runtime.publish(self._window.buffers)
 
     def drop(self) -> None:
         super().drop()

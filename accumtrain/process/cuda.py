@@ -13,9 +13,12 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+INSTALL_JAX = "pip install 'accumtrain[jax-cuda13]'"
+JAX_PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")  # packages by which JAX computes on a GPU
 INSTALL = "pip install 'accumtrain[gpu]'"
 BUILD_INFO = "python/platform/build_info.py"  # in TensorFlow's package: a file that imports nothing of it
 EXTRA = "and-cuda"  # of tensorflow: CUDA's libraries
@@ -77,6 +80,11 @@ def has_gpu_node() -> bool:
 def hides_gpus() -> bool:
     """Return whether the environment hides all GPUs from TensorFlow."""
     return os.environ.get(VISIBLE) in ("", "-1")
+
+
+def has_jax_for_gpu() -> bool:
+    """Return whether JAX is installed with what it needs to compute on an NVIDIA GPU."""
+    return find_spec("jax") is not None and any(find_spec(name) is not None for name in JAX_PLUGINS)
 
 
 def shows_gpu() -> bool:

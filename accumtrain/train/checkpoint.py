@@ -24,6 +24,7 @@ from accumtrain.backprop.model import Model
 from accumtrain.console import warn
 from accumtrain.engine.compiled_function import NO_GRAPH_OPTIMIZER, CompiledFunction
 from accumtrain.engine.ema import MovingAverage
+from accumtrain.engine.runtime import Runtime
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError, first_line
 from accumtrain.runs.checkpoint_store import (
@@ -212,6 +213,7 @@ class Checkpoints:
         writes: False writes nothing, on workers that leave this to the chief.
         frees_first: as in `load_into`.
         best_by: decides which state is the best; None is the accuracy if it is measured, else the loss.
+        runtime: what computes; None is TensorFlow's.
     """
 
     def __init__(
@@ -225,6 +227,7 @@ class Checkpoints:
         writes: bool = True,
         frees_first: bool = True,
         best_by: BestBy | None = None,
+        runtime: Runtime | None = None,
     ):
         self.directory, self.step, self._frees_first = directory, window.step, frees_first
         self._model, self._ema = window.model, window.ema
@@ -239,6 +242,7 @@ class Checkpoints:
             state["ema"] = window.ema
         if window.loss_scale is not None:
             state["loss_scale"] = window.loss_scale
+        self._runtime = runtime or Runtime(tf.distribute.get_strategy())
         self._best_by = best_by or BestBy.of(None, None, window.metrics)
         self._checkpoint = tf.train.Checkpoint(**state, best_accuracy=self.best_accuracy, best_loss=self.best_loss)
         # a graph, as tf.train.Checkpoint walks through all objects in each call
@@ -295,13 +299,16 @@ class Checkpoints:
         saved, manifest = find_whole(found, self._dismiss)
         accept(manifest)
         load_into(self._checkpoint, saved, frees_first=self._frees_first)
+        self._runtime.reload()
         if saved.path.parent == self.directory:  # else, as the best one, it will not stay
             self._saved_step = saved.step
         return manifest
 
     def restore_best(self) -> tuple[Saved, dict[str, Any]]:
         """Restore the weights of the best state. Return and raise what `restore_model` does."""
-        return restore_model(self.directory, self._model, self._ema, frees_first=self._frees_first)
+        restored = restore_model(self.directory, self._model, self._ema, frees_first=self._frees_first)
+        self._runtime.reload()
+        return restored
 
     def _dismiss(self, saved: Saved, reason: str) -> str:
         """Move a damaged checkpoint to quarantine/, unless another worker does. Return what is told of that."""
@@ -334,7 +341,7 @@ class Checkpoints:
         Raises:
             CheckpointError: the checkpoint before it could not be written.
         """
-        step = int(self.step.numpy())
+        step = self._publish()
         if step == self._saved_step:
             return False
         self._begin(self._last, step, self._kept)
@@ -356,11 +363,17 @@ class Checkpoints:
         rank = self._best_by.rank(result)
         if not all(map(math.isfinite, rank)) or (self.best is not None and rank <= self._best_by.rank(self.best)):
             return False
-        self.wait()
+        step = self._publish()
         self.best_accuracy.assign(0.0 if self._best_by.metric == LOSS else result[self._best_by.metric])
         self.best_loss.assign(result[LOSS])
-        self._begin(self._best, int(self.step.numpy()), lambda newest_first: newest_first[:1])
+        self._begin(self._best, step, lambda newest_first: newest_first[:1])
         return True
+
+    def _publish(self) -> int:
+        """Give the variables their newest values. Return the number of updates."""
+        self.wait()  # what is written now must not change
+        self._runtime.publish()
+        return int(self.step.numpy())
 
     def wait(self) -> None:
         """Wait until the state is written, so that it may change.

@@ -114,7 +114,7 @@ def measure_model(
             data,
             split,
             micro_batch_size(config.batch_size, config.accum.count, devices.replicas) * devices.replicas,
-            devices.strategy,
+            devices.runtime,
             build_split_metrics(config.loss),
             answers,
         )

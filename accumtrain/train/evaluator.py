@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -18,7 +18,8 @@ from accumtrain.data.pipeline import distribute_batches, make_eval_batches
 from accumtrain.data.source import Dataset
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.losses import Batch, PerExample, SplitMetrics, cross_entropy, example_weights, weighted_sums
-from accumtrain.engine.step import CallLength, run_on_batches
+from accumtrain.engine.runtime import Runtime
+from accumtrain.engine.step import CallLength
 from accumtrain.engine.sums import sum_buffer
 from accumtrain.errors import DataError
 from accumtrain.report.confusion import Mistake
@@ -41,6 +42,10 @@ class ClassAnswers:
         self._batches = sum_buffer([], tf.int64)
         # a replica writes its own part and leaves the others 0, so the sum over replicas has the parts of all
         self._worst = sum_buffer([replicas, WORST, COLUMNS], tf.float64)
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        return [self._confusion, self._batches, self._worst]
 
     def update(self, batch: Batch, logits: tf.Tensor) -> None:
         """Add the part of a batch that a replica has: labels [N], logits [N, classes]; examples of weight 0 are not.
@@ -100,6 +105,7 @@ class Evaluator:
         means: functions (labels [N], logits [N, classes]) -> values [N], by name; `loss` is one of them.
         split: name of the split.
         batch: examples per batch over all replicas.
+        runtime: what computes, on the replicas of its strategy.
         split_metrics: what else is measured, on one replica; None is nothing.
         answers: collects the answers of the first evaluation, made in the same scope; None if nothing does.
     """
@@ -112,18 +118,20 @@ class Evaluator:
         data: Dataset,
         split: str,
         batch: int,
-        strategy: tf.distribute.Strategy,
+        runtime: Runtime,
         split_metrics: SplitMetrics | None = None,
         answers: ClassAnswers | None = None,
     ):
-        self._model, self._ema, self._strategy = model, ema, strategy
+        self._model, self._ema, self._runtime = model, ema, runtime
         self._means, self._split_metrics, self._answers = dict(means), split_metrics, answers
         self.split, self._batches = split, -(-data.splits[split].size // batch)
         self._dataset = distribute_batches(
-            strategy, lambda shard: make_eval_batches(data, batch=batch, split=split, shard=shard)
+            runtime.strategy, lambda shard: make_eval_batches(data, batch=batch, split=split, shard=shard)
         )
         self._dtype = model.trainable_variables[0].dtype
         self._sums = [sum_buffer([], self._dtype) for _ in [*self._means, "examples"]]
+        self._own_variables = [*self._sums, *(answers.variables if answers else ())]
+        self._add = runtime.on_batches(self._add_batch)
 
     @property
     def names(self) -> list[str]:
@@ -146,13 +154,13 @@ class Evaluator:
         started, pace, done = time.perf_counter(), CallLength(), 0
         batches = iter(self._dataset)
         self._take()  # clears the sums of an abandoned evaluation
-        with self._ema.in_place() if self._ema is not None else nullcontext():
+        with self._averages():
             while done < self._batches:
                 if stop():
                     return None
                 count = pace.next(self._batches - done)
                 with pace.timed(count):
-                    self._add(batches, tf.constant(count))
+                    self._add(batches, count)
                 done += count
                 report(done, self._batches)
         *sums, examples, others = self._take()
@@ -165,9 +173,20 @@ class Evaluator:
             "seconds": time.perf_counter() - started,
         }
 
-    @tf.function(autograph=False)
-    def _add(self, batches: Any, count: tf.Tensor) -> None:
-        run_on_batches(self._strategy, batches, count, self._add_batch)
+    @contextmanager
+    def _averages(self) -> Iterator[None]:
+        """Let the model compute with the averages of its weights, if there are any."""
+        if self._ema is None:
+            yield
+            return
+        swapped = [*self._ema.weights, *self._ema.averages]
+        self._runtime.publish(swapped)
+        try:
+            with self._ema.in_place():
+                self._runtime.reload(swapped)
+                yield
+        finally:
+            self._runtime.reload(swapped)
 
     def _add_batch(self, batch: Batch) -> None:
         logits = self._model(batch["image"], EVALUATION)
@@ -182,8 +201,11 @@ class Evaluator:
 
     def _take(self) -> list[Any]:
         """Return the sums of all batches since the last call, the number of examples, and other metrics by name."""
+        self._runtime.publish(self._own_variables)
         others = self._split_metrics.take() if self._split_metrics else {}
-        return [*self._read().numpy().tolist(), others]
+        taken = [*self._read().numpy().tolist(), others]
+        self._runtime.reload(self._own_variables)
+        return taken
 
     @tf.function(autograph=False)
     def _read(self) -> tf.Tensor:

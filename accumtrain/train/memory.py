@@ -17,6 +17,7 @@ import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XPlane, XSpace  # not public; what the profiler writes
 
 from accumtrain.console import format_bytes, warn
+from accumtrain.engine.runtime import Runtime
 from accumtrain.engine.window import Window
 from accumtrain.errors import first_line
 from accumtrain.process import environment
@@ -144,15 +145,16 @@ class Meter:
     A CPU's tensors are counted only by the allocator that `process.environment.prepare` chooses.
 
     Args:
-        xla: XLA compiles the micro-steps: each is one operation, so its activations can't be told from workspace.
+        runtime: what computes; None is TensorFlow's. Where XLA compiles the micro-steps each is one operation, so its
+            activations can't be told from workspace.
     """
 
-    def __init__(self, *, xla: bool = False) -> None:
+    def __init__(self, runtime: Runtime | None = None) -> None:
+        self._runtime = runtime or Runtime(tf.distribute.get_strategy())
         gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
         self.devices = gpus or ([CPU] if environment.counts_bytes_on_cpu() else [])
         self.static = 0
         self._workspace: int | None = None
-        self._xla = xla
 
     def start(self) -> None:
         """Take what is allocated now as static (weights, buffers, optimizer state), and reset the peak."""
@@ -166,7 +168,7 @@ class Meter:
         `work` is what the peak comes from, such as a micro-step. Where it can't be measured it is not done. No run ends
         for it: a failure, such as of another profiler or a full disk, is a warning.
         """
-        if self.devices != [CPU] or self._xla:
+        if self.devices != [CPU] or self._runtime.xla:
             return
         try:
             self._workspace = workspace_at_peak(work)
@@ -178,14 +180,19 @@ class Meter:
 
         workspace_bytes is the part of the peak that is operations' own scratch memory. What is not measured is None.
         """
-        peak = self._sum("peak") if self.devices else None
+        static, peak = self._read_static_and_peak()
         known = None if peak is None or self._workspace is None else min(self._workspace, peak - self.static)
         return {
             "tensor_peak_bytes": peak,
-            "tensor_static_bytes": self.static if self.devices else None,
+            "tensor_static_bytes": static,
             "workspace_bytes": known,
             "rss_peak_bytes": _rss_peak(),
         }
+
+    def _read_static_and_peak(self) -> tuple[int | None, int | None]:
+        if self._runtime.counts_bytes:
+            return self._runtime.count_bytes()
+        return (self.static, self._sum("peak")) if self.devices else (None, None)
 
     def _sum(self, kind: str) -> int:
         return sum(tf.config.experimental.get_memory_info(device)[kind] for device in self.devices)

@@ -177,6 +177,7 @@ def describe_window(window: Window, step: Step, batches: Any) -> str:
     """
     for micro_step in range(window.micro_steps):
         step.accumulate(batches)
+        step.publish_sums()
         loss_finite = bool(all_finite([tf.convert_to_tensor(window.loss)]))
         bad = _nonfinite(window, zip(window.variables_, window.gradients, strict=True))
         if bad or not loss_finite:

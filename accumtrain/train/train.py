@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict
 from typing import Any, NoReturn
 
+import numpy as np
 import tensorflow as tf
 
 from accumtrain.config.read import flatten_keys, to_mapping
@@ -22,7 +23,7 @@ from accumtrain.devices.cluster import find_cluster
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve_devices
 from accumtrain.engine.losses import SMALLEST_LOSS_SCALE
-from accumtrain.engine.step import WORTH_TOGETHER, CallLength, Step
+from accumtrain.engine.step import WORTH_TOGETHER, CallLength
 from accumtrain.engine.sums import values_of_workers
 from accumtrain.errors import CheckpointError, DivergedError, Preempted
 from accumtrain.models.kernels import tell_emulation
@@ -87,7 +88,8 @@ def train(config: Config) -> dict[str, Any] | None:
 @contextmanager
 def open_trainer(config: Config) -> Iterator[Trainer]:
     """Lock the folder of a run and build all its parts. Raise AccumtrainError if one of them can't be used."""
-    with open_run(config) as run:
+    follows = config.device.has_workers and find_cluster(config.device).index > 0
+    with ReadOnlyRun(config) if follows else Run(config) as run:  # which the chief of several workers locks
         record_kernels(config)
         devices = resolve_devices(config.device)
         data = open_data(config.data, config.run.seed)
@@ -128,7 +130,7 @@ class Trainer:
             config.run.on_nonfinite, config.run.max_nonfinite, config.run.seed, self.window
         )
         with devices.strategy.scope():
-            self.step = Step(self.window, devices.strategy, xla=devices.xla, eager=config.debug.eager)
+            self.step = devices.runtime.build_step(self.window, eager=config.debug.eager)
             self.evaluator = self._build_evaluator(data.evaluated_split)
             has_both = data.val is not None and data.test is not None
             self.tester = self._build_evaluator("test") if has_both else None  # at the end, of the best state
@@ -145,6 +147,7 @@ class Trainer:
             writes=devices.chief,
             frees_first=not config.device.as_it_is,  # there the weights are those of a model of the user's
             best_by=self.best_by,
+            runtime=devices.runtime,
         )
         self.resumed = self._restore(needed=continued)
         self._check_workers_agree()
@@ -176,7 +179,7 @@ class Trainer:
         )
         profiled = config.debug.profile if devices.chief else None
         self.profile = Profile(self.tensorboard.directory, profiled, self.done, self.progress.event)
-        self.meter = Meter(xla=devices.xla)
+        self.meter = Meter(devices.runtime)
         self.reversal = Reversal(config.model.policy)
         self.repeats = find_repeats(data)
         self.skipped = SkippedExamples(run.path, data, writes=devices.chief)
@@ -282,7 +285,7 @@ class Trainer:
             self.data,
             split,
             self.global_micro_batch,
-            self.devices.strategy,
+            self.devices.runtime,
             build_split_metrics(self.config.loss),
         )
 
@@ -336,7 +339,7 @@ class Trainer:
 
     def _make_updates(self, batches: Any) -> dict[str, float]:
         """Make one update, or several short ones in one call. Return the scalars of the last."""
-        together = self.alone and not self.step.eager and not self.profile.runs
+        together = self.alone and self.step.makes_updates_together and not self.profile.runs
         due = min(self.due.next(self.done), self.profile.next(self.done) or self.total)
         count = self.updates_pace.next(due - self.done if together else 1)
         with self.profile.update(), self.logger.timed_updates(count), self.updates_pace.timed(count):
@@ -351,7 +354,7 @@ class Trainer:
 
     def _make_update(self, batches: Any) -> dict[str, float]:
         self._accumulate(batches)
-        if self._is_asked_to_stop():
+        if self._is_asked_to_stop() and not self.alone:
             self.window.ask_to_stop(self.devices.strategy)  # others wait for this worker in the commit
         self.watchdog.beat(f"checkpoint before update {self.done + 1}")
         self.checkpoints.wait()  # the commit changes what it writes
@@ -371,7 +374,7 @@ class Trainer:
             self.progress.window(taken, steps)
 
     def _read(self, scalars: dict[str, tf.Tensor]) -> dict[str, float]:
-        update = {name: value.numpy().item() for name, value in scalars.items()}
+        update = {name: np.asarray(value).item() for name, value in scalars.items()}
         self.place.advance(update["step"])  # which does not count an update that is not finite
         return update
 
@@ -379,8 +382,8 @@ class Trainer:
         if not self.hooks.due(event, self.done):
             return
         self.watchdog.beat(f"hooks after update {self.done}")
-        if event == "checkpoint":
-            self.checkpoints.wait()  # they read its files
+        self.checkpoints.wait()  # they read its files
+        self.devices.runtime.publish()
         self.hooks.call(event, self.done, self.place.epoch, metrics)
 
     def _report(self, update: dict[str, float], count: int) -> None:
@@ -468,6 +471,7 @@ class Trainer:
                 f"loss scale {update['loss_scale']:g} -> {update['loss_scale'] / 2:g}"
             )
             return batches
+        self.devices.runtime.publish()
         reason = describe_update(update, self.done, self.config.model, self.window, self.step, self._batches)
         if not self.recovery.allows(state_finite=bool(update["state_finite"])):
             self._diverged(update, reason)
@@ -480,6 +484,7 @@ class Trainer:
         self.checkpoints.wait()
         self._restore(needed=True)
         self.recovery.roll_back(rollbacks)
+        self.devices.runtime.reload()
         self.logger.forget_after(self.done)
         self.progress.event(
             f"{reason}: back to update {self.done} with another order and {self.recovery.rate_factor:g} of the rate "
@@ -592,9 +597,3 @@ class Trainer:
 
     def _show_closing(self, summary: dict[str, Any]) -> None:
         print_summary(summary, self.run, self.epoch, losses_of_a_guess(self.config, self.data), self.window.model.norms)
-
-
-def open_run(config: Config) -> Run:
-    """Return the folder of a run, which the chief of several workers locks."""
-    follows = config.device.has_workers and find_cluster(config.device).index > 0
-    return ReadOnlyRun(config) if follows else Run(config)

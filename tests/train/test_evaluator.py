@@ -11,6 +11,7 @@ from accumtrain.data.config import DigitsConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches
 from accumtrain.engine.losses import accuracy, cross_entropy, top5
+from accumtrain.engine.runtime import Runtime
 from accumtrain.models.build import build_model
 from accumtrain.models.layers import ModelSpec
 from accumtrain.train import evaluator as module
@@ -116,7 +117,7 @@ def model(data):
 @pytest.fixture
 def evaluator(model, data):
     means = {"loss": cross_entropy, "accuracy": accuracy}
-    return Evaluator(model, None, means, data, "test", BATCH, tf.distribute.get_strategy())
+    return Evaluator(model, None, means, data, "test", BATCH, Runtime(tf.distribute.get_strategy()))
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +151,7 @@ def test_every_example_counts_once_in_every_evaluation(evaluator, expected):
 
 def test_another_split_is_evaluated(model, data):
     means = {"loss": cross_entropy}
-    found, _, _ = evaluate(Evaluator(model, None, means, data, "train", BATCH, tf.distribute.get_strategy()))
+    found, _, _ = evaluate(Evaluator(model, None, means, data, "train", BATCH, Runtime(tf.distribute.get_strategy())))
     assert found["examples"] == data.train.size == 1437
 
 
@@ -168,8 +169,8 @@ class Seen:
 
 
 def test_metrics_of_a_whole_split_are_given_labels_and_logits(model, data):
-    seen, strategy = Seen(), tf.distribute.get_strategy()
-    found, _, _ = evaluate(Evaluator(model, None, {"loss": cross_entropy}, data, "test", BATCH, strategy, seen))
+    seen, runtime = Seen(), Runtime(tf.distribute.get_strategy())
+    found, _, _ = evaluate(Evaluator(model, None, {"loss": cross_entropy}, data, "test", BATCH, runtime, seen))
     assert set(seen.ranks) == {(1, 2)}
     assert found["batches"] == 4.0
 
