@@ -39,7 +39,7 @@ class Devices:
 
     @property
     def replicas(self) -> int:
-        return self.strategy.num_replicas_in_sync
+        return self.runtime.replicas
 
     @property
     def chief(self) -> bool:

@@ -49,5 +49,5 @@ def resolve_jax(config: DeviceConfig) -> Devices:
     return Devices(
         tf.distribute.get_strategy(),
         f"{name}{rounded}, XLA of JAX {jax.__version__}",
-        JaxRuntime(device, rounds=config.tensor_float_32),
+        JaxRuntime([device], rounds=config.tensor_float_32),
     )

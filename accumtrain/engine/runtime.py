@@ -27,6 +27,11 @@ class Runtime:
     def __init__(self, strategy: tf.distribute.Strategy, *, xla: bool = False):
         self.strategy, self.xla = strategy, xla
 
+    @property
+    def replicas(self) -> int:
+        replicas: int = self.strategy.num_replicas_in_sync
+        return replicas
+
     def build_step(self, window: Window, *, eager: bool = False) -> Step:
         """Return the step of a window. Call it inside the strategy's scope."""
         return Step(window, self.strategy, xla=self.xla, eager=eager)

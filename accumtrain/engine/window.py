@@ -28,6 +28,7 @@ from accumtrain.engine.losses import (
     weighted_sums,
 )
 from accumtrain.engine.norm_statistics import NormStatistics
+from accumtrain.engine.replica import current_replica
 from accumtrain.engine.sums import Sums, all_finite, make_clear, sum_buffer
 from accumtrain.optim.optimizer import Optimizer, apply_one_by_one, clip_by_weight
 from accumtrain.optim.schedules import Schedule, constant_schedule
@@ -108,7 +109,12 @@ class Window(tf.Module):
     @property
     def buffers(self) -> list[tf.Variable]:
         """All variables that a window changes. Checkpoints do not hold them."""
-        return [*tf.nest.flatten(self._sums), self.micro_step]
+        return [*self.sums, self.micro_step]
+
+    @property
+    def sums(self) -> list[tf.Variable]:
+        """The buffers whose total over all replicas the commit takes."""
+        return tf.nest.flatten(self._sums)
 
     @property
     def _sums(self) -> Sums:
@@ -177,9 +183,8 @@ class Window(tf.Module):
         return added
 
     def _mode(self, batch: Batch) -> Mode:
-        replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        place = tf.cast(self.micro_step, tf.int32) * replicas + tf.cast(replica, tf.int32)
+        replica, replicas = current_replica()
+        place = tf.cast(self.micro_step, tf.int32) * replicas + replica
         return micro_mode(self.seed, tf.cast(self.step, tf.int32), place, self.micro_steps * replicas, batch)
 
     def ask_to_stop(self, strategy: tf.distribute.Strategy) -> None:

@@ -7,17 +7,20 @@ from typing import Any
 
 import jax
 import tensorflow as tf
+from jax.sharding import Mesh, NamedSharding
+
+from accumtrain.pjrt.state import EACH
 
 
 class Feed:
-    """An iterator of batches, of which one more is on its way to the device while the last is in use.
+    """An iterator of batches, of which one more is on its way to the devices while the last is in use.
 
     Args:
-        batches: an iterator of nested tensors.
+        batches: an iterator of nested tensors, whose first axis is divided among the devices.
     """
 
-    def __init__(self, batches: Iterator[Any], device: jax.Device):
-        self.batches, self._device = batches, device
+    def __init__(self, batches: Iterator[Any], mesh: Mesh):
+        self.batches, self._parts = batches, NamedSharding(mesh, EACH)
         self._coming: list[jax.Array] | None = None
 
     def take(self) -> list[jax.Array]:
@@ -32,4 +35,4 @@ class Feed:
             self._coming = self._put(coming)
 
     def _put(self, batch: Any) -> list[jax.Array]:
-        return jax.device_put([tensor.numpy() for tensor in tf.nest.flatten(batch)], self._device)
+        return jax.device_put([tensor.numpy() for tensor in tf.nest.flatten(batch)], self._parts)

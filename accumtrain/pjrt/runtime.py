@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 import tensorflow as tf
+from jax.sharding import Mesh
 
 from accumtrain.engine.runtime import Runtime
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.pjrt.compiled import CompiledProgram
 from accumtrain.pjrt.feed import Feed
-from accumtrain.pjrt.state import State
+from accumtrain.pjrt.state import REPLICAS, State
 from accumtrain.pjrt.step import JaxStep
 
 
 class JaxRuntime(Runtime):
-    """The runtime of JAX on one device. The state is there; the variables get it by `publish`.
+    """The runtime of JAX on devices of one machine. The state is there; the variables get it by `publish`.
 
     Args:
+        devices: a replica computes on each.
         rounds: the device may round the factors of float32 products, as with TensorFloat-32.
     """
 
     counts_bytes = True
 
-    def __init__(self, device: jax.Device, *, rounds: bool = False):
+    def __init__(self, devices: Sequence[jax.Device], *, rounds: bool = False):
         super().__init__(tf.distribute.get_strategy(), xla=True)
-        self._device, self._rounds = device, rounds
-        self._state = State(device)
+        self._mesh, self._rounds = Mesh(np.array(devices), (REPLICAS,)), rounds
+        self._state = State(self._mesh)
         self._programs: list[CompiledProgram] = []
         self._feed: Feed | None = None
 
@@ -37,23 +40,32 @@ class JaxRuntime(Runtime):
         return JaxStep(window, self)
 
     def compile(
-        self, function: Callable[..., Any], inputs: Iterable[Any] = (), variables: Iterable[tf.Variable] = ()
+        self,
+        function: Callable[..., Any],
+        inputs: Iterable[Any] = (),
+        variables: Iterable[tf.Variable] = (),
+        reduced: Collection[tf.Variable] = (),
     ) -> CompiledProgram:
         """Return a function of variables as a program, traced and lowered. See CompiledProgram."""
-        program = CompiledProgram(function, inputs, variables, self._state, self._device, rounds=self._rounds)
+        program = CompiledProgram(function, inputs, variables, reduced, self._state, self._mesh, rounds=self._rounds)
         self._programs.append(program)
         return program
 
     def compile_for_batches(
         self, function: Callable[[Any], None], batches: Any, variables: Iterable[tf.Variable] = ()
     ) -> CompiledProgram:
-        """Return the program of a function of one batch. It returns a number, which is there when it has ended."""
+        """Return the program of a function of one batch. It returns a number, which is there when it has ended.
+
+        Args:
+            batches: an iterator; the batches of all replicas are joined in each of its elements.
+        """
+        one = tf.nest.map_structure(self._part_of, batches.element_spec)
 
         def counted(batch: Any) -> tf.Tensor:
             function(batch)
             return tf.constant(1)
 
-        return self.compile(counted, [batches.element_spec], variables)
+        return self.compile(counted, [one], variables)
 
     def on_batches(self, function: Callable[[Any], None]) -> Callable[[Any, int], None]:
         programs: list[CompiledProgram] = []
@@ -68,7 +80,7 @@ class JaxRuntime(Runtime):
     def run_on_batches(self, program: CompiledProgram, batches: Any, count: int) -> None:
         """Run a program on each of the next `count` batches. At most two are computed or waited for at a time."""
         if self._feed is None or self._feed.batches is not batches:
-            self._feed = Feed(batches, self._device)
+            self._feed = Feed(batches, self._mesh)
         before = None
         for _ in range(count):
             made = program(self._feed.take())
@@ -77,8 +89,13 @@ class JaxRuntime(Runtime):
                 before.block_until_ready()
             before = made
 
-    def mark_temporary(self, variables: Iterable[tf.Variable]) -> None:
-        self._state.mark_temporary(variables)
+    @property
+    def replicas(self) -> int:
+        return self._mesh.size
+
+    def _part_of(self, spec: tf.TensorSpec) -> tf.TensorSpec:
+        """Return the part of a replica of what is joined along the first axis."""
+        return tf.TensorSpec([spec.shape[0] // self.replicas, *spec.shape[1:]], spec.dtype)
 
     def publish(self, variables: Iterable[tf.Variable] | None = None) -> None:
         self._state.publish(variables)
@@ -88,7 +105,7 @@ class JaxRuntime(Runtime):
 
     def count_bytes(self) -> tuple[int, int]:
         held = self._state.bytes
-        stats = self._device.memory_stats()
+        stats = self._mesh.devices.flat[0].memory_stats()
         if stats:
             return held, stats["peak_bytes_in_use"]
         return held, held + max((program.temporary_bytes for program in self._programs), default=0)

@@ -22,7 +22,6 @@ class JaxStep(Step):
         super().__init__(window)
         self.makes_updates_together = False
         self._runtime = runtime
-        runtime.mark_temporary(window.buffers)
         self._programs: tuple[CompiledProgram, CompiledProgram] | None = None
 
     def prepare(self, batches: Any) -> None:
@@ -30,7 +29,7 @@ class JaxStep(Step):
         if self._programs is None:
             variables = self._window.variables
             micro_step = self._runtime.compile_for_batches(self._window.accumulate, batches, variables)
-            commit = self._runtime.compile(self._window.commit, variables=variables)
+            commit = self._runtime.compile(self._window.commit, variables=variables, reduced=self._window.sums)
             self._programs = micro_step, commit
             micro_step.compile()
             commit.compile()

@@ -18,6 +18,7 @@ from accumtrain.data.pipeline import distribute_batches, make_eval_batches
 from accumtrain.data.source import Dataset
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.losses import Batch, PerExample, SplitMetrics, cross_entropy, example_weights, weighted_sums
+from accumtrain.engine.replica import current_replica
 from accumtrain.engine.runtime import Runtime
 from accumtrain.engine.step import CallLength
 from accumtrain.engine.sums import sum_buffer
@@ -67,15 +68,16 @@ class ClassAnswers:
 
     def _positions(self, size: tf.Tensor) -> tf.Tensor:
         """Return the places in the split, int64 [size], of this replica's part of a batch: replicas take turns."""
-        parts = tf.convert_to_tensor(self._batches) * self._replicas + tf.cast(_replica(), tf.int64)
+        parts = tf.convert_to_tensor(self._batches) * self._replicas + tf.cast(current_replica()[0], tf.int64)
         self._batches.assign_add(tf.constant(1, tf.int64))
         return parts * size + tf.range(size)
 
     def _keep_worst(self, mistakes: tf.Tensor) -> None:
         """Keep the highest losses among those kept and `mistakes`, [N, COLUMNS]; rows of 0 stand for none."""
-        candidates = tf.concat([tf.convert_to_tensor(self._worst)[_replica()], mistakes], axis=0)
+        replica, _ = current_replica()
+        candidates = tf.concat([tf.convert_to_tensor(self._worst)[replica], mistakes], axis=0)
         _, rows = tf.math.top_k(tf.cast(candidates[:, 3], tf.float32), WORST)
-        own = tf.one_hot(_replica(), self._replicas, dtype=tf.float64)[:, tf.newaxis, tf.newaxis]
+        own = tf.one_hot(replica, self._replicas, dtype=tf.float64)[:, tf.newaxis, tf.newaxis]
         self._worst.assign(own * tf.gather(candidates, rows)[tf.newaxis])
 
     def read(self) -> tuple[list[list[int]], list[Mistake]]:
@@ -91,10 +93,6 @@ class ClassAnswers:
     @tf.function(autograph=False)
     def _read(self) -> tuple[tf.Tensor, tf.Tensor]:
         return tf.convert_to_tensor(self._confusion), tf.convert_to_tensor(self._worst)
-
-
-def _replica() -> tf.Tensor:
-    return tf.convert_to_tensor(tf.distribute.get_replica_context().replica_id_in_sync_group)
 
 
 class Evaluator:
