@@ -212,11 +212,9 @@ def _check_memory_budget(config: Config, budget: int) -> None:
 def explain_missing_jax(config: Config) -> str | None:
     """Return the rule that keeps a job from computing with JAX, and its remedy; None if it can."""
     job, device, leanest = JOBS[config.job], config.device, config.model.policies[-1]
-    one = f"device={'gpu' if device.may_compute_on_gpu else 'cpu'}"
     rules = (
         (not job.on_jax, f"job={job.name} computes with TensorFlow; choose job=train, evaluate or lr"),
-        (not device.may_run_jax, f"computes on one device of one machine, not on device={device.kind}; use {one}"),
-        (device.virtual is not None, f"device.virtual={device.virtual} is a part of TensorFlow's; leave it out"),
+        (not device.may_run_jax, f"computes on devices of one machine, not on device={device.kind}; use device=auto"),
         (device.xla != "auto", f"device.xla={format_value(device.xla)} is of TensorFlow's kernels; leave it out"),
         (
             device.memory_limit_mb is not None,

@@ -63,7 +63,7 @@ class DeviceConfig(ComponentConfig):
         may_compute_on_cpu: kernels of the CPU may run under the memory limit.
         may_compute_on_gpu: the kind takes a GPU if there is one, and uses `tensor_float_32`.
         one_cpu_without_gpu: the kind computes on a single CPU device if it takes no GPU.
-        may_run_jax: the kind is one device that JAX may compute on.
+        may_run_jax: the kind is of devices of this machine that JAX may compute on.
         as_it_is: the kind takes a process in which TensorFlow computes already as it is.
     """
 
@@ -157,6 +157,7 @@ class MirroredConfig(DeviceConfig):
     """A copy of the model on each GPU, or on each of `virtual` CPU devices."""
 
     kind: str = "mirrored"
+    may_run_jax: ClassVar[bool] = True
     may_compute_on_gpu: ClassVar[bool] = True
     splits_cpu: ClassVar[bool] = True
 

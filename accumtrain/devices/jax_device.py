@@ -1,8 +1,10 @@
-"""device.runtime=jax: one device of JAX. TensorFlow keeps the CPU, where it traces and reads data."""
+"""device.runtime=jax: devices of JAX on this machine. TensorFlow keeps the CPU, where it traces and reads data."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -12,12 +14,15 @@ from accumtrain.devices.found import Devices, set_once
 from accumtrain.errors import ConfigError, first_line
 from accumtrain.process.cuda import INSTALL_JAX, shows_gpu
 
+if TYPE_CHECKING:
+    import jax
+
 
 def resolve_jax(config: DeviceConfig) -> Devices:
-    """Return the configured device.
+    """Return the configured devices: one, all GPUs, or device.virtual of the CPU.
 
     Raises:
-        ConfigError: JAX does not find it, or it was started with another one in this process.
+        ConfigError: JAX does not find them, or it computes on others in this process already.
     """
     set_once(tf.config.set_visible_devices, [], "GPU")
     import jax
@@ -25,29 +30,43 @@ def resolve_jax(config: DeviceConfig) -> Devices:
     from accumtrain.pjrt.runtime import JaxRuntime
 
     jax.config.update("jax_enable_x64", True)  # the count of updates is an int64
-    if config.kind == CpuConfig.kind:
-        jax.config.update("jax_platforms", "cpu")
-    try:
-        device = jax.devices("gpu" if config.kind == GpuConfig.kind else None)[0]
-    except RuntimeError as error:
-        raise ConfigError(
-            f"device={config.kind} device.runtime=jax: JAX {jax.__version__} finds no such device "
-            f"({first_line(error)}); install what it needs with {INSTALL_JAX}, or choose device=cpu"
-        ) from error
-    if config.kind == CpuConfig.kind and device.platform != "cpu":
-        raise ConfigError(
-            "JAX computes on another device in this process already; for a sweep over devices add "
-            "hydra/launcher=joblib, each job then has a process of its own"
-        )
-    if device.platform == "cpu" and config.may_compute_on_gpu and shows_gpu():
-        warn(f"this machine has a GPU, but JAX can't use it: the CPU computes; {INSTALL_JAX}, or choose device=cpu")
-    on_cpu = device.platform == "cpu"
-    if on_cpu and config.tensor_float_32:
+    devices = _find_devices(config)
+    if config.tensor_float_32 and devices[0].platform == "cpu":
         raise ConfigError("device.tensor_float_32=true: rounds products of GPUs, and there is none; leave it out")
-    name = f"CPU, {os.cpu_count()} cores" if on_cpu else device.device_kind
     rounded = ", TensorFloat-32" if config.tensor_float_32 else ""
     return Devices(
         tf.distribute.get_strategy(),
-        f"{name}{rounded}, XLA of JAX {jax.__version__}",
-        JaxRuntime([device], rounds=config.tensor_float_32),
+        f"{_describe(devices)}{rounded}, XLA of JAX {jax.__version__}",
+        JaxRuntime(devices, rounds=config.tensor_float_32),
     )
+
+
+def _find_devices(config: DeviceConfig) -> Sequence[jax.Device]:
+    import jax
+
+    on_cpu = config.kind == CpuConfig.kind or config.virtual is not None
+    try:
+        if on_cpu:
+            jax.config.update("jax_platforms", "cpu")
+            jax.config.update("jax_num_cpu_devices", config.virtual or 1)
+        found = jax.devices(None if config.may_compute_on_cpu else "gpu")
+    except RuntimeError as error:
+        raise ConfigError(
+            f"device={config.kind} device.runtime=jax: JAX {jax.__version__} can't use that ({first_line(error)}); "
+            f"for a GPU {INSTALL_JAX}; or choose device=cpu"
+        ) from error
+    if on_cpu and (found[0].platform != "cpu" or len(found) != (config.virtual or 1)):
+        raise ConfigError(
+            "JAX computes on other devices in this process already; for a sweep over devices add "
+            "hydra/launcher=joblib, each job then has a process of its own"
+        )
+    if found[0].platform == "cpu" and not on_cpu and shows_gpu():
+        warn(f"this machine has a GPU, but JAX can't use it: the CPU computes; {INSTALL_JAX}, or choose device=cpu")
+    return found[:1] if config.kind == GpuConfig.kind else found
+
+
+def _describe(devices: Sequence[jax.Device]) -> str:
+    if devices[0].platform != "cpu":
+        return f"{len(devices)} x {devices[0].device_kind}" if len(devices) > 1 else devices[0].device_kind
+    cores = f"CPU, {os.cpu_count()} cores"
+    return f"{cores} as {len(devices)} virtual devices" if len(devices) > 1 else cores

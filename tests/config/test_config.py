@@ -313,27 +313,27 @@ MISTAKES = [
     ),
     (
         "device.runtime=jax device.xla=true",
-        "device.runtime=jax: device.xla=true is of TensorFlow's kernels; leave it out",
+        "device.runtime=jax: device.xla=true is of TensorFlow's kernels",
     ),
     (
         "device.runtime=jax device.memory_limit_mb=99",
-        "device.runtime=jax: device.memory_limit_mb=99 limits TensorFlow's memory",
+        "device.runtime=jax: device.memory_limit_mb=99 limits Te",
     ),
     (
         "device.runtime=jax debug.eager=true",
-        "device.runtime=jax: debug.eager=true runs TensorFlow's operations one by one",
+        "device.runtime=jax: debug.eager=true runs TensorFlow's operations",
     ),
     (
         "device.runtime=jax debug.profile=2",
-        "device.runtime=jax: debug.profile is of TensorFlow's operations; leave it out",
+        "device.runtime=jax: debug.profile is of TensorFlow's",
     ),
     (
         "device.runtime=jax accum.steps=auto",
-        "device.runtime=jax: accum.steps=auto measures TensorFlow's memory; give a number",
+        "device.runtime=jax: accum.steps=auto measures TensorFlow's memory",
     ),
     (
         "device.runtime=jax model.memory=99",
-        "device.runtime=jax: model.memory=99 measures TensorFlow's memory; use model.memory=rev",
+        "device.runtime=jax: model.memory=99 measures TensorFlow's memory",
     ),
     ("device.tpu_topology=v5e", "device.tpu_topology=v5e: must be a generation and its chips along each axis"),
     ("device.tpu_topology=v5:2x2", "device.tpu_topology=v5:2x2: no such generation; did you mean v5"),
