@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -16,6 +17,8 @@ from accumtrain.process.cuda import INSTALL_JAX, shows_gpu
 
 if TYPE_CHECKING:
     import jax
+
+PROGRAMS = Path("~/.cache/accumtrain/programs").expanduser()  # that JAX has compiled for a GPU or TPU
 
 
 def resolve_jax(config: DeviceConfig) -> Devices:
@@ -31,13 +34,15 @@ def resolve_jax(config: DeviceConfig) -> Devices:
 
     jax.config.update("jax_enable_x64", True)  # the count of updates is an int64
     devices = _find_devices(config)
+    if devices[0].platform != "cpu":  # compiling takes a minute there, and chooses kernels by their speed
+        jax.config.update("jax_compilation_cache_dir", os.environ.get("JAX_COMPILATION_CACHE_DIR", str(PROGRAMS)))
     if config.tensor_float_32 and devices[0].platform == "cpu":
         raise ConfigError("device.tensor_float_32=true: rounds products of GPUs, and there is none; leave it out")
     rounded = ", TensorFloat-32" if config.tensor_float_32 else ""
     return Devices(
         tf.distribute.get_strategy(),
         f"{_describe(devices)}{rounded}, XLA of JAX {jax.__version__}",
-        JaxRuntime(devices, rounds=config.tensor_float_32),
+        JaxRuntime(devices, rounds=config.tensor_float_32, options=_compiler_options(devices)),
     )
 
 
@@ -70,3 +75,9 @@ def _describe(devices: Sequence[jax.Device]) -> str:
         return f"{len(devices)} x {devices[0].device_kind}" if len(devices) > 1 else devices[0].device_kind
     cores = f"CPU, {os.cpu_count()} cores"
     return f"{cores} as {len(devices)} virtual devices" if len(devices) > 1 else cores
+
+
+def _compiler_options(devices: Sequence[jax.Device]) -> dict[str, Any]:
+    """Return what makes a GPU compute the same bits each time, if the user asks TensorFlow for that."""
+    asked = devices[0].platform == "gpu" and os.environ.get("TF_DETERMINISTIC_OPS") in ("1", "true")
+    return {"xla_gpu_exclude_nondeterministic_ops": True} if asked else {}

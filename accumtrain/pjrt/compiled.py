@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import tensorflow as tf
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from accumtrain.engine.replica import as_replica
 from accumtrain.pjrt.hand_over import hand_over
@@ -26,6 +26,8 @@ class CompiledProgram:
         inputs: nested tf.TensorSpec of each of its arguments, for one replica. A call is given those of all, joined.
         variables: those that it may use through their handles.
         reduced: sums whose total over all replicas the function is given.
+        rounds: a device may round the factors of float32 products.
+        options: of XLA's compiler, by name.
     """
 
     def __init__(
@@ -33,11 +35,12 @@ class CompiledProgram:
         function: Callable[..., Any],
         inputs: Iterable[Any],
         variables: Iterable[tf.Variable],
-        reduced: Collection[tf.Variable],
+        reduced: Iterable[tf.Variable],
         state: State,
         mesh: Mesh,
         *,
         rounds: bool,
+        options: Mapping[str, Any],
     ):
         def of_replica(index: tf.Tensor, *arguments: Any) -> Any:
             with as_replica(index, mesh.size):
@@ -46,49 +49,34 @@ class CompiledProgram:
         program = lower(of_replica, [tf.TensorSpec([], tf.int32), *inputs], variables)
         platform = mesh.devices.flat[0].platform
         handed = hand_over(program.hlo, PLATFORMS.get(platform, platform), rounds=rounds)
-        first = program.inputs
-        new_values = {place - first: result for place, result in handed.updated.items()}
-        others = [result for result in range(handed.results) if result not in set(new_values.values())]
-        captured = program.captured
-        self._state, self._outputs = state, program.outputs
-        self._written = [value for place, value in enumerate(captured) if place in new_values]
-        self._read = [value for place, value in enumerate(captured) if place not in new_values]
-        totals = {variable.ref() for variable in reduced}
-
-        def call(indices: Any, written: list[Any], read: list[Any], inputs: list[Any]) -> tuple[list[Any], list[Any]]:
-            changing, fixed = iter(written), iter(read)
-            values = [next(changing if place in new_values else fixed) for place in range(len(captured))]
-            values = [each[0] if is_sum(value) else each for value, each in zip(captured, values, strict=True)]
-            chosen = [place for place, value in enumerate(captured) if value.ref() in totals]
-            for place, total in zip(chosen, jax.lax.psum([values[place] for place in chosen], REPLICAS), strict=True):
-                values[place] = total
-            results = handed.call(indices[0], *inputs, *values)
-            made = [results[new_values[place]] for place in sorted(new_values)]
-            made = [
-                each[jnp.newaxis] if is_sum(value) else each for value, each in zip(self._written, made, strict=True)
-            ]
-            return made, [results[each] for each in others]
-
-        written, read = ([EACH if is_sum(value) else SAME for value in each] for each in (self._written, self._read))
-        mapped = jax.shard_map(
-            call,
-            mesh=mesh,
-            in_specs=(EACH, written, read, [EACH] * (first - 1)),
-            out_specs=(written, [SAME] * len(others)),
-            check_vma=False,
-        )
-        self._function = jax.jit(mapped, donate_argnums=1)
+        arguments = handed.arguments[1 : program.inputs]
         each = NamedSharding(mesh, EACH)
+        self._state, self._outputs, self._options = state, program.outputs, dict(options)
+        self._new_values = {place - program.inputs: result for place, result in handed.updated.items()}
+        self._others = sorted(set(range(handed.results)) - set(self._new_values.values()))
+        self._captured, self._call = program.captured, handed.call
+        self._totals = {variable.ref() for variable in reduced}
         self._indices = jax.device_put(jnp.arange(mesh.size, dtype=jnp.int32), each)
         self._inputs = [
             jax.ShapeDtypeStruct((mesh.size * given.shape[0], *given.shape[1:]), given.dtype, sharding=each)
-            for given in handed.arguments[1:first]
+            for given in arguments
         ]
+        self._written = [value for place, value in enumerate(self._captured) if place in self._new_values]
+        self._read = [value for place, value in enumerate(self._captured) if place not in self._new_values]
+        of_replicas = jax.shard_map(
+            self._run_replica,
+            mesh=mesh,
+            in_specs=(EACH, _parts(self._written), _parts(self._read), [EACH] * len(arguments)),
+            out_specs=(_parts(self._written), [SAME] * len(self._others)),
+            check_vma=False,
+        )
+        self._function = jax.jit(of_replicas, donate_argnums=1)
         self._compiled: Any = None
 
     def compile(self) -> None:
         """Compile the program. The first call does it, too."""
-        self._compiled = self._function.lower(self._indices, *self._buffers(), self._inputs).compile()
+        lowered = self._function.lower(self._indices, *self._buffers(), self._inputs)
+        self._compiled = lowered.compile(compiler_options=self._options)
 
     def __call__(self, inputs: list[Any]) -> Any:
         """Run the function on buffers of the devices. Return its structure of buffers."""
@@ -106,3 +94,22 @@ class CompiledProgram:
 
     def _buffers(self) -> tuple[list[Any], list[Any]]:
         return [self._state.read(value) for value in self._written], [self._state.read(value) for value in self._read]
+
+    def _run_replica(
+        self, index: jax.Array, written: Sequence[Any], read: Sequence[Any], inputs: Sequence[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """Return the new values of `written`, and the other results. JAX traces this."""
+        places = sorted(range(len(self._captured)), key=lambda place: place not in self._new_values)  # written first
+        given = dict(zip(places, [*written, *read], strict=True))
+        values = [given[place][0] if is_sum(value) else given[place] for place, value in enumerate(self._captured)]
+        reduced = [place for place, value in enumerate(self._captured) if value.ref() in self._totals]
+        for place, total in zip(reduced, jax.lax.psum([values[place] for place in reduced], REPLICAS), strict=True):
+            values[place] = total
+        results = self._call(index[0], *inputs, *values)
+        made = [results[self._new_values[place]] for place in places[: len(written)]]
+        made = [new[jnp.newaxis] if is_sum(value) else new for value, new in zip(self._written, made, strict=True)]
+        return made, [results[place] for place in self._others]
+
+
+def _parts(values: Collection[Any]) -> list[PartitionSpec]:
+    return [EACH if is_sum(value) else SAME for value in values]

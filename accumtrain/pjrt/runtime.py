@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,14 +24,17 @@ class JaxRuntime(Runtime):
 
     Args:
         devices: a replica computes on each.
-        rounds: the device may round the factors of float32 products, as with TensorFloat-32.
+        rounds: the devices may round the factors of float32 products, as with TensorFloat-32.
+        options: of XLA's compiler, by name.
     """
 
     counts_bytes = True
 
-    def __init__(self, devices: Sequence[jax.Device], *, rounds: bool = False):
+    def __init__(
+        self, devices: Sequence[jax.Device], *, rounds: bool = False, options: Mapping[str, Any] | None = None
+    ):
         super().__init__(tf.distribute.get_strategy(), xla=True)
-        self._mesh, self._rounds = Mesh(np.array(devices), (REPLICAS,)), rounds
+        self._mesh, self._rounds, self._options = Mesh(np.array(devices), (REPLICAS,)), rounds, options or {}
         self._state = State(self._mesh)
         self._programs: list[CompiledProgram] = []
         self._feed: Feed | None = None
@@ -44,10 +47,19 @@ class JaxRuntime(Runtime):
         function: Callable[..., Any],
         inputs: Iterable[Any] = (),
         variables: Iterable[tf.Variable] = (),
-        reduced: Collection[tf.Variable] = (),
+        reduced: Iterable[tf.Variable] = (),
     ) -> CompiledProgram:
         """Return a function of variables as a program, traced and lowered. See CompiledProgram."""
-        program = CompiledProgram(function, inputs, variables, reduced, self._state, self._mesh, rounds=self._rounds)
+        program = CompiledProgram(
+            function,
+            inputs,
+            variables,
+            reduced,
+            self._state,
+            self._mesh,
+            rounds=self._rounds,
+            options=self._options,
+        )
         self._programs.append(program)
         return program
 
