@@ -49,25 +49,37 @@ def resolve_jax(config: DeviceConfig) -> Devices:
 def _find_devices(config: DeviceConfig) -> Sequence[jax.Device]:
     import jax
 
-    on_cpu = config.kind == CpuConfig.kind or config.virtual is not None
+    on_cpu, count = config.kind == CpuConfig.kind or config.virtual is not None, config.virtual or 1
+    if on_cpu:
+        _split_cpu(count)
     try:
-        if on_cpu:
-            jax.config.update("jax_platforms", "cpu")
-            jax.config.update("jax_num_cpu_devices", config.virtual or 1)
         found = jax.devices(None if config.may_compute_on_cpu else "gpu")
     except RuntimeError as error:
         raise ConfigError(
-            f"device={config.kind} device.runtime=jax: JAX {jax.__version__} can't use that ({first_line(error)}); "
-            f"for a GPU {INSTALL_JAX}; or choose device=cpu"
+            f"device={config.kind} device.runtime=jax: JAX {jax.__version__} finds none ({first_line(error)}); "
+            f"{INSTALL_JAX}, or choose device=cpu"
         ) from error
-    if on_cpu and (found[0].platform != "cpu" or len(found) != (config.virtual or 1)):
+    if found[0].platform == "cpu" and not on_cpu and shows_gpu():
+        warn(f"this machine has a GPU, but JAX can't use it: the CPU computes; {INSTALL_JAX}, or choose device=cpu")
+    return found[:1] if config.kind == GpuConfig.kind else found
+
+
+def _split_cpu(count: int) -> None:
+    """Make JAX compute on the CPU alone, as `count` devices."""
+    import jax
+
+    try:
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", count)
+    except RuntimeError:  # it computes already, on another number of devices
+        found = []
+    else:
+        found = jax.devices()
+    if len(found) != count or found[0].platform != "cpu":
         raise ConfigError(
             "JAX computes on other devices in this process already; for a sweep over devices add "
             "hydra/launcher=joblib, each job then has a process of its own"
         )
-    if found[0].platform == "cpu" and not on_cpu and shows_gpu():
-        warn(f"this machine has a GPU, but JAX can't use it: the CPU computes; {INSTALL_JAX}, or choose device=cpu")
-    return found[:1] if config.kind == GpuConfig.kind else found
 
 
 def _describe(devices: Sequence[jax.Device]) -> str:

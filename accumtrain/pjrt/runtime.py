@@ -30,11 +30,9 @@ class JaxRuntime(Runtime):
 
     counts_bytes = True
 
-    def __init__(
-        self, devices: Sequence[jax.Device], *, rounds: bool = False, options: Mapping[str, Any] | None = None
-    ):
+    def __init__(self, devices: Sequence[jax.Device], *, rounds: bool, options: Mapping[str, Any]):
         super().__init__(tf.distribute.get_strategy(), xla=True)
-        self._mesh, self._rounds, self._options = Mesh(np.array(devices), (REPLICAS,)), rounds, options or {}
+        self._mesh, self._rounds, self._options = Mesh(np.array(devices), (REPLICAS,)), rounds, options
         self._state = State(self._mesh)
         self._programs: list[CompiledProgram] = []
         self._feed: Feed | None = None
