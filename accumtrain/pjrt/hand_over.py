@@ -19,6 +19,7 @@ from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters.mlir import make_ir_context
 
 COPY = "mhlo.copy"  # XLA makes these for results that reuse memory; JAX's StableHLO has no such operation
+PRODUCTS = ("stablehlo.convolution", "stablehlo.dot", "stablehlo.dot_general")
 ALIASES = "mhlo.input_output_alias"
 PARAMETER, RESULT = re.compile(r"parameter_number = (\d+)"), re.compile(r"output_index = array<i64(?:: (\d+))?>")
 DTYPE = re.compile(r"(ui|i|bf|f)(\d+)")
@@ -53,9 +54,10 @@ def hand_over(hlo: bytes, platform: str, *, rounds: bool) -> HandedOver:
         module = ir.Module.parse(mlir.hlo_to_stablehlo(hlo))
         updated = _take_aliases(module)
         _remove_copies(module)
+        if not rounds:
+            _keep_all_digits(module)
         arguments, results = _signature(module)
-        text = str(module) if rounds else str(module).replace("precision DEFAULT", "precision HIGHEST")
-        artifact = mlir.serialize_portable_artifact(text, stablehlo.get_current_version())
+        artifact = mlir.serialize_portable_artifact(str(module), stablehlo.get_current_version())
 
     def placeholder(*_: Any) -> tuple[Any, ...]:
         return tuple(jnp.zeros(result.shape, result.dtype) for result in results)
@@ -78,17 +80,29 @@ def _take_aliases(module: Any) -> dict[int, int]:
 
 
 def _remove_copies(module: Any) -> None:
-    copies: list[Any] = []
+    for copy in _find(module, COPY):
+        copy.results[0].replace_all_uses_with(copy.operands[0])
+        copy.erase()
+
+
+def _keep_all_digits(module: Any) -> None:
+    """Let no device round the factors of a product. The default of XLA on a GPU is TensorFloat-32."""
+    highest = ir.ArrayAttr.get([stablehlo.PrecisionAttr.get("HIGHEST")] * 2)
+    for product in _find(module, *PRODUCTS):
+        product.attributes["precision_config"] = highest
+
+
+def _find(module: Any, *names: str) -> list[Any]:
+    """Return the operations of these names."""
+    found: list[Any] = []
 
     def collect(operation: Any) -> Any:
-        if operation.name == COPY:
-            copies.append(operation)
+        if operation.name in names:
+            found.append(operation)
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(collect)
-    for copy in copies:
-        copy.results[0].replace_all_uses_with(copy.operands[0])
-        copy.erase()
+    return found
 
 
 def _signature(module: Any) -> tuple[list[jax.ShapeDtypeStruct], list[jax.ShapeDtypeStruct]]:

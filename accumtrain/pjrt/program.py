@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,8 @@ import tensorflow as tf
 
 from accumtrain.backprop.tracing import for_xla
 from accumtrain.errors import ConfigError, first_line
+
+UNKNOWN = re.compile(r"on XLA_\w+: (\w+) \(No registered")  # the operation in TensorFlow's message
 
 
 @dataclass(frozen=True)
@@ -46,12 +49,14 @@ def lower(function: Callable[..., Any], inputs: Sequence[Any], variables: Iterab
 
     leaves = tf.nest.flatten(inputs)
     compiled: Any = tf.function(traced, autograph=False, jit_compile=True)
+    concrete = compiled.get_concrete_function(*leaves)
     try:
-        concrete = compiled.get_concrete_function(*leaves)
         hlo = compiled.experimental_get_compiler_ir(*leaves)(stage="hlo_serialized")
-    except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
+    except (ValueError, tf.errors.OpError) as error:
+        unknown = UNKNOWN.search(str(error))
+        reason = f"it has no operation {unknown[1]}" if unknown else first_line(error)
         raise ConfigError(
-            f"device.runtime=jax: XLA can't compile this model: {first_line(error)}; use device.runtime=tensorflow"
+            f"device.runtime=jax: XLA can't compile this model: {reason}; use device.runtime=tensorflow"
         ) from error
     known = {id(variable.handle): variable for variable in (*concrete.graph.variables, *variables)}
     captured = [known.get(id(value), value) for value in concrete.captured_inputs]
