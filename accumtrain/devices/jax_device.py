@@ -11,6 +11,7 @@ from accumtrain.devices.config import CpuConfig, DeviceConfig, GpuConfig
 from accumtrain.devices.found import Devices, set_once
 from accumtrain.errors import ConfigError, first_line
 from accumtrain.process.cuda import INSTALL_JAX, shows_gpu
+from accumtrain.process.environment import CPU_LIMIT
 
 
 def resolve_jax(config: DeviceConfig) -> Devices:
@@ -49,5 +50,12 @@ def resolve_jax(config: DeviceConfig) -> Devices:
     return Devices(
         tf.distribute.get_strategy(),
         f"{name}{rounded}, XLA of JAX {jax.__version__}",
-        JaxRuntime(device, rounds=config.tensor_float_32),
+        JaxRuntime(device, rounds=config.tensor_float_32, limit=_limit_bytes(config, on_cpu=on_cpu)),
     )
+
+
+def _limit_bytes(config: DeviceConfig, *, on_cpu: bool) -> int | None:
+    """Return the bytes that the compiled programs may take; None is no limit. A probe, or the user, may set one."""
+    of_cpu = os.environ.get(CPU_LIMIT, "") if on_cpu else ""
+    limit = int(of_cpu) if of_cpu.isdecimal() else config.memory_limit_mb
+    return None if limit is None else limit * 2**20

@@ -22,6 +22,9 @@ class CompiledProgram:
         function: reads and writes variables, and returns a structure of tensors.
         inputs: nested tf.TensorSpec of each of its arguments.
         variables: those that it may use through their handles.
+
+    Attributes:
+        graph: of TensorFlow, from which the program was lowered.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class CompiledProgram:
     ):
         program = lower(function, list(inputs), variables)
         handed = hand_over(program.hlo, PLATFORMS.get(device.platform, device.platform), rounds=rounds)
+        self.graph = program.graph
         self._state, self._outputs, self._inputs = state, program.outputs, handed.arguments[: program.inputs]
         new_values = {place - program.inputs: result for place, result in handed.updated.items()}
         self._written = [value for place, value in enumerate(program.captured) if place in new_values]
@@ -52,22 +56,23 @@ class CompiledProgram:
         self._compiled: Any = None
 
     def compile(self) -> None:
-        """Compile the program. The first call does it, too."""
-        self._compiled = self._function.lower(*self._buffers(), self._inputs).compile()
+        """Compile the program, unless it is. The first call does it, too."""
+        if self._compiled is None:
+            self._compiled = self._function.lower(*self._buffers(), self._inputs).compile()
 
     def __call__(self, inputs: list[Any]) -> Any:
         """Run the function on buffers of the device. Return its structure of buffers."""
-        if self._compiled is None:
-            self.compile()
+        self.compile()
         written, others = self._compiled(*self._buffers(), inputs)
         self._state.write(self._written, written)
         return None if self._outputs is None else tf.nest.pack_sequence_as(self._outputs, others)
 
     @property
     def temporary_bytes(self) -> int:
-        """Bytes beside the arguments and their new values: activations, gradients and other results."""
-        found = self._compiled.memory_analysis()
-        return int(found.temp_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes)
+        """Bytes beside the state, as the compiler plans them: inputs, activations, gradients and other results."""
+        planned = self._compiled.memory_analysis()
+        inputs = sum(each.size * each.dtype.itemsize for each in self._inputs)
+        return int(inputs + planned.temp_size_in_bytes + planned.output_size_in_bytes - planned.alias_size_in_bytes)
 
     def _buffers(self) -> tuple[list[Any], list[Any]]:
         return [self._state.read(value) for value in self._written], [self._state.read(value) for value in self._read]

@@ -13,6 +13,7 @@ from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.pjrt.compiled import CompiledProgram
 from accumtrain.pjrt.feed import Feed
+from accumtrain.pjrt.memory import check_limit, memory_errors
 from accumtrain.pjrt.state import State
 from accumtrain.pjrt.step import JaxStep
 
@@ -22,13 +23,15 @@ class JaxRuntime(Runtime):
 
     Args:
         rounds: the device may round the factors of float32 products, as with TensorFloat-32.
+        limit: bytes that the state and the largest program may take together; None is no limit.
     """
 
     counts_bytes = True
 
-    def __init__(self, device: jax.Device, *, rounds: bool = False):
+    def __init__(self, device: jax.Device, *, rounds: bool = False, limit: int | None = None):
         super().__init__(tf.distribute.get_strategy(), xla=True)
-        self._device, self._rounds = device, rounds
+        self._device, self._rounds, self._limit = device, rounds, limit
+        self.plans_bytes = not device.memory_stats()
         self._state = State(device)
         self._programs: list[CompiledProgram] = []
         self._feed: Feed | None = None
@@ -43,6 +46,17 @@ class JaxRuntime(Runtime):
         program = CompiledProgram(function, inputs, variables, self._state, self._device, rounds=self._rounds)
         self._programs.append(program)
         return program
+
+    def prepare(self, *programs: CompiledProgram) -> None:
+        """Compile programs.
+
+        Raises:
+            tf.errors.ResourceExhaustedError: they take more memory than the limit, or than there is.
+        """
+        with memory_errors():
+            for program in programs:
+                program.compile()
+        check_limit(self._planned_bytes, self._limit)
 
     def compile_for_batches(
         self, function: Callable[[Any], None], batches: Any, variables: Iterable[tf.Variable] = ()
@@ -61,6 +75,7 @@ class JaxRuntime(Runtime):
         def run(batches: Any, count: int) -> None:
             if not programs:
                 programs.append(self.compile_for_batches(function, batches))
+                self.prepare(*programs)
             self.run_on_batches(programs[0], batches, count)
 
         return run
@@ -70,12 +85,26 @@ class JaxRuntime(Runtime):
         if self._feed is None or self._feed.batches is not batches:
             self._feed = Feed(batches, self._device)
         before = None
-        for _ in range(count):
-            made = program(self._feed.take())
-            self._feed.look_ahead()
-            if before is not None:
-                before.block_until_ready()
-            before = made
+        with memory_errors():
+            for _ in range(count):
+                made = program(self._feed.take())
+                self._feed.look_ahead()
+                if before is not None:
+                    before.block_until_ready()
+                before = made
+
+    @property
+    def on_cpu(self) -> bool:
+        return bool(self._device.platform == "cpu")
+
+    def prepare_call(self, function: Callable[[], Any]) -> Callable[[], None]:
+        program = self.compile(function)
+        self.prepare(program)
+        return lambda: jax.block_until_ready(program([]))
+
+    def wait(self) -> None:
+        with memory_errors():
+            self._state.wait()
 
     def mark_temporary(self, variables: Iterable[tf.Variable]) -> None:
         self._state.mark_temporary(variables)
@@ -87,8 +116,10 @@ class JaxRuntime(Runtime):
         self._state.reload(variables)
 
     def count_bytes(self) -> tuple[int, int]:
-        held = self._state.bytes
         stats = self._device.memory_stats()
-        if stats:
-            return held, stats["peak_bytes_in_use"]
-        return held, held + max((program.temporary_bytes for program in self._programs), default=0)
+        return self._state.bytes, stats["peak_bytes_in_use"] if stats else self._planned_bytes
+
+    @property
+    def _planned_bytes(self) -> int:
+        """The state, and what the largest program takes beside it."""
+        return self._state.bytes + max((program.temporary_bytes for program in self._programs), default=0)
