@@ -169,6 +169,7 @@ JOBS.add(
         measures_graphs=True,
         chooses_kernels=True,
         in_children=True,
+        on_jax=True,
     ),
     Job(
         "memory",
@@ -179,6 +180,7 @@ JOBS.add(
         measures_graphs=True,
         chooses_kernels=True,
         in_children=True,
+        on_jax=True,
     ),
     Job(
         "bench",
@@ -188,6 +190,7 @@ JOBS.add(
         probed=True,
         measures_graphs=True,
         chooses_kernels=True,
+        on_jax=True,
         ranking=(("images_per_second.median", -1),),
         columns={
             "images/s": ("images_per_second.median", ",.4g"),

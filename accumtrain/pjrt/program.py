@@ -24,12 +24,14 @@ class Program:
         inputs: their number.
         captured: a variable, or a constant tensor, for each further argument.
         outputs: the structure that the function returns; its leaves are the results that are no new values.
+        graph: of TensorFlow, that was lowered.
     """
 
     hlo: bytes
     inputs: int
     captured: list[Any]
     outputs: Any
+    graph: tf.Graph
 
 
 def lower(function: Callable[..., Any], inputs: Sequence[Any], variables: Iterable[tf.Variable]) -> Program:
@@ -60,4 +62,4 @@ def lower(function: Callable[..., Any], inputs: Sequence[Any], variables: Iterab
         ) from error
     known = {id(variable.handle): variable for variable in (*concrete.graph.variables, *variables)}
     captured = [known.get(id(value), value) for value in concrete.captured_inputs]
-    return Program(hlo, len(leaves), captured, concrete.structured_outputs)
+    return Program(hlo, len(leaves), captured, concrete.structured_outputs, concrete.graph)
