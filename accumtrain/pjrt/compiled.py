@@ -12,6 +12,12 @@ from accumtrain.pjrt.hand_over import hand_over
 from accumtrain.pjrt.program import lower
 from accumtrain.pjrt.state import State
 
+# Without these JAX 0.10 takes barriers away before it orders a CPU's operations, and orders them to run at the same time.
+# Reversal would then save no memory. JAX 0.12 does neither.
+CPU_OPTIONS = {
+    "xla_disable_hlo_passes": "cse_barrier_expander",
+    "xla_cpu_enable_concurrency_optimized_scheduler": False,
+}
 PLATFORMS = {"gpu": "cuda"}  # names for jax.export that are not those of a device
 
 
@@ -39,7 +45,7 @@ class CompiledProgram:
     ):
         program = lower(function, list(inputs), variables)
         handed = hand_over(program.hlo, PLATFORMS.get(device.platform, device.platform), rounds=rounds)
-        self.graph = program.graph
+        self.graph, self._options = program.graph, CPU_OPTIONS if device.platform == "cpu" else None
         self._state, self._outputs, self._inputs = state, program.outputs, handed.arguments[: program.inputs]
         new_values = {place - program.inputs: result for place, result in handed.updated.items()}
         self._written = [value for place, value in enumerate(program.captured) if place in new_values]
@@ -58,7 +64,7 @@ class CompiledProgram:
     def compile(self) -> None:
         """Compile the program, unless it is. The first call does it, too."""
         if self._compiled is None:
-            self._compiled = self._function.lower(*self._buffers(), self._inputs).compile()
+            self._compiled = self._function.lower(*self._buffers(), self._inputs).compile(self._options)
 
     def __call__(self, inputs: list[Any]) -> Any:
         """Run the function on buffers of the device. Return its structure of buffers."""
