@@ -12,7 +12,7 @@ from accumtrain.pjrt.hand_over import hand_over
 from accumtrain.pjrt.program import lower
 from accumtrain.pjrt.state import State
 
-# Without these JAX 0.10 takes barriers away before it orders a CPU's operations, and orders them to run at the same time.
+# Without these JAX 0.10 takes barriers away before it orders a CPU's operations, and orders them for speed alone.
 # Reversal would then save no memory. JAX 0.12 does neither.
 CPU_OPTIONS = {
     "xla_disable_hlo_passes": "cse_barrier_expander",
