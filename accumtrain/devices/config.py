@@ -42,7 +42,8 @@ class DeviceConfig(ComponentConfig):
 
     `virtual`: split the CPU into this many logical devices.
     `memory_limit_mb`: hard limit in MiB of the memory of tensors, on the CPU or on each GPU. The process takes more:
-    Python and TensorFlow themselves need several hundred MB.
+    Python and TensorFlow themselves need several hundred MB. With runtime=jax the limit is compared with what the
+    compiler has planned, before anything runs.
     `tpu`: name or address of the TPU; null is this machine's.
     `tpu_topology`: generation and chips of the TPU that job=plan compiles for.
     `runtime`: what computes. tensorflow: its own kernels. jax: the XLA of JAX, which is newer than TensorFlow's; it

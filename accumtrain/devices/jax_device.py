@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -46,7 +46,6 @@ def resolve_jax(config: DeviceConfig) -> Devices:
         JaxRuntime(
             devices,
             rounds=config.tensor_float_32,
-            options=_compiler_options(devices),
             limit=_limit_bytes(config, devices),
         ),
     )
@@ -93,12 +92,6 @@ def _describe(devices: Sequence[jax.Device]) -> str:
         return f"{len(devices)} x {devices[0].device_kind}" if len(devices) > 1 else devices[0].device_kind
     cores = f"CPU, {os.cpu_count()} cores"
     return f"{cores} as {len(devices)} virtual devices" if len(devices) > 1 else cores
-
-
-def _compiler_options(devices: Sequence[jax.Device]) -> dict[str, Any]:
-    """Return what makes a GPU compute the same bits each time, if the user asks TensorFlow for that."""
-    asked = devices[0].platform == "gpu" and os.environ.get("TF_DETERMINISTIC_OPS") in ("1", "true")
-    return {"xla_gpu_exclude_nondeterministic_ops": True} if asked else {}
 
 
 def _limit_bytes(config: DeviceConfig, devices: Sequence[jax.Device]) -> int | None:

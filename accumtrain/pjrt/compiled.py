@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -27,7 +28,6 @@ class CompiledProgram:
         variables: those that it may use through their handles.
         reduced: sums whose total over all replicas the function is given.
         rounds: a device may round the factors of float32 products.
-        options: of XLA's compiler, by name.
 
     Attributes:
         graph: of TensorFlow, from which the program was lowered.
@@ -43,7 +43,6 @@ class CompiledProgram:
         mesh: Mesh,
         *,
         rounds: bool,
-        options: Mapping[str, Any],
     ):
         def of_replica(index: tf.Tensor, *arguments: Any) -> Any:
             with as_replica(index, mesh.size):
@@ -54,7 +53,8 @@ class CompiledProgram:
         handed = hand_over(program.hlo, PLATFORMS.get(platform, platform), rounds=rounds)
         arguments = handed.arguments[1 : program.inputs]
         each = NamedSharding(mesh, EACH)
-        self.graph, self._state, self._outputs, self._options = program.graph, state, program.outputs, dict(options)
+        self.graph, self._state, self._outputs = program.graph, state, program.outputs
+        self._options = _compiler_options(platform)
         self._new_values = {place - program.inputs: result for place, result in handed.updated.items()}
         self._others = sorted(set(range(handed.results)) - set(self._new_values.values()))
         self._captured, self._call = program.captured, handed.call
@@ -117,3 +117,18 @@ class CompiledProgram:
 
 def _parts(values: Collection[Any]) -> list[PartitionSpec]:
     return [EACH if is_sum(value) else SAME for value in values]
+
+
+def _compiler_options(platform: str) -> dict[str, Any]:
+    """Return the options of XLA by name.
+
+    Without those of a CPU, JAX 0.10 takes barriers away before it orders operations, and orders them for speed alone:
+    reversal would save no memory. JAX 0.12 does neither.
+    """
+    if platform == "cpu":
+        return {
+            "xla_disable_hlo_passes": "cse_barrier_expander",
+            "xla_cpu_enable_concurrency_optimized_scheduler": False,
+        }
+    same_bits = platform == "gpu" and os.environ.get("TF_DETERMINISTIC_OPS") in ("1", "true")
+    return {"xla_gpu_exclude_nondeterministic_ops": True} if same_bits else {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -26,17 +26,14 @@ class JaxRuntime(Runtime):
     Args:
         devices: a replica computes on each.
         rounds: the devices may round the factors of float32 products, as with TensorFloat-32.
-        options: of XLA's compiler, by name.
         limit: bytes that the state and the largest program may take on a device; None is no limit.
     """
 
     counts_bytes = True
 
-    def __init__(
-        self, devices: Sequence[jax.Device], *, rounds: bool, options: Mapping[str, Any], limit: int | None = None
-    ):
+    def __init__(self, devices: Sequence[jax.Device], *, rounds: bool = False, limit: int | None = None):
         super().__init__(tf.distribute.get_strategy(), xla=True)
-        self._mesh, self._rounds, self._options = Mesh(np.array(devices), (REPLICAS,)), rounds, options
+        self._mesh, self._rounds = Mesh(np.array(devices), (REPLICAS,)), rounds
         self._limit, self._first_device = limit, devices[0]
         self.plans_bytes = not devices[0].memory_stats()
         self._state = State(self._mesh)
@@ -62,7 +59,6 @@ class JaxRuntime(Runtime):
             self._state,
             self._mesh,
             rounds=self._rounds,
-            options=self._options,
         )
         self._programs.append(program)
         return program

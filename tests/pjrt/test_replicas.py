@@ -26,7 +26,7 @@ from tests.engine.small import lenet, window_for, examples
 from accumtrain.optim.config import SgdConfig
 
 window = window_for(lenet(), SgdConfig(), (8, 8, 3), micro_steps=2)
-runtime = JaxRuntime(jax.devices(), rounds=False, options={})
+runtime = JaxRuntime(jax.devices())
 step = runtime.build_step(window)
 step.prepare(iter(tf.data.Dataset.from_tensors(dict(examples(8, (8, 8, 3)))).repeat()))
 texts = [program._compiled.as_text() for program in step._programs]
