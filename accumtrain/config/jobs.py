@@ -159,6 +159,7 @@ JOBS.add(
         "Prove on this machine that memory policies and accumulation are exact.",
         measures_graphs=True,
         chooses_kernels=True,
+        on_jax=True,
         without_effect=("model.memory",),
     ),
     Job(

@@ -43,8 +43,13 @@ def count_flops(graph: tf.Graph, batch: int) -> int:
     return total
 
 
-def matmul_flops_per_second(dtype: tf.DType, runtime: Runtime) -> float:
-    """Return the operations per second of a product of two square matrices of PEAK_SIZE: the median of PEAK_REPEATS."""
+def matmul_flops_per_second(dtype: tf.DType, runtime: Runtime | None = None) -> float:
+    """Return the operations per second of a product of two square matrices of PEAK_SIZE: the median of PEAK_REPEATS.
+
+    Args:
+        runtime: what computes; None is TensorFlow's.
+    """
+    runtime = runtime or Runtime(tf.distribute.get_strategy())
     a, b = (tf.cast(tf.random.stateless_uniform([PEAK_SIZE] * 2, [0, seed]), dtype) for seed in (1, 2))
     return 2 * PEAK_SIZE**3 / median_seconds(runtime.prepare_call(lambda: tf.matmul(a, b)), PEAK_REPEATS)
 
