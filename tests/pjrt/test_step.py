@@ -119,7 +119,7 @@ def test_any_number_of_micro_steps(runtime, steps):
 
 MODELS = [
     resnet20(units=(1, 1)),
-    resnet20(memory="recompute", units=(1, 1)),
+    pytest.param(resnet20(memory="recompute", units=(1, 1)), marks=pytest.mark.slow),
     revnet38(units=(1,)),
     pytest.param(resnet20(), marks=pytest.mark.slow),
     pytest.param(revnet38(), marks=pytest.mark.slow),
@@ -145,7 +145,7 @@ def keras_window(memory="store", frozen=False, dropped=0.3):
     return Window(built, build_optimizer(OPTIMIZERS[0]), micro_steps=2, seed=11)
 
 
-@pytest.mark.parametrize("memory", ["store", "recompute"])
+@pytest.mark.parametrize("memory", ["store", pytest.param("recompute", marks=pytest.mark.slow)])
 def test_a_model_of_keras_with_a_frozen_layer(runtime, memory):
     assert_same_updates(runtime, partial(keras_window, memory, frozen=True, dropped=0.0))
 
