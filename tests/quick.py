@@ -53,6 +53,8 @@ RUNS = frozenset(
         "models/test_keras_cuts.py",
         "models/test_revnet.py",
         "optim/test_adafactor_peers.py",
+        "pjrt/test_step.py",
+        "pjrt/test_training.py",
         "process/test_stopped_job.py",
         "process/test_stopped_training.py",
         "report/test_confusion.py",

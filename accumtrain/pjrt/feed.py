@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import jax
 import tensorflow as tf
@@ -13,26 +14,31 @@ from accumtrain.pjrt.state import EACH
 
 
 class Feed:
-    """An iterator of batches, of which one more is on its way to the devices while the last is in use.
+    """Batches of iterators. One more of each is on its way to the devices while the last is in use.
 
-    Args:
-        batches: an iterator of nested tensors, whose first axis is divided among the devices.
+    The first axis of a batch, which is a nested tensor, is divided among the devices.
     """
 
-    def __init__(self, batches: Iterator[Any], mesh: Mesh):
-        self.batches, self._parts = batches, NamedSharding(mesh, EACH)
-        self._coming: list[jax.Array] | None = None
+    def __init__(self, mesh: Mesh):
+        self._parts = NamedSharding(mesh, EACH)
+        # by iterator; an evaluation between two updates must not lose the batch that training has sent
+        self._ahead: WeakKeyDictionary[Iterator[Any], list[jax.Array] | Exception] = WeakKeyDictionary()
 
-    def take(self) -> list[jax.Array]:
+    def take(self, batches: Iterator[Any]) -> list[jax.Array]:
         """Return the buffers of the next batch. Raise StopIteration where the batches end."""
-        taken, self._coming = self._coming or self._put(next(self.batches)), None
+        if batches not in self._ahead:
+            return self._put(next(batches))
+        taken = self._ahead.pop(batches)
+        if isinstance(taken, Exception):
+            raise taken
         return taken
 
-    def look_ahead(self) -> None:
-        """Send the next batch, if there is one, to the device."""
-        coming = next(self.batches, None) if self._coming is None else None
-        if coming is not None:
-            self._coming = self._put(coming)
+    def look_ahead(self, batches: Iterator[Any]) -> None:
+        """Send the next batch to the devices. An error is that of the call that takes the batch."""
+        try:
+            self._ahead[batches] = self._put(next(batches))
+        except Exception as error:
+            self._ahead[batches] = error
 
     def _put(self, batch: Any) -> list[jax.Array]:
         return jax.device_put([tensor.numpy() for tensor in tf.nest.flatten(batch)], self._parts)

@@ -38,7 +38,7 @@ class JaxRuntime(Runtime):
         self.plans_bytes = not devices[0].memory_stats()
         self._state = State(self._mesh)
         self._programs: list[CompiledProgram] = []
-        self._feed: Feed | None = None
+        self._feed = Feed(self._mesh)
 
     def build_step(self, window: Window, *, eager: bool = False) -> Step:
         return JaxStep(window, self)
@@ -103,13 +103,11 @@ class JaxRuntime(Runtime):
 
     def run_on_batches(self, program: CompiledProgram, batches: Any, count: int) -> None:
         """Run a program on each of the next `count` batches. At most two are computed or waited for at a time."""
-        if self._feed is None or self._feed.batches is not batches:
-            self._feed = Feed(batches, self._mesh)
         before = None
         with memory_errors():
             for _ in range(count):
-                made = program(self._feed.take())
-                self._feed.look_ahead()
+                made = program(self._feed.take(batches))
+                self._feed.look_ahead(batches)
                 if before is not None:
                     before.block_until_ready()
                 before = made

@@ -254,12 +254,14 @@ def print_banner(
         warn(warning)
 
 
-def tell_other_steps(config: Config, run: Run) -> None:
-    """Say that a run goes on with another accum.steps than it had. A config.yaml that can't be read says nothing."""
+def tell_changes(config: Config, run: Run) -> None:
+    """Say what computes a run from here on in another way. A config.yaml that can't be read says nothing."""
     with suppress(CheckpointError):
-        before, now = value_at(read_config(run.path / "config.yaml"), "accum.steps"), config.accum.count
-        if before != now:
-            say(f"accum.steps={now} from here on; it was {format_value(before)}")
+        before = read_config(run.path / "config.yaml")
+        for key, now in (("accum.steps", config.accum.count), ("device.runtime", config.device.runtime)):
+            was = value_at(before, key)
+            if was not in (None, now):  # runs of earlier versions have no runtime
+                say(f"{key}={format_value(now)} from here on; it was {format_value(was)}")
 
 
 def _show_factors(config: Config, data: Dataset) -> None:

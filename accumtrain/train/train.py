@@ -61,7 +61,7 @@ from accumtrain.train.summary import (
     results,
     speed_and_memory,
     summary_of_the_end,
-    tell_other_steps,
+    tell_changes,
 )
 from accumtrain.train.trackers import Profile, TensorBoardTracker, open_service
 from accumtrain.train.weights import Started, digest, images_of, show_start, window_with_weights
@@ -202,7 +202,7 @@ class Trainer:
             self._show_closing(summary)
             return summary if self.devices.chief else None
         if self.resumed:
-            tell_other_steps(self.config, self.run)
+            tell_changes(self.config, self.run)
         self.run.save_config(self.config)
         if self.devices.chief:
             self.logger.trackers = [self.tensorboard, *open_service(self.config, self.run.path)]
