@@ -35,12 +35,40 @@ class HandedOver:
         arguments: their shapes and dtypes.
         updated: by argument, the result that is its new value.
         results: number of results.
+        platform: of JAX.
     """
 
     call: Callable[..., Any]
     arguments: list[jax.ShapeDtypeStruct]
     updated: dict[int, int]
     results: int
+    platform: str
+
+    @property
+    def written(self) -> list[int]:
+        """The arguments that have a new value."""
+        return sorted(self.updated)
+
+    @property
+    def read(self) -> list[int]:
+        """The other arguments."""
+        return [place for place in range(len(self.arguments)) if place not in self.updated]
+
+    def serialize(self) -> bytes:
+        """Return the program for a process without TensorFlow, as jax.export.deserialize reads it.
+
+        The function there is (values of `written`, values of `read`) -> (new values, other results), and
+        jax.jit(function, donate_argnums=0) changes the first in place.
+        """
+        others = sorted(set(range(self.results)) - set(self.updated.values()))
+
+        def call(written: list[Any], read: list[Any]) -> tuple[list[Any], list[Any]]:
+            given = dict(zip([*self.written, *self.read], [*written, *read], strict=True))
+            results = self.call(*(given[place] for place in range(len(given))))
+            return [results[self.updated[place]] for place in self.written], [results[place] for place in others]
+
+        shapes = [[self.arguments[place] for place in places] for places in (self.written, self.read)]
+        return bytes(export.export(jax.jit(call), platforms=[self.platform])(*shapes).serialize())
 
 
 def hand_over(hlo: bytes, platform: str, *, rounds: bool) -> HandedOver:
@@ -64,7 +92,7 @@ def hand_over(hlo: bytes, platform: str, *, rounds: bool) -> HandedOver:
 
     exported = export.export(jax.jit(placeholder, keep_unused=True), platforms=[platform])(*arguments)
     exported = dataclasses.replace(exported, mlir_module_serialized=artifact)
-    return HandedOver(exported.call, arguments, updated, len(results))
+    return HandedOver(exported.call, arguments, updated, len(results), platform)
 
 
 def _take_aliases(module: Any) -> dict[int, int]:

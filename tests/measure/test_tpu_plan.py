@@ -28,7 +28,7 @@ def compiler(monkeypatch, tmp_path):
     def put(program):
         head = "import json, pathlib, sys\nfolder = pathlib.Path(sys.argv[1])\n"
         answer = "(folder / 'answer.json').write_text(json.dumps({}))\n"
-        lowering = head + "(folder / 'step.mlir').write_text('module')\n" + answer.format("dict(flops=5 * 10**9)")
+        lowering = head + "(folder / 'update.jax').write_text('program')\n" + answer.format("dict(flops=5 * 10**9)")
         monkeypatch.setattr(tpu, "child_command", lambda: [sys.executable, "-c", lowering])
         script = tmp_path / "compiler.py"
         script.write_text(f"{head}request = json.loads((folder / 'request.json').read_text())\n{program}")
@@ -44,7 +44,7 @@ def answering(found, code=0):
 
 def test_plan_is_what_the_compiler_says(config, compiler, capsys, tmp_path):
     compiler(
-        "assert request['topology'] == 'v6e:2x2' and (folder / 'step.mlir').read_text() == 'module'\n"
+        "assert request['topology'] == 'v6e:2x2' and (folder / 'update.jax').read_text() == 'program'\n"
         + answering(NEEDS)
     )
     dispatch.run(config("device.tpu_topology=v6e:2x2"))
