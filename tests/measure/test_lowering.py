@@ -23,7 +23,7 @@ SGD = SgdConfig(lr=0.1, weight_decay=0.0, momentum=0.9)
 def lowered(config, micro_steps=2, shape=SHAPE):
     """The program as JAX takes it, its text, and the operations of an update."""
     program, flops = lower_update(window_for(config, SGD, shape, micro_steps=micro_steps), shape, MICRO_BATCH)
-    handed = hand_over(program.hlo, "cpu", rounds=True)
+    handed = hand_over(program.hlo, rounds=True)
     return handed, jax.jit(handed.call).lower(*handed.arguments).as_text(), flops
 
 
@@ -35,7 +35,7 @@ def program():
 def test_program_takes_one_micro_batch_and_all_state_which_changes_in_place():
     window = window_for(lenet(), SGD, SHAPE, micro_steps=2)
     program, _ = lower_update(window, SHAPE, MICRO_BATCH)
-    handed = hand_over(program.hlo, "cpu", rounds=True)
+    handed = hand_over(program.hlo, rounds=True)
     assert [given.shape for given in handed.arguments[: program.inputs]] == [(4, 8, 8, 3), (4,), (4,)]
     assert {id(value) for value in program.captured} == {id(variable) for variable in window.variables}
     assert handed.written == list(range(program.inputs, len(handed.arguments)))
@@ -93,7 +93,7 @@ def test_another_process_makes_the_update_of_a_window_in_place():
     """With the same micro-batch twice, on this CPU."""
     window, expected = (window_for(lenet(), SGD, SHAPE, micro_steps=2) for _ in range(2))
     program, _ = lower_update(window, SHAPE, MICRO_BATCH)
-    written = hand_over(program.hlo, "cpu", rounds=False).serialize()
+    written = hand_over(program.hlo, rounds=False).serialize()
     update = jax.jit(jax.export.deserialize(bytearray(written)).call, donate_argnums=0)
     batch = examples(MICRO_BATCH, SHAPE)
     state = [jax.numpy.array(value) for value in program.captured]
