@@ -159,6 +159,7 @@ JOBS.add(
         "Prove on this machine that memory policies and accumulation are exact.",
         measures_graphs=True,
         chooses_kernels=True,
+        on_jax=True,
         without_effect=("model.memory",),
     ),
     Job(
@@ -169,6 +170,7 @@ JOBS.add(
         measures_graphs=True,
         chooses_kernels=True,
         in_children=True,
+        on_jax=True,
     ),
     Job(
         "memory",
@@ -179,6 +181,7 @@ JOBS.add(
         measures_graphs=True,
         chooses_kernels=True,
         in_children=True,
+        on_jax=True,
     ),
     Job(
         "bench",
@@ -188,6 +191,7 @@ JOBS.add(
         probed=True,
         measures_graphs=True,
         chooses_kernels=True,
+        on_jax=True,
         ranking=(("images_per_second.median", -1),),
         columns={
             "images/s": ("images_per_second.median", ",.4g"),

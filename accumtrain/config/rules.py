@@ -211,22 +211,15 @@ def _check_memory_budget(config: Config, budget: int) -> None:
 
 def explain_missing_jax(config: Config) -> str | None:
     """Return the rule that keeps a job from computing with JAX, and its remedy; None if it can."""
-    job, device, leanest = JOBS[config.job], config.device, config.model.policies[-1]
+    job, device = JOBS[config.job], config.device
+    *able, last = [other.name for other in JOBS if other.on_jax]
     rules = (
-        (not job.on_jax, f"job={job.name} computes with TensorFlow; choose job=train, evaluate or lr"),
+        (not job.on_jax, f"job={job.name} computes with TensorFlow; choose job={', '.join(able)} or {last}"),
+        (device.as_it_is, "accumtrain.fit computes with TensorFlow; leave the setting out"),
         (not device.may_run_jax, f"computes on devices of one machine, not on device={device.kind}; use device=auto"),
         (device.xla != "auto", f"device.xla={format_value(device.xla)} is of TensorFlow's kernels; leave it out"),
-        (
-            device.memory_limit_mb is not None,
-            f"device.memory_limit_mb={device.memory_limit_mb} limits TensorFlow's memory; leave it out",
-        ),
         (config.debug.eager, "debug.eager=true runs TensorFlow's operations one by one; leave it out"),
         (config.debug.profile is not None, "debug.profile is of TensorFlow's operations; leave it out"),
-        (config.accum.is_auto, "accum.steps=auto measures TensorFlow's memory; give a number, accum.steps=<number>"),
-        (
-            isinstance(config.model.memory, int),
-            f"model.memory={config.model.memory} measures TensorFlow's memory; use model.memory={leanest}",
-        ),
         (find_spec("jax") is None, "JAX is not installed; pip install 'accumtrain[jax]'"),
     )
     return next((rule for broken, rule in rules if broken), None)

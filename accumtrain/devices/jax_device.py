@@ -14,6 +14,7 @@ from accumtrain.devices.config import CpuConfig, DeviceConfig, GpuConfig
 from accumtrain.devices.found import Devices, set_once
 from accumtrain.errors import ConfigError, first_line
 from accumtrain.process.cuda import INSTALL_JAX, shows_gpu
+from accumtrain.process.environment import CPU_LIMIT
 
 if TYPE_CHECKING:
     import jax
@@ -42,7 +43,12 @@ def resolve_jax(config: DeviceConfig) -> Devices:
     return Devices(
         tf.distribute.get_strategy(),
         f"{_describe(devices)}{rounded}, XLA of JAX {jax.__version__}",
-        JaxRuntime(devices, rounds=config.tensor_float_32, options=_compiler_options(devices)),
+        JaxRuntime(
+            devices,
+            rounds=config.tensor_float_32,
+            options=_compiler_options(devices),
+            limit=_limit_bytes(config, devices),
+        ),
     )
 
 
@@ -93,3 +99,10 @@ def _compiler_options(devices: Sequence[jax.Device]) -> dict[str, Any]:
     """Return what makes a GPU compute the same bits each time, if the user asks TensorFlow for that."""
     asked = devices[0].platform == "gpu" and os.environ.get("TF_DETERMINISTIC_OPS") in ("1", "true")
     return {"xla_gpu_exclude_nondeterministic_ops": True} if asked else {}
+
+
+def _limit_bytes(config: DeviceConfig, devices: Sequence[jax.Device]) -> int | None:
+    """Return the bytes that state and programs may take on a device; None is no limit."""
+    of_cpu = os.environ.get(CPU_LIMIT, "") if devices[0].platform == "cpu" else ""
+    limit = int(of_cpu) if of_cpu.isdecimal() else config.memory_limit_mb
+    return None if limit is None else limit * 2**20

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from accumtrain.backprop.tracing import on_gpu
 from accumtrain.engine.step import Step, run_on_batches
 from accumtrain.engine.window import Window
 
@@ -23,6 +24,7 @@ class Runtime:
     """
 
     counts_bytes = False  # of tensors; TensorFlow's allocators do it (train/memory.py)
+    plans_bytes = False  # the count is what a compiler has planned, not what was measured
 
     def __init__(self, strategy: tf.distribute.Strategy, *, xla: bool = False):
         self.strategy, self.xla = strategy, xla
@@ -35,6 +37,24 @@ class Runtime:
     def build_step(self, window: Window, *, eager: bool = False) -> Step:
         """Return the step of a window. Call it inside the strategy's scope."""
         return Step(window, self.strategy, xla=self.xla, eager=eager)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Return whether the CPU computes."""
+        return not on_gpu()
+
+    def prepare_call(self, function: Callable[[], Any]) -> Callable[[], None]:
+        """Return a function that computes `function` once and waits for its end."""
+
+        def call() -> None:
+            function()
+            self.wait()
+
+        return call
+
+    def wait(self) -> None:
+        """Wait for all that is being computed."""
+        tf.test.experimental.sync_devices()
 
     def on_batches(self, function: Callable[[Any], None]) -> Callable[[Any, int], None]:
         """Return a compiled function (batches, count) that runs `function` on the next `count` of an iterator."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -44,6 +44,7 @@ def find_accum_steps(config: Config, own_part: Config) -> int:
     trials = search(own_part, probe_smallest, probe)
     title = f"accum.steps for batch_size={own_part.batch_size} in {describe_limit(own_part)}"
     table(title, COLUMNS, [format_probe_row(trial) for trial in trials])
+    tell_compiler(trials)
     fitting = [trial for trial in trials if trial.fits]
     if not fitting:
         raise OutOfMemoryError(describe_remedies(own_part, probe, trials[0].micro_batch))
@@ -129,6 +130,12 @@ def format_probe_row(trial: ProbeResult) -> tuple[str, ...]:
 def format_speed(trial: ProbeResult) -> str:
     speed = trial.examples_per_second
     return "-" if speed is None else f"{speed:.3g}" if speed < 100 else f"{speed:,.0f}"
+
+
+def tell_compiler(trials: Sequence[ProbeResult]) -> None:
+    """Say where the peaks of a table come from, if they were not measured."""
+    if any(trial.peak_by_compiler for trial in trials):
+        say("peak: what XLA's compiler has planned for the state and the largest program beside it; not measured")
 
 
 def describe_limit(config: Config) -> str:

@@ -20,8 +20,9 @@ from accumtrain.data.pipeline import HostShard, distribute_batches, make_train_b
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve_devices
+from accumtrain.engine.runtime import Runtime
 from accumtrain.measure.dry_run import DryRun
-from accumtrain.measure.flops import count_flops, matmul_flops_per_second, median_seconds
+from accumtrain.measure.flops import count_flops, matmul_flops_per_second
 from accumtrain.models.kernels import tell_emulation
 from accumtrain.process import environment
 from accumtrain.process.temporary_folder import temporary_folder
@@ -30,7 +31,6 @@ from accumtrain.train.memory import at_peak
 from accumtrain.train.remedies import explain_errors
 
 INPUT_SECONDS = 2.0  # of a measurement of the input alone
-EMPTY_CALLS = 31  # calls without work that measure the time of a call
 
 
 def bench_run(config: Config) -> dict[str, Any]:
@@ -58,14 +58,14 @@ def bench_run(config: Config) -> dict[str, Any]:
         calls = dry_run.calls
         dry_run.measure_workspace()
         memory = dry_run.meter.read()
-        call = median_seconds(partial(dry_run.step.accumulate, dry_run.batches, 0), EMPTY_CALLS)
+        call = dry_run.seconds_of_call()
         repeat_one_batch(dry_run, config, data, devices, batch)
         seconds_without_input = time_updates(some_updates, config.bench)
         flops = count_flops(micro_step.graph, micro_batch) / batch
 
         del dry_run, micro_step, some_updates  # frees their memory
         input_alone = measure_input(config, data, batch)
-    peak = measure_matmul_peak(config)
+    peak = measure_matmul_peak(config, devices.runtime)
     update = spread(seconds)
     speed = {
         "median": config.batch_size / update["median"],
@@ -86,7 +86,7 @@ def bench_run(config: Config) -> dict[str, Any]:
         "updates": len(seconds),
         "update_seconds": update,
         "images_per_second": speed,
-        "host_share": calls * call / update["median"],
+        "host_share": None if call is None else calls * call / update["median"],
         "call_seconds": call,
         "seconds_to_first_update": {"total": sum(start.values()), **start, "import_of_tensorflow": tensorflow},
         "memory": memory,
@@ -154,11 +154,11 @@ def measure_input(config: Config, data: Dataset, batch: int) -> float:
     return taken / passed
 
 
-def measure_matmul_peak(config: Config) -> float | None:
+def measure_matmul_peak(config: Config, runtime: Runtime) -> float | None:
     """Return the operations per second of a large matrix product on all chips, or None if it does not fit."""
     chips = max(1, len(tf.config.list_logical_devices("GPU")))
     try:
-        return chips * matmul_flops_per_second(tf.as_dtype(config.precision))
+        return chips * matmul_flops_per_second(tf.as_dtype(config.precision), runtime)
     except tf.errors.ResourceExhaustedError:
         return None
 
@@ -172,11 +172,14 @@ def _show(result: dict[str, Any]) -> None:
     if peak := result["matmul_flops_per_second"]:
         arithmetic += f", {result['share_of_matmul']:.0%} of the {peak / 1e9:.4g} of a matrix product"
     alone = format_count(result["input_images_per_second"])
+    host = "not measured, as each micro-step is a call"
+    if result["call_seconds"] is not None:
+        host = f"{result['host_share']:.2%} of an update, {1e3 * result['call_seconds']:.2g} ms of a compiled call"
     rows = [
         ("batch", "{batch_size} = micro-batch {micro_batch_size} x {accum_steps} x {replicas}".format(**result)),
         ("images/s", f"{speed['median']:.4g} ({speed['p10']:.4g} to {speed['p90']:.4g}; {result['updates']} updates)"),
         ("an update", f"{seconds['median']:.4g} s ({seconds['p10']:.4g} to {seconds['p90']:.4g})"),
-        ("host", f"{result['host_share']:.2%} of an update, {1e3 * result['call_seconds']:.2g} ms of a compiled call"),
+        ("host", host),
         (
             "first update",
             f"after {format_seconds(start['total'])}: import {start['import']:.1f} "

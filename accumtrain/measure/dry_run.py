@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-
 from accumtrain.config.rules import Epochs, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
 from accumtrain.data.pipeline import make_train_stream
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
 from accumtrain.engine.step import WORTH_TOGETHER, CallLength
+from accumtrain.measure.flops import median_seconds
 from accumtrain.process import environment
 from accumtrain.train.build import build_means, build_split_metrics, build_window
 from accumtrain.train.checkpoint import Checkpoints
@@ -24,6 +23,7 @@ from accumtrain.train.evaluator import Evaluator
 from accumtrain.train.memory import Meter
 
 MICRO_STEPS = 2  # largest number in a window, as the second one adds to a buffer in use
+EMPTY_CALLS = 31  # calls without work that measure the time of a call
 SECONDS = 2.0  # of timed updates, at least one, after the first, which also traces and compiles
 
 
@@ -78,6 +78,7 @@ def _measure_updates(dry_run: DryRun, batch_size: int, steps: int, micro_batch: 
         "static_bytes": memory["tensor_static_bytes"],
         "peak_bytes": memory["tensor_peak_bytes"],
         "workspace_bytes": memory["workspace_bytes"],
+        "peak_by_compiler": memory["peak_by_compiler"],
         "rss_bytes": memory["rss_peak_bytes"],
         "examples_per_second": batch_size / (steps * micro_step + commit),
         "seconds_to_first_update": first_update + (steps - min(steps, MICRO_STEPS)) * micro_step,
@@ -139,14 +140,14 @@ class DryRun:
             with self._pace.timed(count):
                 self.step.accumulate(self.batches, count)
             taken, self.calls = taken + count, self.calls + 1
-        tf.test.experimental.sync_devices()
+        self._devices.runtime.wait()
         accumulated = time.perf_counter()
-        self.step.commit(partial=True)["step"].numpy()
+        int(self.step.commit(partial=True)["step"])
         return (accumulated - started) / self._micro_steps, time.perf_counter() - accumulated
 
     def updates(self, most: int) -> int:
         """Make up to `most` updates, in one call if they are short, as in training. Return their number."""
-        count = self._updates_pace.next(most)
+        count = self._updates_pace.next(most) if self.step.makes_updates_together else 1
         if count > 1 and not self._together:
             self._together = True
             self.step.updates(self.batches, 1)  # not timed, as it traces and compiles
@@ -157,6 +158,13 @@ class DryRun:
                 self.step.updates(self.batches, count)["step"].numpy()
                 self.calls = 1 / count
         return count
+
+    def seconds_of_call(self) -> float | None:
+        """Return the seconds of a compiled call without work; None where each micro-step is a call of its own."""
+        if not self.step.makes_updates_together:
+            return None
+        empty = self._devices.runtime.prepare_call(lambda: self.step.accumulate(self.batches, 0))
+        return median_seconds(empty, EMPTY_CALLS)
 
     def measure_workspace(self) -> None:
         """Make an update of one micro-step. The meter measures its workspaces."""

@@ -14,6 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from accumtrain.engine.runtime import Runtime
+
 PEAK_SIZE, PEAK_REPEATS = 3072, 5  # of the matrix product that measures the device
 CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 
@@ -41,19 +43,27 @@ def count_flops(graph: tf.Graph, batch: int) -> int:
     return total
 
 
-def matmul_flops_per_second(dtype: tf.DType) -> float:
-    """Return the operations per second of a product of two square matrices of PEAK_SIZE: the median of PEAK_REPEATS."""
+def matmul_flops_per_second(dtype: tf.DType, runtime: Runtime | None = None) -> float:
+    """Return the operations per second of a product of two square matrices of PEAK_SIZE: the median of PEAK_REPEATS.
+
+    Args:
+        runtime: what computes; None is TensorFlow's.
+    """
+    runtime = runtime or Runtime(tf.distribute.get_strategy())
     a, b = (tf.cast(tf.random.stateless_uniform([PEAK_SIZE] * 2, [0, seed]), dtype) for seed in (1, 2))
-    return 2 * PEAK_SIZE**3 / median_seconds(lambda: tf.matmul(a, b), PEAK_REPEATS)
+    return 2 * PEAK_SIZE**3 / median_seconds(runtime.prepare_call(lambda: tf.matmul(a, b)), PEAK_REPEATS)
 
 
 def median_seconds(call: Callable[[], Any], repeats: int) -> float:
-    """Return the median of the seconds of `repeats` calls, after one that also prepares the kernels."""
+    """Return the median of the seconds of `repeats` calls, after one that also prepares the kernels.
+
+    Args:
+        call: it waits for its own end.
+    """
     seconds = []
     for _ in range(1 + repeats):
         started = time.perf_counter()
         call()
-        tf.test.experimental.sync_devices()
         seconds.append(time.perf_counter() - started)
     return statistics.median(seconds[1:])
 

@@ -11,7 +11,7 @@ from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, table
 from accumtrain.devices.config import DEVICES, DeviceEntry
 from accumtrain.errors import ConfigError
-from accumtrain.measure.auto_steps import format_speed
+from accumtrain.measure.auto_steps import format_speed, tell_compiler
 from accumtrain.measure.plan import describe_plan, plan_result
 from accumtrain.measure.probe import ProbeResult, find_micro_batch, probe
 from accumtrain.report.pictures import new_figure, save_figure, without_math
@@ -55,6 +55,7 @@ def compare_policies(config: Config) -> dict[str, Any]:
     picture = job_folder(config) / "memory.png"
     draw_memory(trials, what, picture)
     table(what, COLUMNS, [_row(trial) for trial in trials])
+    tell_compiler(trials)
     _tell_shares(trials)
     say(f"the same in {result_file(config)}, as a picture in {picture}")
     within = {"memory_limit_mb": config.device.memory_limit_mb, "micro_batch": micro_batch}

@@ -15,7 +15,15 @@ from typing import Any
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.devices.config import DEVICES
-from accumtrain.measure.auto_steps import COLUMNS, SmallestFunction, describe_limit, format_probe_row, search, sizes_of
+from accumtrain.measure.auto_steps import (
+    COLUMNS,
+    SmallestFunction,
+    describe_limit,
+    format_probe_row,
+    search,
+    sizes_of,
+    tell_compiler,
+)
 from accumtrain.measure.probe import ProbeFunction, ProbeResult, probe, probe_smallest
 from accumtrain.measure.search import doubled, on_lines
 from accumtrain.registry import load
@@ -44,6 +52,7 @@ def plan_by_probes(config: Config) -> dict[str, Any]:
     draw_plan(trials, limit, folder / "plan.png")
     lines = [(*format_probe_row(trial), "measured" if trial.measured else "line") for trial in trials]
     table(f"{describe_plan(config)} in {describe_limit(config)}", (*COLUMNS, "from"), lines)
+    tell_compiler(trials)
     largest = max(trial.micro_batch for trial in trials)
     if any(trial.fits and trial.micro_batch == largest and trial.accum_steps != 1 for trial in trials):
         say(f"micro-batches above {largest} were not looked at and may fit, too; accum.steps=auto looks at them")
@@ -84,6 +93,7 @@ def _on_lines(config: Config, fitting: Sequence[ProbeResult], size: int) -> Prob
         batch_norm=first.batch_norm,
         static_bytes=first.static_bytes,
         peak_bytes=int(on_lines(peaks, size)),
+        peak_by_compiler=first.peak_by_compiler,
         expected_bytes=int(on_lines(resident, size)),
         measured=False,
     )

@@ -43,6 +43,7 @@ class ProbeResult:
         batch_norm: the model has a norm that takes statistics of a micro-batch.
         static_bytes: tensors that are always in memory: weights, buffers, optimizer state, resident data.
         peak_bytes: tensors at the peak, the static ones included.
+        peak_by_compiler: peak_bytes is what the compiler has planned with, not what was measured.
         workspace_bytes: of these, by how much operations' own scratch memory raises the peak of a micro-step.
         rss_bytes: peak resident memory of the process.
         examples_per_second: over whole updates of accum_steps micro-steps.
@@ -59,6 +60,7 @@ class ProbeResult:
     batch_norm: bool | None = None
     static_bytes: int | None = None
     peak_bytes: int | None = None
+    peak_by_compiler: bool | None = None
     workspace_bytes: int | None = None
     rss_bytes: int | None = None
     examples_per_second: float | None = None
@@ -187,7 +189,7 @@ def _measure(config: Config, micro_batches: Sequence[int | None] | None, folder:
     except tf.errors.ResourceExhaustedError as error:
         raise OutOfMemoryError(str(error)) from error
     for later in found[1:]:
-        _correct(later, found[0], on_cpu=not tf.config.list_logical_devices("GPU"))
+        _correct(later, found[0], on_cpu=devices.runtime.on_cpu)
     return found
 
 

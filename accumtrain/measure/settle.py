@@ -15,6 +15,7 @@ from typing import Any
 from accumtrain.config.read import from_mapping, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, warn
+from accumtrain.devices.config import TENSORFLOW
 from accumtrain.errors import CheckpointError, OutOfMemoryError
 from accumtrain.fields import format_value, is_finite_number, value_at
 from accumtrain.measure.probe import ProbeFunction, ProbeResult, find_micro_batch, probe
@@ -73,6 +74,8 @@ def _peak_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that decide the peak, by dotted key. Workers may have other addresses."""
     learned = {key: value for key, value in learned_values(values).items() if not key.startswith(("schedule.", "run."))}
     others = {key: value_at(values, key) for key in LIMITING_KEYS}
+    # runs of earlier versions have no key for it
+    others["device.runtime"] = value_at(values, "device.runtime") or TENSORFLOW
     return learned | others | {"workers": len(value_at(values, "device.workers") or [])}
 
 

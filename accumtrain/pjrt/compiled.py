@@ -26,6 +26,9 @@ class CompiledProgram:
         reduced: sums whose total over all replicas the function is given.
         rounds: a device may round the factors of float32 products.
         options: of XLA's compiler, by name.
+
+    Attributes:
+        graph: of TensorFlow, from which the program was lowered.
     """
 
     def __init__(
@@ -48,7 +51,7 @@ class CompiledProgram:
         handed = hand_over(program.hlo, rounds=rounds)
         arguments = handed.arguments[1 : program.inputs]
         each = NamedSharding(mesh, EACH)
-        self._state, self._outputs, self._options = state, program.outputs, dict(options)
+        self.graph, self._state, self._outputs, self._options = program.graph, state, program.outputs, dict(options)
         self._new_values = {place - program.inputs: result for place, result in handed.updated.items()}
         self._others = sorted(set(range(handed.results)) - set(self._new_values.values()))
         self._captured, self._call = program.captured, handed.call
@@ -71,23 +74,24 @@ class CompiledProgram:
         self._compiled: Any = None
 
     def compile(self) -> None:
-        """Compile the program. The first call does it, too."""
-        lowered = self._function.lower(self._indices, *self._buffers(), self._inputs)
-        self._compiled = lowered.compile(compiler_options=self._options)
+        """Compile the program, unless it is. The first call does it, too."""
+        if self._compiled is None:
+            lowered = self._function.lower(self._indices, *self._buffers(), self._inputs)
+            self._compiled = lowered.compile(compiler_options=self._options)
 
     def __call__(self, inputs: list[Any]) -> Any:
         """Run the function on buffers of the devices. Return its structure of buffers."""
-        if self._compiled is None:
-            self.compile()
+        self.compile()
         written, others = self._compiled(self._indices, *self._buffers(), inputs)
         self._state.write(self._written, written)
         return None if self._outputs is None else tf.nest.pack_sequence_as(self._outputs, others)
 
     @property
     def temporary_bytes(self) -> int:
-        """Bytes on a device beside the arguments and their new values: activations, gradients and other results."""
-        found = self._compiled.memory_analysis()
-        return int(found.temp_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes)
+        """Bytes on a device beside the state, as planned by the compiler: inputs, activations and other results."""
+        planned = self._compiled.memory_analysis()
+        inputs = sum(each.size * each.dtype.itemsize for each in self._inputs) // self._indices.size
+        return int(inputs + planned.temp_size_in_bytes + planned.output_size_in_bytes - planned.alias_size_in_bytes)
 
     def _buffers(self) -> tuple[list[Any], list[Any]]:
         return [self._state.read(value) for value in self._written], [self._state.read(value) for value in self._read]

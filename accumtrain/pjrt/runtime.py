@@ -15,6 +15,7 @@ from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.pjrt.compiled import CompiledProgram
 from accumtrain.pjrt.feed import Feed
+from accumtrain.pjrt.memory import check_limit, memory_errors
 from accumtrain.pjrt.state import REPLICAS, State
 from accumtrain.pjrt.step import JaxStep
 
@@ -26,13 +27,18 @@ class JaxRuntime(Runtime):
         devices: a replica computes on each.
         rounds: the devices may round the factors of float32 products, as with TensorFloat-32.
         options: of XLA's compiler, by name.
+        limit: bytes that the state and the largest program may take on a device; None is no limit.
     """
 
     counts_bytes = True
 
-    def __init__(self, devices: Sequence[jax.Device], *, rounds: bool, options: Mapping[str, Any]):
+    def __init__(
+        self, devices: Sequence[jax.Device], *, rounds: bool, options: Mapping[str, Any], limit: int | None = None
+    ):
         super().__init__(tf.distribute.get_strategy(), xla=True)
         self._mesh, self._rounds, self._options = Mesh(np.array(devices), (REPLICAS,)), rounds, options
+        self._limit, self._first_device = limit, devices[0]
+        self.plans_bytes = not devices[0].memory_stats()
         self._state = State(self._mesh)
         self._programs: list[CompiledProgram] = []
         self._feed: Feed | None = None
@@ -61,6 +67,17 @@ class JaxRuntime(Runtime):
         self._programs.append(program)
         return program
 
+    def prepare(self, *programs: CompiledProgram) -> None:
+        """Compile programs.
+
+        Raises:
+            tf.errors.ResourceExhaustedError: they take more memory than the limit, or than there is.
+        """
+        with memory_errors():
+            for program in programs:
+                program.compile()
+        check_limit(self._planned_bytes, self._limit)
+
     def compile_for_batches(
         self, function: Callable[[Any], None], batches: Any, variables: Iterable[tf.Variable] = ()
     ) -> CompiledProgram:
@@ -83,6 +100,7 @@ class JaxRuntime(Runtime):
         def run(batches: Any, count: int) -> None:
             if not programs:
                 programs.append(self.compile_for_batches(function, batches))
+                self.prepare(*programs)
             self.run_on_batches(programs[0], batches, count)
 
         return run
@@ -92,12 +110,26 @@ class JaxRuntime(Runtime):
         if self._feed is None or self._feed.batches is not batches:
             self._feed = Feed(batches, self._mesh)
         before = None
-        for _ in range(count):
-            made = program(self._feed.take())
-            self._feed.look_ahead()
-            if before is not None:
-                before.block_until_ready()
-            before = made
+        with memory_errors():
+            for _ in range(count):
+                made = program(self._feed.take())
+                self._feed.look_ahead()
+                if before is not None:
+                    before.block_until_ready()
+                before = made
+
+    @property
+    def on_cpu(self) -> bool:
+        return bool(self._first_device.platform == "cpu")
+
+    def prepare_call(self, function: Callable[[], Any]) -> Callable[[], None]:
+        program = self.compile(function)
+        self.prepare(program)
+        return lambda: jax.block_until_ready(program([]))
+
+    def wait(self) -> None:
+        with memory_errors():
+            self._state.wait()
 
     @property
     def replicas(self) -> int:
@@ -114,8 +146,10 @@ class JaxRuntime(Runtime):
         self._state.reload(variables)
 
     def count_bytes(self) -> tuple[int, int]:
-        held = self._state.bytes
-        stats = self._mesh.devices.flat[0].memory_stats()
-        if stats:
-            return held, stats["peak_bytes_in_use"]
-        return held, held + max((program.temporary_bytes for program in self._programs), default=0)
+        stats = self._first_device.memory_stats()
+        return self._state.bytes, stats["peak_bytes_in_use"] if stats else self._planned_bytes
+
+    @property
+    def _planned_bytes(self) -> int:
+        """The state, and what the largest program takes beside it."""
+        return self._state.bytes + max((program.temporary_bytes for program in self._programs), default=0)

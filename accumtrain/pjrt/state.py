@@ -44,6 +44,10 @@ class State:
             self._buffers[variable.ref()] = buffer
             self._newer.add(variable.ref())
 
+    def wait(self) -> None:
+        """Wait for the programs that compute the buffers."""
+        jax.block_until_ready(list(self._buffers.values()))
+
     def publish(self, variables: Iterable[tf.Variable] | None = None) -> None:
         """Assign the newer values to `variables`; None is all but sums. A sum is that over all replicas."""
         chosen = [ref for ref in self._choose(variables) if ref in self._newer]

@@ -10,6 +10,7 @@ import tensorflow as tf
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.pjrt.compiled import CompiledProgram
+from accumtrain.pjrt.memory import memory_errors
 
 if TYPE_CHECKING:
     from accumtrain.pjrt.runtime import JaxRuntime
@@ -23,16 +24,25 @@ class JaxStep(Step):
         self.makes_updates_together = False
         self._runtime = runtime
         self._programs: tuple[CompiledProgram, CompiledProgram] | None = None
+        self._spec: Any = None  # of the batches that the micro-step takes
 
-    def prepare(self, batches: Any) -> None:
-        """Trace, lower and compile both programs."""
-        if self._programs is None:
-            variables = self._window.variables
+    def prepare(self, batches: Any) -> CompiledProgram:
+        """Trace, lower and compile both programs, or the micro-step again for batches of another shape. Return that.
+
+        Raises:
+            tf.errors.ResourceExhaustedError: they take more memory than the limit, or than there is.
+        """
+        if self._programs is None or self._spec != batches.element_spec:
+            variables, before = self._window.variables, self._programs
             micro_step = self._runtime.compile_for_batches(self._window.accumulate, batches, variables)
-            commit = self._runtime.compile(self._window.commit, variables=variables, reduced=self._window.sums)
-            self._programs = micro_step, commit
-            micro_step.compile()
-            commit.compile()
+            commit = before[1] if before else self._compile_commit()
+            self._runtime.prepare(micro_step, commit)
+            self._programs, self._spec = (micro_step, commit), batches.element_spec
+        return self._programs[0]
+
+    def _compile_commit(self) -> CompiledProgram:
+        window = self._window
+        return self._runtime.compile(window.commit, variables=window.variables, reduced=window.sums)
 
     def publish_sums(self) -> None:
         self._runtime.publish(self._window.buffers)
@@ -46,10 +56,9 @@ class JaxStep(Step):
         raise ValueError("updates: JAX makes one update at a time; call accumulate and commit")
 
     def _run_micro_steps(self, batches: Any, count: int) -> None:
-        self.prepare(batches)
-        assert self._programs is not None
-        self._runtime.run_on_batches(self._programs[0], batches, count)
+        self._runtime.run_on_batches(self.prepare(batches), batches, count)
 
     def _run_commit(self) -> dict[str, Any]:
         assert self._programs is not None
-        return jax.device_get(self._programs[1]([]))
+        with memory_errors():
+            return jax.device_get(self._programs[1]([]))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from accumtrain.devices.config import DEVICES, DeviceConfig
+from accumtrain.devices.config import DEVICES, JAX, DeviceConfig
 from accumtrain.errors import ConfigError
 from accumtrain.fields import format_value
 from accumtrain.process import tpu_runtime
@@ -88,7 +88,8 @@ def crashes_when_refused(device: DeviceConfig) -> bool:
     from accumtrain.process.machine import fewer_addresses_than_memory  # with psutil, which --help has no use for
 
     limited = device.memory_limit_mb is not None or CPU_LIMIT in os.environ or fewer_addresses_than_memory()
-    return limited and device.may_compute_on_cpu and os.environ.get(ONEDNN) != "0"
+    by_tensorflow = device.runtime != JAX  # which compares its compiler's figure before anything runs
+    return limited and by_tensorflow and device.may_compute_on_cpu and os.environ.get(ONEDNN) != "0"
 
 
 def prepare(device: DeviceConfig, *, probed: bool = False) -> None:

@@ -21,7 +21,7 @@ from accumtrain.runs.names import learned_values
 
 HOOK = "hook"  # the split of what hooks log
 UNREADABLE = (YAMLError, ValueError, KeyError, TypeError, AttributeError, RecursionError)  # raised by odd YAML
-NUMBERS = {str: (is_finite_number, None)}
+NUMBERS: dict[Any, Any] = {str: (is_finite_number, None)}
 SUMMARY = {  # the form of a summary.json
     "status": is_text,
     "step": is_count,
@@ -32,7 +32,8 @@ SUMMARY = {  # the form of a summary.json
     "best_by": ({"metric": is_text, "higher_is_better": (True, False).__contains__}, None),
     "seconds": is_finite_number,
     "examples_per_second": (is_finite_number, None),
-    **dict.fromkeys(("memory", "memory_by_kind"), NUMBERS),
+    "memory": {"peak_by_compiler": (True, False).__contains__, **NUMBERS},
+    "memory_by_kind": NUMBERS,
     "provenance": {
         "versions": {str: (is_text, None)},
         "git": ({"commit": is_text}, None),

@@ -17,6 +17,7 @@ from accumtrain.config.jobs import JOBS, Job
 from accumtrain.config.registries import has_builtin_layers
 from accumtrain.config.schema import Config
 from accumtrain.console import say, warn
+from accumtrain.devices.config import JAX
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.process import environment
 from accumtrain.process.environment import KERNELS_16BIT, ONEDNN
@@ -96,7 +97,8 @@ def _open_kinds(config: Config, job: Job) -> KernelKinds | None:
     # under a limit what no probe has looked at computes without oneDNN, which may crash there
     as_its_run = job.scope == "trained" and config.device.memory_limit_mb is None
     one_cpu = environment.on_one_cpu(config.device) and not config.device.has_workers
-    if not ((job.chooses_kernels or as_its_run) and one_cpu and config.device.xla is not True):
+    by_xla = config.device.xla is True or config.device.runtime == JAX
+    if by_xla or not ((job.chooses_kernels or as_its_run) and one_cpu):
         return None
     if not instructions & NEURAL:
         return LIBRARY if "avx2" in instructions else None

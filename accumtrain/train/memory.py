@@ -179,6 +179,7 @@ class Meter:
         """Return the bytes of tensors at the peak and when static, over all devices, and the peak resident memory.
 
         workspace_bytes is the part of the peak that is operations' own scratch memory. What is not measured is None.
+        peak_by_compiler: the peak is what a compiler has planned with, not what was measured.
         """
         static, peak = self._read_static_and_peak()
         known = None if peak is None or self._workspace is None else min(self._workspace, peak - self.static)
@@ -187,6 +188,7 @@ class Meter:
             "tensor_static_bytes": static,
             "workspace_bytes": known,
             "rss_peak_bytes": _rss_peak(),
+            "peak_by_compiler": self._runtime.plans_bytes,
         }
 
     def _read_static_and_peak(self) -> tuple[int | None, int | None]:
@@ -212,7 +214,8 @@ def at_peak(memory: Mapping[str, int | None]) -> str:
         return f"tensors are counted on a CPU only with {environment.ALLOCATOR}=true in the environment"
     kinds = [f"state {format_bytes(static)}", f"activations {format_bytes(activations)}"]
     kinds += [] if workspace is None else [f"workspace {format_bytes(workspace)}"]
-    return f"{format_bytes(peak)} of tensors at peak: {', '.join(kinds)}"
+    by = " by the compiler" if memory.get("peak_by_compiler") else ""
+    return f"{format_bytes(peak)} of tensors at peak{by}: {', '.join(kinds)}"
 
 
 def _rss_peak() -> int:

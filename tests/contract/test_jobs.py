@@ -64,7 +64,7 @@ def done(compose: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) 
     results = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bench, "INPUT_SECONDS", 0.1)
-        patch.setattr(bench, "matmul_flops_per_second", lambda dtype: 1e12)
+        patch.setattr(bench, "matmul_flops_per_second", lambda dtype, runtime: 1e12)
         patch.setattr(plan, "probe_smallest", lambda config, note="": [])
         sizes = {"peak_bytes": 2**20, "rss_bytes": 2**20}
 

@@ -26,7 +26,7 @@ def measured(compose, tmp_path, monkeypatch):
     """Run job=bench with these overrides, and return the content of its file."""
     monkeypatch.setattr(environment, "job_seconds", lambda: 2.0)
     monkeypatch.setattr(bench, "INPUT_SECONDS", 0.1)
-    monkeypatch.setattr(bench, "matmul_flops_per_second", lambda dtype: 1e12)
+    monkeypatch.setattr(bench, "matmul_flops_per_second", lambda dtype, runtime: 1e12)
 
     def run(*overrides):
         gc.collect()  # tensors of other tests, freed while it runs, would lower the peak
@@ -90,7 +90,7 @@ def test_a_step_is_traced_once(measured, monkeypatch):
 
 @pytest.mark.slow
 def test_no_room_for_the_matrix_product(measured, monkeypatch, capsys):
-    def refused(dtype):
+    def refused(dtype, runtime):
         raise tf.errors.ResourceExhaustedError(None, None, "no room")
 
     monkeypatch.setattr(bench, "matmul_flops_per_second", refused)

@@ -256,7 +256,13 @@ def test_nothing_is_chosen_beside_other_workers(machine, config, precision, inst
 
 @pytest.mark.parametrize(
     ("overrides", "job"),
-    [(["device.xla=true"], "train"), (["device=mirrored"], "train"), (["device=tpu"], "train"), ([], "report")],
+    [
+        (["device.xla=true"], "train"),
+        (["device.runtime=jax"], "train"),
+        (["device=mirrored"], "train"),
+        (["device=tpu"], "train"),
+        ([], "report"),
+    ],
 )
 def test_only_kernels_of_one_cpu_that_computes_are_chosen(machine, config, overrides, job):
     assert both_chosen(config(*overrides), job) == NOTHING

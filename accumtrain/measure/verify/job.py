@@ -15,12 +15,14 @@ from accumtrain.console import say, table
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_train_batches
 from accumtrain.data.source import Dataset
+from accumtrain.devices.config import JAX
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve_devices
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError, VerificationError
 from accumtrain.measure.verify.float64 import InFloat64, check_derivative, check_evaluation, check_precision, is_random
+from accumtrain.measure.verify.on_jax import check_on_jax
 from accumtrain.measure.verify.policies import check_policies, check_streams
 from accumtrain.measure.verify.result import CheckResult
 from accumtrain.measure.verify.updates import check_average, check_commit, check_optimizer, check_rates
@@ -53,7 +55,10 @@ def verify_run(config: Config) -> dict[str, Any]:
             f"{config.model.label}, {config.precision}, {devices.description}: a window of {examples.steps} x "
             f"{examples.batch} examples of {config.data.label}: {data.facts}"
         )
-        results = _run_checks(config, data, devices, examples)
+        if config.device.runtime == JAX:
+            results = _run_checks_on_jax(config, data, examples)
+        else:
+            results = _run_checks(config, data, devices, examples)
     summary = {
         "passed": all(result.passed is not False for result in results),
         "model": config.model.label,
@@ -154,6 +159,16 @@ def _run_checks(config: Config, data: Dataset, devices: Devices, examples: Windo
             config.optim,
         ),
     ]
+
+
+def _run_checks_on_jax(config: Config, data: Dataset, examples: WindowOfExamples) -> list[CheckResult]:
+    return check_on_jax(
+        partial(_window_with, config.with_accum_steps(examples.steps), data),
+        lambda: resolve_devices(config.device).runtime,
+        config.model.policies,
+        examples,
+        config.precision,
+    )
 
 
 def _check_in_float64_if_possible(

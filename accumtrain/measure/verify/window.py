@@ -134,6 +134,7 @@ def _split_against_whole(
 def mean_gradient(window: Window, step: Step, batches: Any, count: int) -> list[np.ndarray]:
     """Return the mean gradient that the buffers hold after `count` micro-steps."""
     step.accumulate(batches, count)
+    step.publish_sums()
     examples = float(window.examples.numpy())
     return [buffer.numpy() / examples for buffer in window.gradients]
 
