@@ -19,7 +19,7 @@ from accumtrain.config.read import from_mapping, to_mapping
 from accumtrain.config.rules import Epochs, divisors, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, table
-from accumtrain.devices.config import TENSORFLOW, CpuConfig, hbm_bytes
+from accumtrain.devices.config import JAX, TENSORFLOW, CpuConfig, hbm_bytes
 from accumtrain.errors import ConfigError, OutOfMemoryError
 from accumtrain.measure.plan import describe_plan, plan_result
 from accumtrain.measure.search import doubled
@@ -173,6 +173,6 @@ def lower_request(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     window = build_window(config, data, total, resolve_devices(here).strategy)
     micro_batch = micro_batch_size(config.batch_size, config.accum.count, 1)
     program, flops = lower_update(window, data.image_shape, micro_batch)
-    handed = hand_over(program.hlo, rounds=True)  # a TPU's product of float32 rounds its factors
+    handed = hand_over(program.hlo, rounds=config.device.runtime != JAX)  # TensorFlow's TPUs round float32's products
     (folder / PROGRAM).write_bytes(handed.serialize())
     return {"flops": flops}
