@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
 
-from workbench import Table, Worker, timed
+from workbench import CLASSES, Table, Worker, timed
 
 HERE = Path(__file__).parent
 PEERS, TWO_PROGRAMS = HERE / "peers", HERE / "two_programs.py"
@@ -116,7 +116,7 @@ def measure(command: list[str], images: int, seconds: float) -> list[str]:
         SystemExit, BrokenPipeError: the worker has ended, or was ended after so many seconds.
     """
     worker = Worker(command, ENVIRONMENT)
-    timer = Timer(seconds, worker.kill)
+    timer = Timer(max(0.0, seconds), worker.kill)
     timer.start()
     try:
         start = worker.answer()["seconds_to_first_update"]
@@ -138,14 +138,15 @@ def measure(command: list[str], images: int, seconds: float) -> list[str]:
 def fill_table(sizes: Sizes, torch: str | None, ends: float) -> None:
     table = Table("network", "precision", "runtime", "images/s", "lowest to highest", "peak, MB", "first update, s")
     for names, command in commands(sizes, torch):
-        if time.monotonic() >= ends:
-            table.row(*names, "not measured: the time is up", "", "", "")
-            continue
         try:
-            table.row(*names, *measure(command, sizes.images * sizes.steps, ends - time.monotonic()))
+            cells = measure(command, sizes.images * sizes.steps, ends - time.monotonic())
         except (SystemExit, BrokenPipeError) as error:
+            if time.monotonic() >= ends:
+                print(f"the time is up; not measured: {', '.join(names)} and what follows")
+                return
             print(error, file=sys.stderr)
-            table.row(*names, "time is up" if time.monotonic() >= ends else "failed", "", "", "")
+            cells = ["failed", "", "", ""]
+        table.row(*names, *cells)
 
 
 # ---- the two programs of an update ----
@@ -154,29 +155,30 @@ def fill_table(sizes: Sizes, torch: str | None, ends: float) -> None:
 def run_first(sizes: Sizes, ends: float) -> None:
     """Prints a line of JSON for each run of the two programs."""
     precision, (name, _) = next(iter(sizes.precisions.items()))
-    images = [f"data.image_size={sizes.pixels}", "data=synthetic", f"batch_size={sizes.images * sizes.steps}"]
-    model = [*next(iter(sizes.models.values())).split(), *images, f"accum.steps={sizes.steps}", f"precision={name}"]
+    images = ["data=synthetic", f"data.image_size={sizes.pixels}", f"data.num_classes={CLASSES[sizes.pixels]}"]
+    batch = [f"batch_size={sizes.images * sizes.steps}", f"accum.steps={sizes.steps}", f"precision={name}"]
+    model = [*next(iter(sizes.models.values())).split(), "optim=adam", *images, *batch]
     digits = ["model=revnet38", f"batch_size={16 * sizes.images}", "accum.steps=2", "optim=adam"]
 
     def call(title: str, *arguments: object, **environment: str) -> None:
         command = [sys.executable, str(TWO_PROGRAMS), *map(str, arguments)]
-        print(f"{title}: ", end="", flush=True)
+        print(title, end="", flush=True)
         subprocess.run(command, env=ENVIRONMENT | environment, check=True, timeout=max(1.0, ends - time.monotonic()))
 
     with tempfile.TemporaryDirectory() as folder:
         large, small, cache = (Path(folder, each) for each in ("update", "digits", "cache"))
         whole, half, ours = (Path(folder, f"{each}.npz") for each in ("whole", "half", "ours"))
-        call("lowered\n", "write", large, *model)
-        call(f"speed, {precision}", "run", large, "--resident", "--updates", 30, "--cache", cache)
-        call("second start", "run", large, "--resident", "--updates", 30, "--cache", cache)
+        call("", "write", large, *model)
+        call(f"speed, {precision}: ", "run", large, "--resident", "--updates", 30, "--cache", cache)
+        call("second start: ", "run", large, "--resident", "--updates", 30, "--cache", cache)
         kept = ("--cache", cache, "--updates")
-        call("20 updates of the same bits", "run", large, *kept, 20, "--save", whole, **SAME_BITS)
-        call("10 of them", "run", large, *kept, 10, "--save", half, **SAME_BITS)
+        call("20 updates of the same bits: ", "run", large, *kept, 20, "--save", whole, **SAME_BITS)
+        call("10 of them: ", "run", large, *kept, 10, "--save", half, **SAME_BITS)
         continued = ("--first", 10, "--restore", half, "--compare", whole)
-        call("10 more in a new process", "run", large, *kept, 20, *continued, **SAME_BITS)
-        call("lowered\n", "write", "--data", 20, "--highest", small, *digits)
-        call("digits", "run", small, "--updates", 20, "--save", ours)
-        call("digits on the CPU", "run", small, "--updates", 20, "--compare", ours, JAX_PLATFORMS="cpu")
+        call("10 more in a new process: ", "run", large, *kept, 20, *continued, **SAME_BITS)
+        call("", "write", "--data", 20, "--highest", small, *digits)
+        call("digits: ", "run", small, "--updates", 20, "--save", ours)
+        call("digits on the CPU: ", "run", small, "--updates", 20, "--compare", ours, JAX_PLATFORMS="cpu")
 
 
 def main() -> None:
