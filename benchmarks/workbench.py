@@ -119,6 +119,9 @@ class Worker:
         times = psutil.Process(self._process.pid).cpu_times()
         return times.user + times.system
 
+    def kill(self) -> None:
+        self._process.kill()
+
     def close(self) -> None:
         self._asked.close()
         self._process.wait()

@@ -47,8 +47,8 @@ class DeviceConfig(ComponentConfig):
     `tpu`: name or address of the TPU; null is this machine's.
     `tpu_topology`: generation and chips of the TPU that job=plan compiles for.
     `runtime`: what computes. tensorflow: its own kernels. jax: the XLA of JAX, which is newer than TensorFlow's; it
-    needs pip install 'accumtrain[jax]', or accumtrain[jax-cuda13] for a GPU. auto: jax on a GPU if it is installed
-    there, else tensorflow.
+    needs pip install 'accumtrain[jax]'; on a GPU accumtrain[jax-cuda13], on a TPU accumtrain[jax-tpu]. auto: jax on a
+    GPU if it is installed there, else tensorflow.
     `xla`: whether XLA compiles the micro-steps; auto: on a TPU only. XLA is less exact: in a new RevNet-38 single
     channels of the gradient were off by up to 1.6e-2, with TensorFlow's kernels by 6e-6.
     `tensor_float_32`: whether a GPU may round the factors of float32 products to 10 bits (TF32), which is faster.
@@ -179,6 +179,7 @@ class TpuConfig(DeviceConfig):
     """A TPU."""
 
     kind: str = "tpu"
+    may_run_jax: ClassVar[bool] = True
     has_limit: ClassVar[bool] = False
     has_address: ClassVar[bool] = True
 

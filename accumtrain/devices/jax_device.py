@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from accumtrain.console import warn
-from accumtrain.devices.config import CpuConfig, DeviceConfig, GpuConfig
+from accumtrain.devices.config import CpuConfig, DeviceConfig, GpuConfig, TpuConfig
 from accumtrain.devices.found import Devices, set_once
 from accumtrain.errors import ConfigError, first_line
 from accumtrain.process.cuda import INSTALL_JAX, shows_gpu
 from accumtrain.process.environment import CPU_LIMIT
+from accumtrain.process.tpu_runtime import INSTALL_JAX_TPU
 
 if TYPE_CHECKING:
     import jax
 
 PROGRAMS = Path("~/.cache/accumtrain/programs").expanduser()  # that JAX has compiled for a GPU or TPU
+INSTALLS = {GpuConfig.kind: INSTALL_JAX, TpuConfig.kind: INSTALL_JAX_TPU}  # devices that JAX has other packages for
 
 
 def resolve_jax(config: DeviceConfig) -> Devices:
@@ -58,11 +60,11 @@ def _find_devices(config: DeviceConfig) -> Sequence[jax.Device]:
     if on_cpu:
         _split_cpu(count)
     try:
-        found = jax.devices(None if config.may_compute_on_cpu else "gpu")
+        found = jax.devices(config.kind if config.kind in INSTALLS else None)
     except RuntimeError as error:
         raise ConfigError(
             f"device={config.kind} device.runtime=jax: JAX {jax.__version__} finds none ({first_line(error)}); "
-            f"{INSTALL_JAX}, or choose device=cpu"
+            f"{INSTALLS.get(config.kind, INSTALL_JAX)}, or choose device=cpu"
         ) from error
     if found[0].platform == "cpu" and not on_cpu and shows_gpu():
         warn(f"this machine has a GPU, but JAX can't use it: the CPU computes; {INSTALL_JAX}, or choose device=cpu")

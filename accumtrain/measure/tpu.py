@@ -1,6 +1,7 @@
 """job=plan device=tpu: the memory of a run on a TPU that this machine does not have, by the TPU's own compiler.
 
-One child lowers the update with TensorFlow. Another child, in an environment without TensorFlow, compiles it.
+One child lowers the update with TensorFlow and hands it over to JAX. Another child, in an environment with the TPU's
+compiler and without TensorFlow, compiles it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from accumtrain.config.read import from_mapping, to_mapping
 from accumtrain.config.rules import Epochs, divisors, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, table
-from accumtrain.devices.config import CpuConfig, hbm_bytes
+from accumtrain.devices.config import JAX, TENSORFLOW, CpuConfig, hbm_bytes
 from accumtrain.errors import ConfigError, OutOfMemoryError
 from accumtrain.measure.plan import describe_plan, plan_result
 from accumtrain.measure.search import doubled
@@ -30,7 +32,7 @@ from accumtrain.train.remedies import with_each_policy
 COMPILER = "ACCUMTRAIN_TPU_COMPILER"  # the Python of the compiler's environment
 SCRIPT = Path(__file__).with_name("tpu_compiler.py")
 TASK = "accumtrain.measure.tpu:lower_request"
-MODULE = "step.mlir"
+PROGRAM = "update.jax"
 COLUMNS = ("memory", "accum.steps", "micro-batch", "temporary", "state and batch", "TFLOP/update", "fits")
 
 
@@ -66,7 +68,7 @@ def plan_by_compiler(config: Config) -> dict[str, Any]:
         The content of plan.json: batch_size, tpu_topology, hbm_bytes (of a device), trials (fields of CompiledTrial).
 
     Raises:
-        ConfigError: there is no compiler, or it does not know the topology.
+        ConfigError: there is no compiler or no JAX, or the compiler does not know the topology, or not the model.
         AccumtrainError: the update can't be lowered or compiled, for another reason than memory.
     """
     python, topology = _find_compiler(), config.device.tpu_topology
@@ -111,6 +113,11 @@ def _find_compiler() -> str:
         raise ConfigError(
             f"{COMPILER}={python}: no such program; `make tpu-compile` makes the environment and names it"
         )
+    if find_spec("jax") is None:
+        raise ConfigError(
+            "job=plan device=tpu: JAX hands the update over to the TPU's compiler, and is not installed here; "
+            "pip install 'accumtrain[jax]', with Python 3.11 or newer"
+        )
     return python
 
 
@@ -148,18 +155,24 @@ def _compile(config: Config, python: str) -> CompiledTrial:
 def lower_request(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Lower the requested update and write the program into the folder."""
     config = from_mapping(request["config"])
-    keys = {**asdict(config.device), "kind": CpuConfig.kind, "tpu": None}
+    keys = {**asdict(config.device), "kind": CpuConfig.kind, "tpu": None, "runtime": TENSORFLOW}
     here = CpuConfig(**keys)  # for lowering only: nothing is computed
     environment.prepare(here)
+    import jax
+
     from accumtrain.data.open_data import open_data
     from accumtrain.devices.resolve import resolve_devices
-    from accumtrain.measure.lowering import lower
+    from accumtrain.measure.lowering import lower_update
+    from accumtrain.pjrt.hand_over import hand_over
     from accumtrain.train.build import build_window
 
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_enable_x64", True)  # the count of updates is an int64
     data = open_data(config.data, config.run.seed)
-    window = build_window(
-        config, data, total_steps(config, Epochs(config, data.train.size)), resolve_devices(here).strategy
-    )
-    text, flops = lower(window, data.image_shape, micro_batch_size(config.batch_size, config.accum.count, 1))
-    (folder / MODULE).write_text(text, encoding="utf-8")
+    total = total_steps(config, Epochs(config, data.train.size))
+    window = build_window(config, data, total, resolve_devices(here).strategy)
+    micro_batch = micro_batch_size(config.batch_size, config.accum.count, 1)
+    program, flops = lower_update(window, data.image_shape, micro_batch)
+    handed = hand_over(program.hlo, rounds=config.device.runtime != JAX)  # TensorFlow's TPUs round float32's products
+    (folder / PROGRAM).write_bytes(handed.serialize())
     return {"flops": flops}

@@ -2,11 +2,12 @@
 
     python tpu_compiler.py FOLDER
 
-FOLDER holds `request.json` ({"topology": "v5e:2x2"}) and `step.mlir` (StableHLO text). `answer.json` then holds the
-bytes that one device would need, or a `message`. Exit codes: 0 compiled, 2 the topology is unknown to the compiler,
-6 the program does not fit into the device's memory.
+FOLDER holds `request.json` ({"topology": "v5e:2x2"}) and `update.jax`, a function of (arguments that change in place,
+other arguments) as jax.export serializes it. `answer.json` then holds the bytes that one device would need, or a
+`message`. Exit codes: 0 compiled, 2 the topology is unknown to the compiler, 6 the program does not fit into the
+device's memory.
 
-This file imports nothing of the package. The compile-only client is not public in JAX, so its version is pinned.
+This file imports nothing of the package, which is not installed there.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ ENVIRONMENT = {
     "TPU_WORKER_HOSTNAMES": "localhost",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # several processes may compile; only a chip is for one process
     "JAX_PLATFORMS": "cpu",
+    "JAX_ENABLE_X64": "1",  # the count of updates is an int64
 }
-COPY = re.compile(r"mhlo\.copy (%\S+) : (tensor<\S+>)")  # an operation that JAX's StableHLO does not have
 EXCEEDED = re.compile(r"Used \S+ of \S+ hbm")
 
 
@@ -35,12 +36,12 @@ def main(name: str) -> int:
     os.environ.update(ENVIRONMENT)
     directory = Path(name)
     topology = json.loads((directory / "request.json").read_text(encoding="utf-8"))["topology"]
-    answer, code = _answer((directory / "step.mlir").read_text(encoding="utf-8"), topology)
+    answer, code = _answer((directory / "update.jax").read_bytes(), topology)
     (directory / "answer.json").write_text(json.dumps(answer), encoding="utf-8")
     return code
 
 
-def _answer(program: str, topology: str) -> tuple[dict[str, Any], int]:
+def _answer(program: bytes, topology: str) -> tuple[dict[str, Any], int]:
     from jax.errors import JaxRuntimeError
     from jax.experimental import topologies
 
@@ -58,19 +59,16 @@ def _answer(program: str, topology: str) -> tuple[dict[str, Any], int]:
         return {"message": exceeded[0]}, 6
 
 
-def _compiled(program: str, device: Any) -> dict[str, Any]:
-    import numpy as np
-    from jax._src.interpreters import mlir
-    from jax._src.lib import xla_client
-    from jax._src.lib.mlir import ir
+def _compiled(program: bytes, device: Any) -> dict[str, Any]:
+    import jax
+    from jax import export
 
-    with mlir.make_ir_context():
-        module = ir.Module.parse(COPY.sub(r"stablehlo.reshape \1 : (\2) -> \2", program))
-    options = xla_client.CompileOptions()
-    options.num_replicas = options.num_partitions = 1
-    options.device_assignment = xla_client.DeviceAssignment.create(np.array([[0]]))
-    executable = device.client.compile(module, xla_client.DeviceList((device,)), options)
-    memory = executable.get_compiled_memory_stats()
+    exported = export.deserialize(bytearray(program))
+    there = jax.sharding.SingleDeviceSharding(device)
+    shapes = [jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=there) for value in exported.in_avals]
+    arguments, _ = jax.tree.unflatten(exported.in_tree, shapes)
+    compiled = jax.jit(exported.call, donate_argnums=0).lower(*arguments).compile()
+    memory = compiled.memory_analysis()
     return {
         "device": device.device_kind,
         "temporary_bytes": memory.temp_size_in_bytes,

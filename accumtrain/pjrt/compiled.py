@@ -16,8 +16,6 @@ from accumtrain.pjrt.hand_over import hand_over
 from accumtrain.pjrt.program import lower
 from accumtrain.pjrt.state import EACH, REPLICAS, SAME, State, is_sum
 
-PLATFORMS = {"gpu": "cuda"}  # names for jax.export that are not those of a device
-
 
 class CompiledProgram:
     """A function of one replica, compiled for each device of a mesh.
@@ -49,8 +47,7 @@ class CompiledProgram:
                 return function(*arguments)
 
         program = lower(of_replica, [tf.TensorSpec([], tf.int32), *inputs], variables)
-        platform = mesh.devices.flat[0].platform
-        handed = hand_over(program.hlo, PLATFORMS.get(platform, platform), rounds=rounds)
+        handed = hand_over(program.hlo, rounds=rounds)
         arguments = handed.arguments[1 : program.inputs]
         each = NamedSharding(mesh, EACH)
         self.graph, self._state, self._outputs = program.graph, state, program.outputs

@@ -42,12 +42,37 @@ class HandedOver:
     updated: dict[int, int]
     results: int
 
+    @property
+    def written(self) -> list[int]:
+        """The arguments that have a new value."""
+        return sorted(self.updated)
 
-def hand_over(hlo: bytes, platform: str, *, rounds: bool) -> HandedOver:
+    @property
+    def read(self) -> list[int]:
+        """The other arguments."""
+        return [place for place in range(len(self.arguments)) if place not in self.updated]
+
+    def serialize(self) -> bytes:
+        """Return the program for a process without TensorFlow, as jax.export.deserialize reads it.
+
+        The function there is (values of `written`, values of `read`) -> (new values, other results), and
+        jax.jit(function, donate_argnums=0) changes the first in place.
+        """
+        others = sorted(set(range(self.results)) - set(self.updated.values()))
+
+        def call(written: list[Any], read: list[Any]) -> tuple[list[Any], list[Any]]:
+            given = dict(zip([*self.written, *self.read], [*written, *read], strict=True))
+            results = self.call(*(given[place] for place in range(len(given))))
+            return [results[self.updated[place]] for place in self.written], [results[place] for place in others]
+
+        shapes = [[self.arguments[place] for place in places] for places in (self.written, self.read)]
+        return bytes(_export(call, *shapes).serialize())
+
+
+def hand_over(hlo: bytes, *, rounds: bool) -> HandedOver:
     """Return the program in a serialized HloModuleProto as a function of JAX.
 
     Args:
-        platform: of JAX, such as cpu, cuda or tpu.
         rounds: a device may round the factors of float32 products, as with TensorFloat-32.
     """
     with make_ir_context():
@@ -62,9 +87,14 @@ def hand_over(hlo: bytes, platform: str, *, rounds: bool) -> HandedOver:
     def placeholder(*_: Any) -> tuple[Any, ...]:
         return tuple(jnp.zeros(result.shape, result.dtype) for result in results)
 
-    exported = export.export(jax.jit(placeholder, keep_unused=True), platforms=[platform])(*arguments)
-    exported = dataclasses.replace(exported, mlir_module_serialized=artifact)
+    exported = dataclasses.replace(_export(placeholder, *arguments), mlir_module_serialized=artifact)
     return HandedOver(exported.call, arguments, updated, len(results))
+
+
+def _export(function: Callable[..., Any], *arguments: Any) -> export.Exported:
+    """Export for every platform: that of the export is not looked at where the function is called."""
+    checks = [export.DisabledSafetyCheck.platform()]
+    return export.export(jax.jit(function, keep_unused=True), platforms=["cpu"], disabled_checks=checks)(*arguments)
 
 
 def _take_aliases(module: Any) -> dict[int, int]:

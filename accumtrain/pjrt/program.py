@@ -34,12 +34,21 @@ class Program:
     graph: tf.Graph
 
 
-def lower(function: Callable[..., Any], inputs: Sequence[Any], variables: Iterable[tf.Variable]) -> Program:
+def lower(
+    function: Callable[..., Any],
+    inputs: Sequence[Any],
+    variables: Iterable[tf.Variable],
+    *,
+    asked_by: str = "device.runtime=jax",
+    instead: str = "device.runtime=tensorflow",
+) -> Program:
     """Trace a function for XLA and lower it.
 
     Args:
         inputs: nested tf.TensorSpec of each argument.
         variables: those that the function may use through their handles alone. Others are found by themselves.
+        asked_by: the choice that needs XLA, for the message of the error.
+        instead: the choice that does without.
 
     Raises:
         ConfigError: the function has an operation that XLA can't compile.
@@ -57,9 +66,7 @@ def lower(function: Callable[..., Any], inputs: Sequence[Any], variables: Iterab
     except (ValueError, tf.errors.OpError) as error:
         unknown = UNKNOWN.search(str(error))
         reason = f"it has no operation {unknown[1]}" if unknown else first_line(error)
-        raise ConfigError(
-            f"device.runtime=jax: XLA can't compile this model: {reason}; use device.runtime=tensorflow"
-        ) from error
+        raise ConfigError(f"{asked_by}: XLA can't compile this model: {reason}; use {instead}") from error
     known = {id(variable.handle): variable for variable in (*concrete.graph.variables, *variables)}
     captured = [known.get(id(value), value) for value in concrete.captured_inputs]
     return Program(hlo, len(leaves), captured, concrete.structured_outputs, concrete.graph)

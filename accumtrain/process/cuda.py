@@ -114,10 +114,12 @@ def explain_missing_gpu(build: Mapping[str, Any], gpus: Sequence[Gpu]) -> str | 
     capabilities = [int(name.rpartition("_")[2]) for name in build["cuda_compute_capabilities"]]
     for gpu in gpus:
         if not min(capabilities) <= gpu.capability <= max(capabilities):
+            by_jax = f"device.runtime=jax after {INSTALL_JAX}, which has not been tried on such a card"
+            other = by_jax if gpu.capability > max(capabilities) else "a TensorFlow that is built for it"
             return (
                 f"{gpu.name} has compute capability {_dotted(gpu.capability)}, and this TensorFlow is built for "
                 f"{_dotted(min(capabilities))} to {_dotted(max(capabilities))} (up to Hopper, without Blackwell): use "
-                "device=cpu, or a TensorFlow that is built for it"
+                f"device=cpu, or {other}"
             )
     if (absent := _absent_libraries()) and not _can_load(CUDNN.format(build["cudnn_version"])):
         return f"CUDA's libraries are not installed ({', '.join(absent[:3])}, ...): {INSTALL}"

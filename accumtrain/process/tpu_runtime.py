@@ -9,9 +9,10 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from accumtrain.devices.config import DeviceConfig
+from accumtrain.devices.config import JAX, DeviceConfig
 from accumtrain.errors import ConfigError
 
+INSTALL_JAX_TPU = "pip install 'accumtrain[jax-tpu]'"
 LOCAL = "local"
 PATIENCE = 18  # seconds; a TPU that is there answers sooner
 CONNECT = """
@@ -34,12 +35,34 @@ def explain_missing_tpu() -> str | None:
     return None
 
 
+def shows_tpu() -> bool:
+    """Return whether this machine has a TPU chip."""
+    return bool(_chips())
+
+
 def check(device: DeviceConfig) -> None:
     """Raise ConfigError if the TPU at device.tpu (null: this machine's) can't be used from here."""
+    if device.runtime == JAX:
+        _check_for_jax(device)
+        return
     address = device.tpu or LOCAL
     if address == LOCAL and (missing := explain_missing_tpu()):
         raise ConfigError(f"device=tpu: {missing}, or name a TPU with device.tpu=<name or address>")
     _try_in_a_child(address)
+
+
+def _check_for_jax(device: DeviceConfig) -> None:
+    if device.tpu not in (None, LOCAL):
+        raise ConfigError(
+            f"device.tpu={device.tpu}: device.runtime=jax computes on this machine's TPU; leave device.tpu out"
+        )
+    if not _has_library():
+        raise ConfigError(
+            "device=tpu device.runtime=jax: JAX's package for TPUs (libtpu) is not installed; "
+            f"{INSTALL_JAX_TPU}, on a Cloud TPU VM"
+        )
+    if missing := explain_missing_tpu():
+        raise ConfigError(f"device=tpu device.runtime=jax: {missing}")
 
 
 def quiet_environment() -> dict[str, str]:

@@ -16,12 +16,14 @@ from accumtrain.console import banner, format_bytes, say, table, warn
 from accumtrain.errors import CheckpointError
 from accumtrain.fields import format_value
 from accumtrain.process.cuda import cuda_build, explain_missing_gpu, find_gpus
+from accumtrain.process.jax_packages import explain_missing_packages, jax_packages
 from accumtrain.process.machine import cpu, free_bytes
 from accumtrain.process.tpu_runtime import explain_missing_tpu
 from accumtrain.runs.contents import collect_results
 from accumtrain.runs.names import CHECKPOINTS, folder_of
 from accumtrain.runs.provenance import WHOLE, inspect_run, versions
 
+NEEDED_FOR = {"gpu": "for a GPU", "tpu": "for a TPU", "jax": "for JAX"}  # titles of what is missing
 VARIABLES = {  # of the environment, and their meaning
     "ACCUMTRAIN_16BIT_KERNELS": "0: convolutions and products of 16 bits in float32",
     "CUDA_VISIBLE_DEVICES": "the GPUs that TensorFlow sees",
@@ -53,16 +55,21 @@ def show_info(config: Config) -> dict[str, Any]:
 
 
 def _tell_machine() -> dict[str, Any]:
-    build, gpus = cuda_build(), find_gpus()
+    build, gpus, jax = cuda_build(), find_gpus(), jax_packages()
     found = {
         "status": "completed",
         "versions": versions(),
+        "jax": jax,
         "cuda": {name: build.get(name) for name in ("cuda_version", "cudnn_version")},
         "platform": platform.platform(),
         "cpu": {**cpu(), "cores": os.cpu_count()},
         "memory": {"bytes": psutil.virtual_memory().total, "free_bytes": free_bytes()},
         "gpus": [vars(gpu) for gpu in gpus],
-        "missing": {"gpu": explain_missing_gpu(build, gpus), "tpu": explain_missing_tpu()},
+        "missing": {
+            "gpu": explain_missing_gpu(build, gpus),
+            "tpu": explain_missing_tpu(),
+            "jax": explain_missing_packages(jax),
+        },
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
     _show_machine(found)
@@ -76,17 +83,22 @@ def _show_machine(found: Mapping[str, Any]) -> None:
     rows = [
         ("python", f"{software.pop('python')}, {found['platform']}"),
         ("tensorflow", f"{software.pop('tensorflow')}, built with {built}"),
-        ("libraries", ", ".join(f"{name} {number}" for name, number in software.items() if name != "accumtrain")),
+        ("jax", _list(found["jax"]).removeprefix("jax ") or "not installed"),
+        ("libraries", _list({name: number for name, number in software.items() if name != "accumtrain"})),
         ("cpu", f"{processor['model']}, {processor['cores']} cores, {' '.join(processor['instructions'])}"),
         ("memory", f"{format_bytes(memory['bytes'])}, {format_bytes(memory['free_bytes'])} of it free"),
         *(("gpu", _gpu_text(gpu)) for gpu in found["gpus"]),
-        *((f"for a {kind.upper()}", missing or "nothing is missing") for kind, missing in found["missing"].items()),
+        *((NEEDED_FOR[kind], missing or "nothing is missing") for kind, missing in found["missing"].items()),
     ]
     banner(f"accumtrain {software['accumtrain']}", rows)
     if variables := [(name, f"{value} ({VARIABLES[name]})") for name, value in found["variables"].items()]:
         banner("environment", variables)
     else:
         say("no environment variable that matters here is set")
+
+
+def _list(packages: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in packages.items())
 
 
 def _gpu_text(gpu: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ options = arguments()
 turns = Turns(options.micro_batch * options.steps)
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from micro_step import tf  # noqa: E402
+import micro_step  # noqa: E402, F401, settles the allocator
 from workbench import of_case  # noqa: E402
 
 from accumtrain.data.open_data import open_data  # noqa: E402
@@ -33,17 +33,14 @@ def main() -> None:
             dry_run.update()
             turns.stop()
             if not facts:
-                facts = {"parameters": dry_run.window.model.params, "flops_per_image": flops_per_image(dry_run)}
+                graph = dry_run.step.prepare(dry_run.batches).graph
+                flops = count_flops(graph, options.micro_batch) / options.micro_batch
+                facts = {"parameters": dry_run.window.model.params, "flops_per_image": flops}
             if options.memory:
                 facts["tensor_peak_bytes"] = dry_run.meter.read()["tensor_peak_bytes"] or 0
-            if tf.config.list_logical_devices("GPU"):
+            if not devices.description.startswith("CPU"):
                 facts["gpu_peak_bytes"] = dry_run.meter.read()["tensor_peak_bytes"] or 0
             turns.done(**facts)
-
-
-def flops_per_image(dry_run: DryRun) -> float:
-    graph = dry_run.step.compiled_micro_steps.get_concrete_function(dry_run.batches, tf.constant(1)).graph
-    return count_flops(graph, options.micro_batch) / options.micro_batch
 
 
 if __name__ == "__main__":

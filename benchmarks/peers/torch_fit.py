@@ -1,4 +1,5 @@
-"""PyTorch's updates on one batch in memory: channels_last, fused Adam, autocast for bfloat16. Eager, as it is used.
+"""PyTorch's updates on one batch in memory: channels_last, fused Adam, autocast for bfloat16. Eager, as it is used, or
+with `--compile` by torch.compile.
 
 On a GPU if there is one, with cuDNN's kernels chosen by their time and float32 in TensorFloat-32.
 The models are accumtrain's ResNets, layer for layer: pre-activation, as the RevNet authors built their baselines.
@@ -11,6 +12,7 @@ import tempfile
 from collections.abc import Callable
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from turns import Turns, arguments
 
@@ -40,11 +42,12 @@ def main() -> None:
     images = images.to(device, memory_format=torch.channels_last)
     labels = (torch.arange(options.micro_batch) % model.dense.out_features).to(device)
     low = options.precision == "bfloat16"
+    forward: Any = torch.compile(model) if options.compile else model
 
     def update() -> None:
         for _ in range(options.steps):
             with torch.autocast(device, torch.bfloat16, enabled=low):
-                logits = model(images)
+                logits = forward(images)
             loss = functional.cross_entropy(logits.float(), labels) / options.steps
             loss.backward()
         optimizer.step()

@@ -19,7 +19,7 @@ STATUS = Path("/proc/self/status")  # on Linux
 
 
 def arguments() -> argparse.Namespace:
-    """--model, --precision, --micro-batch, --steps, --image-size and --memory of a worker."""
+    """--model, --precision, --micro-batch, --steps, --image-size, --memory and --compile of a worker."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", required=True)
     parser.add_argument("--precision", choices=("float32", "bfloat16"), required=True)
@@ -27,6 +27,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--image-size", type=int, required=True)
     parser.add_argument("--memory", action="store_true", help="tell the peak of tensors on the CPU, too")
+    parser.add_argument("--compile", action="store_true", help="PyTorch: use torch.compile")
     return parser.parse_args()
 
 

@@ -7,8 +7,9 @@ from functools import partial
 import pytest
 
 from accumtrain import dispatch
+from accumtrain.config.read import to_mapping
 from accumtrain.errors import ConfigError
-from accumtrain.measure import tpu
+from accumtrain.measure import tpu, tpu_compiler
 from tests.programs import output_of, run_python, with_path
 
 GB = 2**30
@@ -28,7 +29,7 @@ def compiler(monkeypatch, tmp_path):
     def put(program):
         head = "import json, pathlib, sys\nfolder = pathlib.Path(sys.argv[1])\n"
         answer = "(folder / 'answer.json').write_text(json.dumps({}))\n"
-        lowering = head + "(folder / 'step.mlir').write_text('module')\n" + answer.format("dict(flops=5 * 10**9)")
+        lowering = head + "(folder / 'update.jax').write_text('program')\n" + answer.format("dict(flops=5 * 10**9)")
         monkeypatch.setattr(tpu, "child_command", lambda: [sys.executable, "-c", lowering])
         script = tmp_path / "compiler.py"
         script.write_text(f"{head}request = json.loads((folder / 'request.json').read_text())\n{program}")
@@ -44,7 +45,7 @@ def answering(found, code=0):
 
 def test_plan_is_what_the_compiler_says(config, compiler, capsys, tmp_path):
     compiler(
-        "assert request['topology'] == 'v6e:2x2' and (folder / 'step.mlir').read_text() == 'module'\n"
+        "assert request['topology'] == 'v6e:2x2' and (folder / 'update.jax').read_text() == 'program'\n"
         + answering(NEEDS)
     )
     dispatch.run(config("device.tpu_topology=v6e:2x2"))
@@ -103,3 +104,23 @@ def test_the_parent_does_without_tensorflow():
         "assert 'tensorflow' not in sys.modules"
     )
     output_of("-c", program)
+
+
+@pytest.mark.xla
+def test_the_compiler_takes_the_update_that_was_lowered(config, tmp_path):
+    """That of this CPU, by the same calls."""
+    jax = pytest.importorskip("jax")
+    answer = tpu.lower_request({"config": to_mapping(config())}, tmp_path)
+    convolutions, dense = 8 * 8 * 25 * 6 + 4 * 4 * 150 * 16, 64 * 120 + 120 * 84 + 84 * 10
+    assert answer == {"flops": 2 * 48 * (3 * (convolutions + dense) - 8 * 8 * 25 * 6)}  # images need no gradient
+    found = tpu_compiler._compiled((tmp_path / tpu.PROGRAM).read_bytes(), jax.devices("cpu")[0])
+    batch = 12 * (8 * 8 + 1 + 1) * 4
+    assert found["aliased_bytes"] + batch == found["argument_bytes"]
+    assert (found["device"], found["temporary_bytes"] > batch) == ("cpu", True)
+
+
+def test_without_jax_the_remedy_is_named(config, compiler, monkeypatch):
+    compiler(answering(NEEDS))
+    monkeypatch.setattr(tpu, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"JAX hands the update over .* pip install 'accumtrain\[jax\]'"):
+        dispatch.run(config())

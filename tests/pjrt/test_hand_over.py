@@ -32,7 +32,7 @@ def text_of(handed, *arguments):
 @pytest.mark.parametrize("rounds", [False, True])
 def test_products_keep_all_digits_unless_they_may_be_rounded(program, rounds):
     lowered, _, _ = program
-    handed = hand_over(lowered.hlo, "cpu", rounds=rounds)
+    handed = hand_over(lowered.hlo, rounds=rounds)
     text = text_of(handed, *handed.arguments)
     products = [line for line in text.splitlines() if "stablehlo.convolution" in line or "stablehlo.dot" in line]
     assert len(products) == 2
@@ -41,7 +41,7 @@ def test_products_keep_all_digits_unless_they_may_be_rounded(program, rounds):
 
 def test_variables_are_arguments_and_a_new_value_is_a_result(program):
     lowered, weight, seen = program
-    handed = hand_over(lowered.hlo, "cpu", rounds=False)
+    handed = hand_over(lowered.hlo, rounds=False)
     assert lowered.inputs == 2
     assert sorted(map(id, lowered.captured)) == sorted([id(weight), id(seen)])
     place = lowered.inputs + [value is seen for value in lowered.captured].index(True)

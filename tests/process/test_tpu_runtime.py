@@ -50,6 +50,25 @@ def test_a_tpu_that_is_there(machine):
     tpu_runtime.check(TpuConfig())
 
 
+@pytest.mark.parametrize(
+    ("library", "chips", "address", "message"),
+    [
+        (False, [], None, r"libtpu\) is not installed; pip install 'accumtrain\[jax-tpu\]', on a Cloud TPU VM"),
+        (True, [], None, "device=tpu device.runtime=jax: .* no TPU chip"),
+        (True, ["accel0"], "my-tpu", "device.tpu=my-tpu: device.runtime=jax .* leave device.tpu out"),
+    ],
+)
+def test_what_is_missing_for_jax_is_named(machine, library, chips, address, message):
+    machine(library, chips)
+    with pytest.raises(ConfigError, match=message):
+        tpu_runtime.check(TpuConfig(runtime="jax", tpu=address))
+
+
+def test_jax_on_a_tpu_needs_no_answer_of_tensorflow(machine):
+    machine(True, ["accel0"], "raise ValueError('no TPU in this TensorFlow')")
+    tpu_runtime.check(TpuConfig(runtime="jax"))
+
+
 def test_without_a_chip_the_metadata_server_is_not_asked(machine):
     machine(True, [])
     assert tpu_runtime.explain_missing_tpu() is not None

@@ -1,6 +1,7 @@
 """job=info: a machine and its lacks, and the origin of a run. TensorFlow is never imported for it."""
 
 import json
+import platform
 import re
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 from accumtrain import dispatch
 from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError
-from accumtrain.process import cuda
+from accumtrain.process import cuda, jax_packages
 from accumtrain.process.cuda import Gpu
 from accumtrain.report import info
 from tests.train.conftest import assert_error
@@ -30,7 +31,7 @@ def test_the_answer_needs_no_tensorflow(tmp_path):
     program = (
         "import sys; sys.argv = ['accumtrain', 'job=info']\n"
         "from accumtrain.cli.command import command\n"
-        "print(command(), *{'tensorflow', 'keras', 'numpy'} & set(sys.modules))"
+        "print(command(), *{'tensorflow', 'keras', 'numpy', 'jax'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "0"
@@ -55,6 +56,7 @@ def test_what_it_says_of_this_machine(command, monkeypatch, tmp_path):
     found = json.loads((tmp_path / "runs" / "info.json").read_text())
     assert found["memory"]["bytes"] > found["memory"]["free_bytes"] > 0
     assert all(found["versions"].values())
+    assert found["missing"].keys() == {"gpu", "tpu", "jax"}
     monkeypatch.setenv("TF_CONFIG", "{}")
     assert "TF_CONFIG  {} (the workers of device=multiworker)" in command("job=info").out
 
@@ -92,6 +94,39 @@ def test_a_gpu_that_tensorflow_has_no_kernels_for(machine, name, capability, sai
     missing = machine([Gpu(name, 2**30, capability, "570.1")])
     assert f"{name} has compute capability {said}, and this TensorFlow is built for 6.0 to 9.0" in missing
     assert "without Blackwell" in missing
+    newer = "use device=cpu, or device.runtime=jax after pip install 'accumtrain[jax-cuda13]'"
+    assert (newer in missing) == (capability == 100)
+
+
+@pytest.mark.parametrize(
+    ("packages", "gpu", "tpu", "remedy"),
+    [
+        (["jax"], False, False, None),
+        ([], False, False, "accumtrain[jax]"),
+        (["jax"], True, False, "accumtrain[jax-cuda13]"),
+        (["jax", "jax_cuda13_plugin"], True, False, None),
+        (["jax"], False, True, "accumtrain[jax-tpu]"),
+        (["jax", "libtpu"], False, True, None),
+    ],
+)
+def test_what_is_missing_for_jax(monkeypatch, packages, gpu, tpu, remedy):
+    monkeypatch.setattr(jax_packages, "OLDEST_PYTHON", (3, 10))
+    monkeypatch.setattr(jax_packages, "shows_gpu", lambda: gpu)
+    monkeypatch.setattr(jax_packages, "shows_tpu", lambda: tpu)
+    missing = jax_packages.explain_missing_packages(dict.fromkeys(packages, "1"))
+    assert missing is None if remedy is None else missing.endswith(f"not installed: pip install '{remedy}'")
+
+
+def test_an_old_python_has_no_jax(monkeypatch):
+    monkeypatch.setattr(jax_packages, "OLDEST_PYTHON", (3, 99))
+    missing = jax_packages.explain_missing_packages({"jax": "1"})
+    here = ".".join(platform.python_version_tuple()[:2])
+    assert missing == f"JAX needs Python 3.99 or newer, and this is {here}: make an environment with a newer one"
+
+
+def test_the_packages_of_jax_that_are_installed():
+    jax = pytest.importorskip("jax")
+    assert jax_packages.jax_packages()["jax"] == jax.__version__
 
 
 def test_the_installed_tensorflow_says_how_it_was_built():
