@@ -45,11 +45,7 @@ def resolve_jax(config: DeviceConfig) -> Devices:
     return Devices(
         tf.distribute.get_strategy(),
         f"{_describe(devices)}{rounded}, XLA of JAX {jax.__version__}",
-        JaxRuntime(
-            devices,
-            rounds=config.tensor_float_32,
-            limit=_limit_bytes(config, devices),
-        ),
+        JaxRuntime(devices, rounds=config.tensor_float_32, limit=_limit_bytes(config, devices)),
     )
 
 

@@ -51,7 +51,7 @@ class CompiledProgram:
         arguments = handed.arguments[1 : program.inputs]
         each = NamedSharding(mesh, EACH)
         self.graph, self._state, self._outputs = program.graph, state, program.outputs
-        self._options = _compiler_options(platform)
+        self._options = _compiler_options(mesh.devices.flat[0].platform)
         self._new_values = {place - program.inputs: result for place, result in handed.updated.items()}
         self._others = sorted(set(range(handed.results)) - set(self._new_values.values()))
         self._captured, self._call = program.captured, handed.call

@@ -202,12 +202,11 @@ class Trainer:
             self._show_closing(summary)
             return summary if self.devices.chief else None
         if self.resumed:
+            say(f"continuing after update {self.done} of {self.total}, epoch {self.epoch}")
             tell_changes(self.config, self.run)
         self.run.save_config(self.config)
         if self.devices.chief:
             self.logger.trackers = [self.tensorboard, *open_service(self.config, self.run.path)]
-        if self.resumed:
-            say(f"continuing after update {self.done} of {self.total}, epoch {self.epoch}")
         batches = self._batches()
         self.meter.start()
         with self.watchdog, self.interrupt, self.checkpoints, self.progress, self.profile:
@@ -542,6 +541,8 @@ class Trainer:
     def _prepare_step(self, batches: Any) -> None:
         """Trace the micro-step, and say what its precision costs here. The commit is traced in another thread."""
         self.watchdog.beat("tracing the first update")
+        if self.devices.xla:
+            self.progress.event("XLA compiles the update, which takes up to a minute ...")
         self.step.prepare(batches)
         if not (self.devices.xla or self.step.eager):
             tell_emulation(self.config.precision, own_layers=has_builtin_layers(self.config))

@@ -56,7 +56,7 @@ def devices():
 def runtime(devices):
     from accumtrain.pjrt.runtime import JaxRuntime
 
-    return JaxRuntime(devices, rounds=False, options={})
+    return JaxRuntime(devices)
 
 
 def batches_of(size=8, count=64, **more):
