@@ -16,13 +16,13 @@ from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.fields import is_finite_number
-from accumtrain.runs.files import has_form, is_count, is_text, read_json, read_text
+from accumtrain.runs.files import Form, has_form, is_count, is_text, read_json, read_text
 from accumtrain.runs.names import learned_values
 
 HOOK = "hook"  # the split of what hooks log
 UNREADABLE = (YAMLError, ValueError, KeyError, TypeError, AttributeError, RecursionError)  # raised by odd YAML
 NUMBERS = {str: (is_finite_number, None)}
-SUMMARY = {  # the form of a summary.json
+SUMMARY: dict[str, Form] = {  # the form of a summary.json
     "status": is_text,
     "step": is_count,
     "epoch": (is_finite_number, None),
@@ -32,7 +32,8 @@ SUMMARY = {  # the form of a summary.json
     "best_by": ({"metric": is_text, "higher_is_better": (True, False).__contains__}, None),
     "seconds": is_finite_number,
     "examples_per_second": (is_finite_number, None),
-    **dict.fromkeys(("memory", "memory_by_kind"), NUMBERS),
+    "memory": {"peak_by_compiler": (True, False).__contains__, **NUMBERS},
+    "memory_by_kind": NUMBERS,
     "provenance": {
         "versions": {str: (is_text, None)},
         "git": ({"commit": is_text}, None),
