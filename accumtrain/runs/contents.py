@@ -16,13 +16,13 @@ from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.fields import is_finite_number
-from accumtrain.runs.files import has_form, is_count, is_text, read_json, read_text
+from accumtrain.runs.files import Form, has_form, is_count, is_text, read_json, read_text
 from accumtrain.runs.names import learned_values
 
 HOOK = "hook"  # the split of what hooks log
 UNREADABLE = (YAMLError, ValueError, KeyError, TypeError, AttributeError, RecursionError)  # raised by odd YAML
-NUMBERS: dict[Any, Any] = {str: (is_finite_number, None)}
-SUMMARY = {  # the form of a summary.json
+NUMBERS = {str: (is_finite_number, None)}
+SUMMARY: dict[str, Form] = {  # the form of a summary.json
     "status": is_text,
     "step": is_count,
     "epoch": (is_finite_number, None),
