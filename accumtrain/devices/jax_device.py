@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +38,8 @@ def resolve_jax(config: DeviceConfig) -> Devices:
     from accumtrain.pjrt.runtime import JaxRuntime
 
     jax.config.update("jax_enable_x64", True)  # the count of updates is an int64
+    # JAX warns of every child process; those of this package run another program at once
+    warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
     devices = _find_devices(config)
     if devices[0].platform != "cpu":  # compiling takes a minute there, and chooses kernels by their speed
         jax.config.update("jax_compilation_cache_dir", os.environ.get("JAX_COMPILATION_CACHE_DIR", str(PROGRAMS)))
@@ -52,9 +56,9 @@ def resolve_jax(config: DeviceConfig) -> Devices:
 def _find_devices(config: DeviceConfig) -> Sequence[jax.Device]:
     import jax
 
-    on_cpu, count = config.kind == CpuConfig.kind or config.virtual is not None, config.virtual or 1
+    on_cpu = config.kind == CpuConfig.kind or config.virtual is not None
     if on_cpu:
-        _split_cpu(count)
+        return _split_cpu(config.virtual or 1)
     try:
         found = jax.devices(config.kind if config.kind in INSTALLS else None)
     except RuntimeError as error:
@@ -62,27 +66,25 @@ def _find_devices(config: DeviceConfig) -> Sequence[jax.Device]:
             f"device={config.kind} device.runtime=jax: JAX {jax.__version__} finds none ({first_line(error)}); "
             f"{INSTALLS.get(config.kind, INSTALL_JAX)}, or choose device=cpu"
         ) from error
-    if found[0].platform == "cpu" and not on_cpu and shows_gpu():
+    if found[0].platform == "cpu" and shows_gpu():
         warn(f"this machine has a GPU, but JAX can't use it: the CPU computes; {INSTALL_JAX}, or choose device=cpu")
     return found[:1] if config.kind == GpuConfig.kind else found
 
 
-def _split_cpu(count: int) -> None:
-    """Make JAX compute on the CPU alone, as `count` devices."""
+def _split_cpu(count: int) -> Sequence[jax.Device]:
+    """Make JAX compute on the CPU alone, as `count` devices, and return them."""
     import jax
 
-    try:
+    with suppress(RuntimeError):  # it computes already, maybe on as many
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", count)
-    except RuntimeError:  # it computes already, on another number of devices
-        found = []
-    else:
-        found = jax.devices()
-    if len(found) != count or found[0].platform != "cpu":
+    found = jax.devices("cpu")[:count]
+    if len(found) < count:
         raise ConfigError(
             "JAX computes on other devices in this process already; for a sweep over devices add "
             "hydra/launcher=joblib, each job then has a process of its own"
         )
+    return found
 
 
 def _describe(devices: Sequence[jax.Device]) -> str:

@@ -11,7 +11,6 @@ from accumtrain.console import warn
 from accumtrain.devices.cluster import describe_others
 from accumtrain.devices.config import DEVICES, JAX, CpuConfig, DeviceConfig, GpuConfig, MirroredConfig, TpuConfig
 from accumtrain.devices.found import Devices, make_devices
-from accumtrain.devices.jax_device import resolve_jax
 from accumtrain.devices.local import limit_gpus, read_gpu_name
 from accumtrain.errors import ConfigError
 from accumtrain.process import tpu_runtime
@@ -26,6 +25,8 @@ def resolve_devices(config: DeviceConfig) -> Devices:
         ConfigError: a device is missing, or TensorFlow was initialised with other devices in this process.
     """
     if config.runtime == JAX:
+        from accumtrain.devices.jax_device import resolve_jax  # few runs need it
+
         return resolve_jax(config)
     devices: Devices = DEVICES.build(config)
     return devices

@@ -25,5 +25,5 @@ def current_replica() -> tuple[tf.Tensor, int]:
     """Return the index of the replica, int32 [], and the number of all. Call it in replica context."""
     if (known := _traced_for.get()) is not None:
         return known
-    replica = tf.distribute.get_replica_context()
-    return tf.cast(replica.replica_id_in_sync_group, tf.int32), replica.num_replicas_in_sync
+    index = tf.distribute.get_replica_context().replica_id_in_sync_group
+    return tf.cast(index, tf.int32), tf.distribute.get_strategy().num_replicas_in_sync

@@ -24,6 +24,7 @@ from accumtrain.runs.names import BEST, CHECKPOINTS, QUARANTINE
 from accumtrain.version import __version__
 
 PACKAGES = ("tensorflow", "keras", "numpy", "hydra-core")
+OPTIONAL = ("jax",)
 GIT_SECONDS = 5.0
 # The command writes nothing, and starts no monitor of the file system that the repository's configuration may name.
 GIT = (
@@ -69,6 +70,7 @@ def versions() -> dict[str, str | None]:
         "accumtrain": __version__,
         "python": platform.python_version(),
         **{name: _version(name) for name in PACKAGES},
+        **{name: version for name in OPTIONAL if (version := _version(name))},
     }
 
 

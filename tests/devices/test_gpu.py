@@ -84,6 +84,7 @@ def test_no_variable_of_a_window_is_one_that_xla_finds_on_the_host(build, optimi
     assert tf.int32 not in {variable.dtype for variable in window.variables}
 
 
+@pytest.mark.slow
 def test_no_variable_of_accumulate_is_one_that_xla_finds_on_the_host():
     """Keras compiles with XLA on a GPU by itself."""
     keras.config.set_dtype_policy("mixed_float16")

@@ -125,6 +125,7 @@ def test_a_micro_batch_that_does_not_divide_is_refused(config, data, tmp_path):
         measure(config, data, ONE_REPLICA, [7], tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["lenet5", pytest.param("revnet38", marks=pytest.mark.slow)])
 def test_each_of_two_sizes_has_its_own_peak(compose, tmp_path, model):
     """One window serves both sizes. Two windows of a RevNet would count the state of the first again."""

@@ -1,6 +1,7 @@
 """Memory and speed with JAX: what a compiler has planned, a limit that is held before anything runs, and job=bench."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,6 +22,8 @@ from accumtrain.measure.bench import measure_matmul_peak
 from accumtrain.measure.dry_run import measure
 from accumtrain.measure.flops import count_flops
 from accumtrain.measure.probe import ProbeResult
+from accumtrain.measure.verify.on_jax import check_on_jax
+from accumtrain.measure.verify.window import WindowOfExamples
 from accumtrain.optim.config import SgdConfig
 from accumtrain.process import environment
 from accumtrain.train.build import build_window
@@ -67,7 +70,7 @@ def device():
 
 
 def test_the_peak_is_the_state_and_the_largest_program(new_window, batches_of):
-    runtime, window, batches = JaxRuntime(device()), new_window(), batches_of(8)
+    runtime, window, batches = JaxRuntime([device()]), new_window(), batches_of(8)
     step = runtime.build_step(window)
     micro_step = step.prepare(batches)
     (of_step, commit), (held, peak) = step._programs, runtime.count_bytes()
@@ -79,12 +82,13 @@ def test_the_peak_is_the_state_and_the_largest_program(new_window, batches_of):
     assert commit.temporary_bytes > 0
 
 
+@pytest.mark.slow
 def test_a_limit_is_held_to_the_byte_before_anything_has_run(new_window, batches_of):
-    free = JaxRuntime(device())
+    free = JaxRuntime([device()])
     free.build_step(new_window()).prepare(batches_of(8))
     _, peak = free.count_bytes()
-    JaxRuntime(device(), limit=peak).build_step(new_window()).prepare(batches_of(8))
-    tight, window, batches = JaxRuntime(device(), limit=peak - 1), new_window(), batches_of(8)
+    JaxRuntime([device()], limit=peak).build_step(new_window()).prepare(batches_of(8))
+    tight, window, batches = JaxRuntime([device()], limit=peak - 1), new_window(), batches_of(8)
     step = tight.build_step(window)
     with pytest.raises(tf.errors.ResourceExhaustedError, match=f"take {peak:,} bytes, and the limit is {peak - 1:,}"):
         step.accumulate(batches)
@@ -124,7 +128,8 @@ def test_the_limit_of_a_job_or_of_a_probe(monkeypatch, of_job, of_process, on_cp
     monkeypatch.delenv(environment.CPU_LIMIT, raising=False)
     if of_process is not None:
         monkeypatch.setenv(environment.CPU_LIMIT, of_process)
-    assert jax_device._limit_bytes(SimpleNamespace(memory_limit_mb=of_job), on_cpu=on_cpu) == expected
+    devices = [SimpleNamespace(platform="cpu" if on_cpu else "gpu")]
+    assert jax_device._limit_bytes(SimpleNamespace(memory_limit_mb=of_job), devices) == expected
 
 
 @pytest.mark.parametrize(("runtime", "crashes"), [("jax", False), ("tensorflow", True)])
@@ -169,7 +174,7 @@ def test_each_of_two_sizes_has_a_peak_and_no_workspace(config, data, tmp_path):
 @pytest.mark.slow
 def test_micro_batches_of_another_size_are_compiled_anew_and_add_to_the_window(new_window, batches_of):
     window = new_window()
-    step = JaxRuntime(device()).build_step(window)
+    step = JaxRuntime([device()]).build_step(window)
     first = step.prepare(batches_of(8))
     step.accumulate(batches_of(8))
     assert step.prepare(batches_of(8)) is first
@@ -184,14 +189,14 @@ def test_micro_batches_of_another_size_are_compiled_anew_and_add_to_the_window(n
 
 def test_operations_are_counted_as_with_tensorflow(new_window, batches_of):
     counts = []
-    for runtime in (JaxRuntime(device()), Runtime(tf.distribute.get_strategy())):
+    for runtime in (JaxRuntime([device()]), Runtime(tf.distribute.get_strategy())):
         counts.append(count_flops(runtime.build_step(new_window()).prepare(batches_of(8)).graph, 8))
     assert counts[0] == counts[1] > 1e6
 
 
 def test_a_matrix_product_is_one_of_jax(monkeypatch, config):
     monkeypatch.setattr(flops, "PEAK_SIZE", 8)
-    runtime, compiled = JaxRuntime(device()), []
+    runtime, compiled = JaxRuntime([device()]), []
     compile_program = runtime.compile
     monkeypatch.setattr(runtime, "compile", lambda function: compiled.append(function) or compile_program(function))
     assert measure_matmul_peak(config, runtime) > 0
@@ -222,6 +227,32 @@ def test_calls_without_work_are_not_timed_where_each_micro_step_is_a_call(config
     assert made.seconds_of_call() is None
     assert made.updates(9) == 1
     assert made.calls == 3.0
+
+
+# ---- job=verify ----
+
+
+class LosesBatch(JaxRuntime):
+    def run_on_batches(self, program, batches, count):
+        super().run_on_batches(program, batches, max(1, count - 1))
+
+
+@pytest.mark.parametrize(("runtime", "first_is_right"), [(JaxRuntime, True), (LosesBatch, False)])
+def test_gradients_are_verified_against_those_of_tensorflow(runtime, first_is_right, compose, data):
+    config = compose(*JAX, "precision=float64", "accum.steps=2", "batch_size=8")
+    (batch,) = make_train_batches(data, batch=8, first=0, seed=0).take(1)
+    window = WindowOfExamples({name: value.numpy() for name, value in batch.items()}, steps=2, batch=4)
+    against_tensorflow, against_one_batch, recomputed = check_on_jax(
+        lambda policy: build_window(
+            replace(config, model=config.model.with_policy(policy)), data, 5, tf.distribute.get_strategy()
+        ),
+        lambda: runtime([device()]),
+        ["store", "recompute"],
+        window,
+        "float64",
+    )
+    assert against_tensorflow.passed is first_is_right
+    assert (against_one_batch.passed, recomputed.passed) == (first_is_right, True)
 
 
 # ---- words and rules ----
@@ -271,5 +302,5 @@ def test_barriers_order_the_operations_so_that_reversal_saves_memory():
             revnet38(memory=memory, units=(5,)), SgdConfig(lr=0.1, weight_decay=0.0, momentum=0.0), shape
         )
         batches = iter(tf.data.Dataset.from_tensors(examples(32, shape)))
-        taken[memory] = JaxRuntime(device()).build_step(window).prepare(batches).temporary_bytes
+        taken[memory] = JaxRuntime([device()]).build_step(window).prepare(batches).temporary_bytes
     assert taken["reverse"] < 0.5 * taken["store"]

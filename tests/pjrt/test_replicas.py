@@ -67,6 +67,7 @@ def test_two_replicas_make_the_update_of_one(steps, one_device, tmp_path):
     assert [row["position"] for row in of_two["mistakes"]] == [row["position"] for row in evaluation["mistakes"]]
 
 
+@pytest.mark.slow
 def test_replicas_are_summed_once_per_update():
     """XLA joins the sums of all buffers in the commit."""
     assert output_of("-c", COUNT_SUMS, cwd=ROOT).split("\n")[-2] == "[0, 1]"

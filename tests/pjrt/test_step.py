@@ -107,7 +107,11 @@ def assert_same_updates(runtime, make_window, make_batches=batches_of, count=20,
 # ---- models, optimizers, numbers of micro-steps ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("optim", OPTIMIZERS, ids=lambda optim: getattr(optim, "name", optim.kind))
+@pytest.mark.parametrize(
+    "optim",
+    [pytest.param(optim, marks=pytest.mark.slow if optim.kind in ("adamw", "sgd") else ()) for optim in OPTIMIZERS],
+    ids=lambda optim: getattr(optim, "name", optim.kind),
+)
 def test_every_optimizer(runtime, optim):
     assert_same_updates(runtime, lambda: float64(lenet(), optim, micro_steps=2))
 
@@ -118,7 +122,7 @@ def test_any_number_of_micro_steps(runtime, steps):
 
 
 MODELS = [
-    resnet20(units=(1, 1)),
+    pytest.param(resnet20(units=(1, 1)), marks=pytest.mark.slow),
     pytest.param(resnet20(memory="recompute", units=(1, 1)), marks=pytest.mark.slow),
     revnet38(units=(1,)),
     pytest.param(resnet20(), marks=pytest.mark.slow),

@@ -200,6 +200,7 @@ def test_the_best_state_is_tested(config, whole, tmp_path):
         assert evaluated["test"][name] == pytest.approx(tested[name], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_both_runtimes_evaluate_alike(config, whole):
     """The averages of the weights, the classes and the worst mistakes."""
     by_jax, by_tensorflow = (

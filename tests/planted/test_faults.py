@@ -56,7 +56,8 @@ def test_every_fault_is_found_by_something():
 
 def judged_names():
     """The longest fixed text in the name of each check that has a bound."""
-    for file in sorted(Path(verify.__path__[0]).glob("*.py")):
+    files = set(Path(verify.__path__[0]).glob("*.py")) - {Path(verify.__path__[0], "on_jax.py")}  # see tests/pjrt
+    for file in sorted(files):
         for function in ast.walk(ast.parse(file.read_text())):
             if not isinstance(function, ast.FunctionDef):
                 continue

@@ -64,7 +64,7 @@ def test_replicas_take_turns_in_the_order_of_the_split(examples, monkeypatch):
     labels, logits, weight = examples
     found, part, replicas = [], 5, 3
     for replica in range(replicas):
-        monkeypatch.setattr(module, "_replica", lambda of=replica: tf.constant(of))
+        monkeypatch.setattr(module, "current_replica", lambda of=replica: (tf.constant(of), replicas))
         answers = ClassAnswers(CLASSES, replicas)
         for first in range(replica * part, EXAMPLES, replicas * part):
             answers.update(*part_of(*examples, slice(first, first + part)))

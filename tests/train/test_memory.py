@@ -269,6 +269,7 @@ def test_a_system_that_tells_no_peak(monkeypatch, tmp_path):
     assert memory_meter._rss_peak() >= rss_peak() // 2
 
 
+@pytest.mark.slow
 def test_a_child_does_not_count_the_memory_of_its_parent():
     """Linux's getrusage does, which tells at least the peak of the process that has started this one."""
     child = "from accumtrain.train.memory import _rss_peak; print(_rss_peak())"

@@ -116,6 +116,7 @@ def test_stopping_and_continuing_changes_no_bit(config, whole, tmp_path, monkeyp
     assert_same(whole, tmp_path / "stopped")
 
 
+@pytest.mark.slow
 def test_a_run_killed_after_a_checkpoint_repeats_what_it_lost(config, whole, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         after_a_record(patch, lambda record: record["step"] == 5, die)
