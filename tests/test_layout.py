@@ -45,7 +45,7 @@ LIGHT = {
 }
 OPENING = re.compile(r"(What|Whether|Where|When|How|Which|Within)\b")  # of no docstring
 MAX_FILES, MAX_LINES = 15, 600  # of a room, of a file
-HEAVY = {"tensorflow", "keras", "numpy", "matplotlib"}
+HEAVY = {"tensorflow", "keras", "numpy", "matplotlib", "jax"}
 TARGET = re.compile(r"accumtrain(\.\w+)+:\w+")  # "module:attribute"
 IMPORTERS = {"import_module", "__import__"}
 
