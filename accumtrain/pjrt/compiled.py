@@ -53,8 +53,7 @@ class CompiledProgram:
         self.graph, self._state, self._outputs = program.graph, state, program.outputs
         self._options = _compiler_options(mesh.devices.flat[0].platform)
         self._new_values = {place - program.inputs: result for place, result in handed.updated.items()}
-        self._others = sorted(set(range(handed.results)) - set(self._new_values.values()))
-        self._captured, self._call = program.captured, handed.call
+        self._captured, self._call, self._others = program.captured, handed.call, handed.others
         self._totals = {variable.ref() for variable in reduced}
         self._indices = jax.device_put(jnp.arange(mesh.size, dtype=jnp.int32), each)
         self._inputs = [

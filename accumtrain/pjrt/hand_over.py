@@ -52,18 +52,21 @@ class HandedOver:
         """The other arguments."""
         return [place for place in range(len(self.arguments)) if place not in self.updated]
 
+    @property
+    def others(self) -> list[int]:
+        """The results that are no new value."""
+        return sorted(set(range(self.results)) - set(self.updated.values()))
+
     def serialize(self) -> bytes:
         """Return the program for a process without TensorFlow, as jax.export.deserialize reads it.
 
         The function there is (values of `written`, values of `read`) -> (new values, other results), and
         jax.jit(function, donate_argnums=0) changes the first in place.
         """
-        others = sorted(set(range(self.results)) - set(self.updated.values()))
-
         def call(written: list[Any], read: list[Any]) -> tuple[list[Any], list[Any]]:
             given = dict(zip([*self.written, *self.read], [*written, *read], strict=True))
             results = self.call(*(given[place] for place in range(len(given))))
-            return [results[self.updated[place]] for place in self.written], [results[place] for place in others]
+            return [results[self.updated[place]] for place in self.written], [results[place] for place in self.others]
 
         shapes = [[self.arguments[place] for place in places] for places in (self.written, self.read)]
         return bytes(_export(call, *shapes).serialize())

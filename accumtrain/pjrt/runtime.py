@@ -1,4 +1,4 @@
-"""JAX in the place of TensorFlow's runtime: the same functions, compiled by its XLA and run on one device."""
+"""JAX in the place of TensorFlow's runtime: the same functions, compiled by its XLA and run on its devices."""
 
 from __future__ import annotations
 

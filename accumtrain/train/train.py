@@ -381,7 +381,7 @@ class Trainer:
         if not self.hooks.due(event, self.done):
             return
         self.watchdog.beat(f"hooks after update {self.done}")
-        self.checkpoints.wait()  # they read its files
+        self.checkpoints.wait()  # hooks read its files, and `publish` changes what it writes
         self.devices.runtime.publish()
         self.hooks.call(event, self.done, self.place.epoch, metrics)
 
