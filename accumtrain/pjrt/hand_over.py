@@ -63,6 +63,7 @@ class HandedOver:
         The function there is (values of `written`, values of `read`) -> (new values, other results), and
         jax.jit(function, donate_argnums=0) changes the first in place.
         """
+
         def call(written: list[Any], read: list[Any]) -> tuple[list[Any], list[Any]]:
             given = dict(zip([*self.written, *self.read], [*written, *read], strict=True))
             results = self.call(*(given[place] for place in range(len(given))))
