@@ -88,7 +88,8 @@ def settle_runtime(config: Config) -> Config:
     """Return `config` with a runtime in the place of device.runtime=auto."""
     if config.device.runtime != "auto":
         return config
-    by_jax = shows_gpu() and explain_missing_jax(config) is None and has_jax_for_gpu()
+    on_gpu = config.device.may_compute_on_gpu and config.device.virtual is None and shows_gpu()
+    by_jax = on_gpu and explain_missing_jax(config) is None and has_jax_for_gpu()
     return replace(config, device=replace(config.device, runtime=JAX if by_jax else TENSORFLOW))
 
 

@@ -46,9 +46,9 @@ class DeviceConfig(ComponentConfig):
     compiler has planned, before anything runs.
     `tpu`: name or address of the TPU; null is this machine's.
     `tpu_topology`: generation and chips of the TPU that job=plan compiles for.
-    `runtime`: what computes. tensorflow: its own kernels. jax: the XLA of JAX, which is newer than TensorFlow's; it
-    needs pip install 'accumtrain[jax]'; on a GPU accumtrain[jax-cuda13], on a TPU accumtrain[jax-tpu]. auto: jax on a
-    GPU if it is installed there, else tensorflow.
+    `runtime`: tensorflow computes with its own kernels, jax with the XLA of JAX, which is newer than TensorFlow's. jax
+    needs pip install 'accumtrain[jax]', for a GPU 'accumtrain[jax-cuda13]', for a TPU 'accumtrain[jax-tpu]'. auto: jax
+    on a GPU if it is installed for one, else tensorflow.
     `xla`: whether XLA compiles the micro-steps; auto: on a TPU only. XLA is less exact: in a new RevNet-38 single
     channels of the gradient were off by up to 1.6e-2, with TensorFlow's kernels by 6e-6.
     `tensor_float_32`: whether a GPU may round the factors of float32 products to 10 bits (TF32), which is faster.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from accumtrain.console import warn
-from accumtrain.devices.config import CpuConfig, DeviceConfig, GpuConfig, TpuConfig
+from accumtrain.devices.config import CpuConfig, DeviceConfig, GpuConfig, MirroredConfig, TpuConfig
 from accumtrain.devices.found import Devices, set_once
 from accumtrain.errors import ConfigError, first_line
 from accumtrain.process.cuda import INSTALL_JAX, shows_gpu
@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     import jax
 
 PROGRAMS = Path("~/.cache/accumtrain/programs").expanduser()  # that JAX has compiled for a GPU or TPU
-INSTALLS = {GpuConfig.kind: INSTALL_JAX, TpuConfig.kind: INSTALL_JAX_TPU}  # devices that JAX has other packages for
+# The platform of the kinds that need one, and what installs it.
+PLATFORMS = {
+    GpuConfig.kind: ("gpu", INSTALL_JAX),
+    MirroredConfig.kind: ("gpu", INSTALL_JAX),
+    TpuConfig.kind: ("tpu", INSTALL_JAX_TPU),
+}
 
 
 def resolve_jax(config: DeviceConfig) -> Devices:
@@ -59,12 +64,13 @@ def _find_devices(config: DeviceConfig) -> Sequence[jax.Device]:
     on_cpu = config.kind == CpuConfig.kind or config.virtual is not None
     if on_cpu:
         return _split_cpu(config.virtual or 1)
+    platform, install = PLATFORMS.get(config.kind, (None, INSTALL_JAX))
     try:
-        found = jax.devices(config.kind if config.kind in INSTALLS else None)
+        found = jax.devices(platform)
     except RuntimeError as error:
         raise ConfigError(
             f"device={config.kind} device.runtime=jax: JAX {jax.__version__} finds none ({first_line(error)}); "
-            f"{INSTALLS.get(config.kind, INSTALL_JAX)}, or choose device=cpu"
+            f"{install}, or choose device=cpu"
         ) from error
     if found[0].platform == "cpu" and shows_gpu():
         warn(f"this machine has a GPU, but JAX can't use it: the CPU computes; {INSTALL_JAX}, or choose device=cpu")

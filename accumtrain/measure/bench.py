@@ -156,7 +156,7 @@ def measure_input(config: Config, data: Dataset, batch: int) -> float:
 
 def measure_matmul_peak(config: Config, runtime: Runtime) -> float | None:
     """Return the operations per second of a large matrix product on all chips, or None if it does not fit."""
-    chips = max(1, len(tf.config.list_logical_devices("GPU")))
+    chips = 1 if runtime.on_cpu else runtime.replicas
     try:
         return chips * matmul_flops_per_second(tf.as_dtype(config.precision), runtime)
     except tf.errors.ResourceExhaustedError:

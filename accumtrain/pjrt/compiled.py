@@ -29,6 +29,8 @@ class CompiledProgram:
 
     Attributes:
         graph: of TensorFlow, from which the program was lowered.
+        temporary_bytes: what it takes on a device beside the state, as planned by the compiler: inputs, activations and
+            other results. 0 before it is compiled.
     """
 
     def __init__(
@@ -71,12 +73,14 @@ class CompiledProgram:
         )
         self._function = jax.jit(of_replicas, donate_argnums=1)
         self._compiled: Any = None
+        self.temporary_bytes = 0
 
     def compile(self) -> None:
         """Compile the program, unless it is. The first call does it, too."""
         if self._compiled is None:
             lowered = self._function.lower(self._indices, *self._buffers(), self._inputs)
             self._compiled = lowered.compile(compiler_options=self._options)
+            self.temporary_bytes = self._count_temporary_bytes()
 
     def __call__(self, inputs: list[Any]) -> Any:
         """Run the function on buffers of the devices. Return its structure of buffers."""
@@ -85,9 +89,7 @@ class CompiledProgram:
         self._state.write(self._written, written)
         return None if self._outputs is None else tf.nest.pack_sequence_as(self._outputs, others)
 
-    @property
-    def temporary_bytes(self) -> int:
-        """Bytes on a device beside the state, as planned by the compiler: inputs, activations and other results."""
+    def _count_temporary_bytes(self) -> int:
         planned = self._compiled.memory_analysis()
         inputs = sum(each.size * each.dtype.itemsize for each in self._inputs) // self._indices.size
         return int(inputs + planned.temp_size_in_bytes + planned.output_size_in_bytes - planned.alias_size_in_bytes)

@@ -22,13 +22,15 @@ class Feed:
     def __init__(self, mesh: Mesh):
         self._parts = NamedSharding(mesh, EACH)
         # by iterator; an evaluation between two updates must not lose the batch that training has sent
-        self._ahead: WeakKeyDictionary[Iterator[Any], list[jax.Array] | Exception] = WeakKeyDictionary()
+        self._ahead: WeakKeyDictionary[Iterator[Any], list[jax.Array] | Exception | None] = WeakKeyDictionary()
 
     def take(self, batches: Iterator[Any]) -> list[jax.Array]:
         """Return the buffers of the next batch. Raise StopIteration where the batches end."""
         if batches not in self._ahead:
             return self._put(next(batches))
         taken = self._ahead.pop(batches)
+        if taken is None:
+            raise StopIteration
         if isinstance(taken, Exception):
             raise taken
         return taken
@@ -36,9 +38,10 @@ class Feed:
     def look_ahead(self, batches: Iterator[Any]) -> None:
         """Send the next batch to the devices. An error is that of the call that takes the batch."""
         try:
-            self._ahead[batches] = self._put(next(batches))
+            coming = next(batches, None)
+            self._ahead[batches] = None if coming is None else self._put(coming)
         except Exception as error:
-            self._ahead[batches] = error
+            self._ahead[batches] = error.with_traceback(None)  # which would hold the iterator
 
     def _put(self, batch: Any) -> list[jax.Array]:
         return jax.device_put([tensor.numpy() for tensor in tf.nest.flatten(batch)], self._parts)

@@ -26,7 +26,7 @@ class JaxRuntime(Runtime):
     Args:
         devices: a replica computes on each.
         rounds: the devices may round the factors of float32 products, as with TensorFloat-32.
-        limit: bytes that the state and the largest program may take on a device; None is no limit.
+        limit: bytes that the state and the largest program may take on the CPU, or on each GPU; None is no limit.
     """
 
     counts_bytes = True
@@ -72,7 +72,8 @@ class JaxRuntime(Runtime):
         with memory_errors():
             for program in programs:
                 program.compile()
-        check_limit(self._planned_bytes, self._limit)
+        sharing = self.replicas if self.on_cpu else 1  # devices of one memory
+        check_limit(sharing * self._planned_bytes, self._limit)
 
     def compile_for_batches(
         self, function: Callable[[Any], None], batches: Any, variables: Iterable[tf.Variable] = ()
@@ -140,10 +141,12 @@ class JaxRuntime(Runtime):
         self._state.reload(variables)
 
     def count_bytes(self) -> tuple[int, int]:
-        stats = self._first_device.memory_stats()
-        return self._state.bytes, stats["peak_bytes_in_use"] if stats else self._planned_bytes
+        held = self.replicas * self._state.bytes
+        if self.plans_bytes:
+            return held, self.replicas * self._planned_bytes
+        return held, sum(device.memory_stats()["peak_bytes_in_use"] for device in self._mesh.devices.flat)
 
     @property
     def _planned_bytes(self) -> int:
-        """The state, and what the largest program takes beside it."""
+        """The state on a device, and what the largest program takes beside it."""
         return self._state.bytes + max((program.temporary_bytes for program in self._programs), default=0)

@@ -542,7 +542,7 @@ class Trainer:
         """Trace the micro-step, and say what its precision costs here. The commit is traced in another thread."""
         self.watchdog.beat("tracing the first update")
         if self.devices.xla:
-            self.progress.event("XLA compiles the update, which takes up to a minute ...")
+            self.progress.event("XLA compiles the update: seconds for a small model, minutes for a large one")
         self.step.prepare(batches)
         if not (self.devices.xla or self.step.eager):
             tell_emulation(self.config.precision, own_layers=has_builtin_layers(self.config))

@@ -302,7 +302,7 @@ MISTAKES = [
     ("device=gpu device.tensor_float_32=true precision=bfloat16", "float32, and precision=bfloat16 has none"),
     ("device.tpu=local", "device.tpu=local: only device=tpu has an address"),
     ("device.runtime=torch", "device.runtime=torch: no such choice; choose from tensorflow, jax, auto"),
-    ("device.runtime=jax job=check", "device.runtime=jax: job=check computes with TensorFlow; choose job=train"),
+    ("device.runtime=jax job=check", "device.runtime=jax: job=check does not compute with JAX; choose job=train"),
     (
         "device.runtime=jax device=multiworker",
         "device.runtime=jax: computes on devices of one machine, not on device=multiworker",

@@ -286,7 +286,7 @@ def test_what_measures_goes_with_jax(compose, overrides):
 
 def test_a_job_of_tensorflow_names_those_of_jax(compose):
     with pytest.raises(
-        ConfigError, match=r"job=check computes with TensorFlow; choose job=train, evaluate, .* or \w+,"
+        ConfigError, match=r"job=check does not compute with JAX; choose job=train, evaluate, .* or \w+,"
     ):
         compose(*JAX, "job=check")
 
