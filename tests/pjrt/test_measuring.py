@@ -237,6 +237,7 @@ class LosesBatch(JaxRuntime):
         super().run_on_batches(program, batches, max(1, count - 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("runtime", "first_is_right"), [(JaxRuntime, True), (LosesBatch, False)])
 def test_gradients_are_verified_against_those_of_tensorflow(runtime, first_is_right, compose, data):
     config = compose(*JAX, "precision=float64", "accum.steps=2", "batch_size=8")

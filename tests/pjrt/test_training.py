@@ -76,6 +76,7 @@ def at_call(monkeypatch, owner, name, number, action):
 # ---- stopped and continued -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_interrupt_within_a_window_loses_nothing(config, whole, tmp_path, monkeypatch):
     from accumtrain.pjrt.step import JaxStep
 
@@ -216,6 +217,7 @@ def test_both_runtimes_evaluate_alike(config, whole):
         assert one == other
 
 
+@pytest.mark.slow
 def test_hooks_see_the_newest_weights(config, tmp_path):
     seen = {}
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from accumtrain.config.rules import Epochs
 from accumtrain.dispatch import run
-from accumtrain.engine import step
+from accumtrain.engine import runtime, step
 from accumtrain.errors import CheckpointError, ConfigError, DivergedError, Preempted
 from accumtrain.runs.run import Run
 from accumtrain.train import train
@@ -271,7 +271,7 @@ def calls(monkeypatch):
             compiled = self.updates
             self.updates = lambda batches, count: counts.append(int(count)) or compiled(batches, count)
 
-    monkeypatch.setattr(train, "Step", Counting)
+    monkeypatch.setattr(runtime, "Step", Counting)
     monkeypatch.setattr(step, "SECONDS_PER_CALL", 1e3)
     return counts
 
