@@ -49,6 +49,7 @@ def test_a_program_with_keras_runs(python, name):
     python(OF_KERAS[name])
 
 
+@pytest.mark.slow
 def test_own_layers_train(python):
     assert len(LIBRARY.splitlines()) <= 30
     loss, accuracy = re.fullmatch(r"after 100 updates: loss (\S+), accuracy (\S+)\n", python(LIBRARY)).groups()
@@ -91,6 +92,7 @@ def everything(python, tmp_path):
     return partial(python, MINE.replace("accumtrain.main()\n", "".join([*RECIPES, "accumtrain.main()\n"])))
 
 
+@pytest.mark.slow
 def test_every_recipe_trains(everything, tmp_path):
     chosen = ("model=mynet", "optim=lion", "schedule=linear", "data=csv", "loss=focal", "eval.metrics=[error,top5]")
     everything(*chosen, "log.tracker=lines", "run.name=one", "batch_size=16", "accum.steps=2", "train.steps=30")

@@ -143,6 +143,7 @@ def test_a_damaged_run_continues_or_stops(trained, command, tmp_path, file, how)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["nowhere", "runs"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["cut", "empty", "garble", "other_json", "without_steps"])
 def test_micro_batches_of_a_damaged_run_are_looked_for_again(trained, command, monkeypatch, tmp_path, how):
     before, expected = trained
@@ -158,6 +159,7 @@ def test_micro_batches_of_a_damaged_run_are_looked_for_again(trained, command, m
     assert_same_run(run, expected)
 
 
+@pytest.mark.slow
 def test_a_damaged_run_under_a_memory_limit_continues(trained, command, monkeypatch, tmp_path):
     before, _ = trained
     shutil.copytree(before, tmp_path / "runs/one")

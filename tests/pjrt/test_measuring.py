@@ -187,6 +187,7 @@ def test_micro_batches_of_another_size_are_compiled_anew_and_add_to_the_window(n
 # ---- job=bench ----
 
 
+@pytest.mark.slow
 def test_operations_are_counted_as_with_tensorflow(new_window, batches_of):
     counts = []
     for runtime in (JaxRuntime([device()]), Runtime(tf.distribute.get_strategy())):

@@ -107,16 +107,19 @@ def assert_same_updates(runtime, make_window, make_batches=batches_of, count=20,
 # ---- models, optimizers, numbers of micro-steps ----------------------------------------------------------------------
 
 
+SLOW = ("adamw", "sgd", "keras")  # as adam and adafactor run every day
+
+
 @pytest.mark.parametrize(
     "optim",
-    [pytest.param(optim, marks=pytest.mark.slow if optim.kind in ("adamw", "sgd") else ()) for optim in OPTIMIZERS],
+    [pytest.param(optim, marks=pytest.mark.slow if optim.kind in SLOW else ()) for optim in OPTIMIZERS],
     ids=lambda optim: getattr(optim, "name", optim.kind),
 )
 def test_every_optimizer(runtime, optim):
     assert_same_updates(runtime, lambda: float64(lenet(), optim, micro_steps=2))
 
 
-@pytest.mark.parametrize("steps", [1, 8])
+@pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.slow), 8])
 def test_any_number_of_micro_steps(runtime, steps):
     assert_same_updates(runtime, lambda: float64(lenet(), micro_steps=steps), lambda: batches_of(16 // steps))
 
@@ -167,6 +170,7 @@ def test_random_numbers_are_those_of_xla(runtime, make_window):
 # ---- what a commit does more -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [
@@ -180,6 +184,7 @@ def test_options_of_a_window(runtime, more):
     assert_same_updates(runtime, lambda: float64(lenet(), SgdConfig(lr=0.05), micro_steps=2, **more))
 
 
+@pytest.mark.slow
 def test_weights_of_float32_with_sums_of_float64(runtime):
     window = partial(window_for, lenet(), SgdConfig(lr=0.05), SHAPE, micro_steps=2, sum_dtype=tf.float64)
     assert_same_updates(runtime, window, tolerance=1e-5)
@@ -192,6 +197,7 @@ def test_examples_of_weight_0_count_for_nothing(runtime):
     assert {update["examples"] for update in found} == {11.0}
 
 
+@pytest.mark.slow
 def test_mixed_labels(runtime):
     draw = np.random.default_rng(0)
     mixed = partial(

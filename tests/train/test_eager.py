@@ -13,6 +13,7 @@ SMALL = ("data=synthetic", "data.image_size=8", "data.train_examples=24", "data.
          "accum.steps=2", "train.steps=3", "log.every=1", "optim=sgd", "optim.lr=0.01")  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model",
     [

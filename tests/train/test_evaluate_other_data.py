@@ -118,6 +118,7 @@ def test_what_is_left_out_of_new_data(here, command):
     assert (left_out["split"], left_out["name"]) == ("test", f"new/owl/{bad.name}")
 
 
+@pytest.mark.slow
 def test_the_results_of_the_run_itself_stay(here, command):
     """A second set of data has files of its own, and both say on the screen what they hold."""
     own = command(*EVALUATE, f"data.path={own_path(here)}")

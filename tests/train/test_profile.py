@@ -35,6 +35,7 @@ def profiled_updates(folder) -> list[int]:
     return sorted(found)
 
 
+@pytest.mark.slow
 def test_the_updates_after_the_first_of_a_session_are_profiled_and_learn_the_same(small, tmp_path, capsys):
     config = small(tmp_path / "runs", "debug.profile=2")
     run(config)

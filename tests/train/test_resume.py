@@ -223,6 +223,7 @@ def test_a_run_whose_checkpoints_vanish_while_it_is_opened_does_not_begin_anew(c
         run(config())
 
 
+@pytest.mark.slow
 def test_a_jump_of_the_rate_is_told(config, trained, tmp_path, capsys):
     run(config("train.steps=4"))
     told = capsys.readouterr().err

@@ -99,6 +99,7 @@ def test_a_file_that_hardly_fits_is_refused(config, keras_file):
     assert begun(config(*MOBILENET, weights=file))[0] is not None
 
 
+@pytest.mark.slow
 def test_what_is_frozen_has_weights(config, tmp_path):
     same = (*SYNTHETIC, "data.image_size=8", "data.channels=1")
     with pytest.raises(ConfigError, match=r"2 of the variables that model\.freeze keeps") as refused:
@@ -144,6 +145,7 @@ def updated(config, rate=1e-12):
     return loaded, [variable.numpy() for variable in window.variables_], window
 
 
+@pytest.mark.slow
 def test_slots_and_averages_begin_with_the_loaded_weights(config):
     """A slot that holds a copy of the weights holds those that were loaded."""
     loaded, after, _ = updated(config("optim=keras", "optim.name=ScheduleFreeAdamW"))  # not in Python 3.10's Keras
