@@ -54,21 +54,21 @@ class CompiledProgram:
         each = NamedSharding(mesh, EACH)
         self.graph, self._state, self._outputs = program.graph, state, program.outputs
         self._options = _compiler_options(mesh.devices.flat[0].platform)
-        self._new_values = {place - program.inputs: result for place, result in handed.updated.items()}
-        self._captured, self._call, self._others = program.captured, handed.call, handed.others
+        self._handed = handed
         self._totals = {variable.ref() for variable in reduced}
         self._indices = jax.device_put(jnp.arange(mesh.size, dtype=jnp.int32), each)
         self._inputs = [
             jax.ShapeDtypeStruct((mesh.size * given.shape[0], *given.shape[1:]), given.dtype, sharding=each)
             for given in arguments
         ]
-        self._written = [value for place, value in enumerate(self._captured) if place in self._new_values]
-        self._read = [value for place, value in enumerate(self._captured) if place not in self._new_values]
+        captured = dict(enumerate(program.captured, program.inputs))  # by argument
+        self._written = [captured[place] for place in handed.written]
+        self._read = [captured[place] for place in handed.read if place in captured]
         of_replicas = jax.shard_map(
             self._run_replica,
             mesh=mesh,
             in_specs=(EACH, _parts(self._written), _parts(self._read), [EACH] * len(arguments)),
-            out_specs=(_parts(self._written), [SAME] * len(self._others)),
+            out_specs=(_parts(self._written), [SAME] * len(handed.others)),
             check_vma=False,
         )
         self._function = jax.jit(of_replicas, donate_argnums=1)
@@ -101,16 +101,16 @@ class CompiledProgram:
         self, index: jax.Array, written: Sequence[Any], read: Sequence[Any], inputs: Sequence[Any]
     ) -> tuple[list[Any], list[Any]]:
         """Return the new values of `written`, and the other results. JAX traces this."""
-        places = sorted(range(len(self._captured)), key=lambda place: place not in self._new_values)  # written first
-        given = dict(zip(places, [*written, *read], strict=True))
-        values = [given[place][0] if is_sum(value) else given[place] for place, value in enumerate(self._captured)]
-        reduced = [place for place, value in enumerate(self._captured) if value.ref() in self._totals]
+        variables = [*self._written, *self._read]
+        buffers = zip(variables, [*written, *read], strict=True)
+        values = [buffer[0] if is_sum(variable) else buffer for variable, buffer in buffers]
+        reduced = [place for place, variable in enumerate(variables) if variable.ref() in self._totals]
         for place, total in zip(reduced, jax.lax.psum([values[place] for place in reduced], REPLICAS), strict=True):
             values[place] = total
-        results = self._call(index[0], *inputs, *values)
-        made = [results[self._new_values[place]] for place in places[: len(written)]]
+        first_read = len(written)
+        made, others = self._handed.call_in_place(values[:first_read], [index[0], *inputs, *values[first_read:]])
         made = [new[jnp.newaxis] if is_sum(value) else new for value, new in zip(self._written, made, strict=True)]
-        return made, [results[place] for place in self._others]
+        return made, others
 
 
 def _parts(values: Collection[Any]) -> list[PartitionSpec]:

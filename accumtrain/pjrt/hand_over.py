@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -57,20 +57,19 @@ class HandedOver:
         """The results that are no new value."""
         return sorted(set(range(self.results)) - set(self.updated.values()))
 
-    def serialize(self) -> bytes:
-        """Return the program for a process without TensorFlow, as jax.export.deserialize reads it.
+    def call_in_place(self, written: Sequence[Any], read: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Return the new values and the other results, for values of the arguments `written` and `read`.
 
-        The function there is (values of `written`, values of `read`) -> (new values, other results), and
-        jax.jit(function, donate_argnums=0) changes the first in place.
+        With donate_argnums=0 jax.jit changes the first in place.
         """
+        given = dict(zip([*self.written, *self.read], [*written, *read], strict=True))
+        results = self.call(*(given[place] for place in range(len(given))))
+        return [results[self.updated[place]] for place in self.written], [results[place] for place in self.others]
 
-        def call(written: list[Any], read: list[Any]) -> tuple[list[Any], list[Any]]:
-            given = dict(zip([*self.written, *self.read], [*written, *read], strict=True))
-            results = self.call(*(given[place] for place in range(len(given))))
-            return [results[self.updated[place]] for place in self.written], [results[place] for place in self.others]
-
+    def serialize(self) -> bytes:
+        """Return `call_in_place` for a process without TensorFlow, as jax.export.deserialize reads it."""
         shapes = [[self.arguments[place] for place in places] for places in (self.written, self.read)]
-        return bytes(_export(call, *shapes).serialize())
+        return bytes(_export(self.call_in_place, *shapes).serialize())
 
 
 def hand_over(hlo: bytes, *, rounds: bool) -> HandedOver:
