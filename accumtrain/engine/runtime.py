@@ -23,7 +23,6 @@ class Runtime:
         xla: compile micro-steps with XLA.
     """
 
-    counts_bytes = False  # of tensors; TensorFlow's allocators do it (train/memory.py)
     plans_bytes = False  # the count is what a compiler has planned, not what was measured
 
     def __init__(self, strategy: tf.distribute.Strategy, *, xla: bool = False):
@@ -71,6 +70,6 @@ class Runtime:
     def reload(self, variables: Iterable[tf.Variable] | None = None) -> None:
         """Take the values that were assigned to `variables`; None is the whole state, without the sums of a window."""
 
-    def count_bytes(self) -> tuple[int, int]:
-        """Return the bytes of the state, and of all tensors at the peak, if this runtime counts them."""
-        raise NotImplementedError
+    def count_bytes(self) -> tuple[int, int] | None:
+        """Return the bytes of the state, and of all tensors at the peak; None if the allocators of TensorFlow count."""
+        return None

@@ -29,8 +29,6 @@ class JaxRuntime(Runtime):
         limit: bytes that the state and the largest program may take on the CPU, or on each GPU; None is no limit.
     """
 
-    counts_bytes = True
-
     def __init__(self, devices: Sequence[jax.Device], *, rounds: bool = False, limit: int | None = None):
         super().__init__(tf.distribute.get_strategy(), xla=True)
         self._mesh, self._rounds = Mesh(np.array(devices), (REPLICAS,)), rounds

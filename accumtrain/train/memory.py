@@ -192,8 +192,8 @@ class Meter:
         }
 
     def _read_static_and_peak(self) -> tuple[int | None, int | None]:
-        if self._runtime.counts_bytes:
-            return self._runtime.count_bytes()
+        if (counted := self._runtime.count_bytes()) is not None:
+            return counted
         return (self.static, self._sum("peak")) if self.devices else (None, None)
 
     def _sum(self, kind: str) -> int:
