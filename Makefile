@@ -2,11 +2,14 @@
 PYTHON ?= python3
 ARGS ?=
 N ?= 2
+# of make tpu: jax, or tensorflow for TensorFlow's own build for TPUs
+RUNTIME ?= jax
 
 BIN := .venv/bin
 READY := .venv/.ready
 PEERS := .venv/.peers
-TPU := .venv-tpu
+TPU_JAX := .venv-tpu-jax
+TPU_TENSORFLOW := .venv-tpu-tensorflow
 TPU_COMPILE := .venv-tpu-compile
 AUDIT := .venv-audit
 DOCS := .venv-docs
@@ -43,8 +46,8 @@ sweep: $(READY) ## train once per combination: make sweep ARGS="batch_size=32,64
 workers: $(READY) ## train in N local processes, as on N machines: make workers N=2 ARGS="batch_size=64"
 	@$(BIN)/accumtrain --workers $(N) $(ARGS)
 
-tpu: $(TPU)/.ready ## train on a Cloud TPU VM, in an environment of its own; ARGS as for train
-	@$(TPU)/bin/accumtrain device=tpu $(ARGS)
+tpu: .venv-tpu-$(RUNTIME)/.ready ## train on a Cloud TPU VM, in an environment of its own; ARGS as for train; RUNTIME=tensorflow
+	@.venv-tpu-$(RUNTIME)/bin/accumtrain device=tpu device.runtime=$(RUNTIME) $(ARGS)
 
 tpu-compile: $(READY) $(TPU_COMPILE)/.ready ## what a run would take on a TPU, by its compiler: ARGS="model=revnet104 ..."
 	@ACCUMTRAIN_TPU_COMPILER=$(CURDIR)/$(TPU_COMPILE)/bin/python $(BIN)/accumtrain job=plan device=tpu $(ARGS)
@@ -73,8 +76,8 @@ test-next: ## the everyday tests with the next versions, candidates too, of all 
 	@$(NEXT_VERSIONS)/bin/python -m pip list --disable-pip-version-check
 	$(NEXT_VERSIONS)/bin/pytest -m "not slow and not slurm and not run" --numprocesses 2 --dist loadfile $(ARGS)
 
-test-tpu: $(TPU)/.ready ## the fast tests, on the CPU, in the environment of make tpu; ARGS go to pytest
-	$(TPU)/bin/pytest $(ARGS)
+test-tpu: $(TPU_TENSORFLOW)/.ready ## the fast tests, on the CPU, with TensorFlow's build for TPUs; ARGS go to pytest
+	$(TPU_TENSORFLOW)/bin/pytest $(ARGS)
 
 slurm: $(READY) ## training and sweeps on a SLURM of two nodes, made of this machine (root, Linux); ARGS go to pytest
 	tests/cluster/with_slurm $(BIN)/pytest -m slurm tests/cluster $(ARGS)
@@ -118,7 +121,7 @@ dist: $(DIST)/.ready ## build the sdist and the wheel into dist/, and check what
 	@echo "to install both in clean environments: .ci/install_dist $(PYTHON) ..."
 
 clean: ## remove the environments and caches; runs/ stays
-	rm -rf .venv $(TPU) $(TPU_COMPILE) $(AUDIT) $(DOCS) $(NEXT_VERSIONS) $(DIST) site build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv $(TPU_JAX) $(TPU_TENSORFLOW) $(TPU_COMPILE) $(AUDIT) $(DOCS) $(NEXT_VERSIONS) $(DIST) site build dist .pytest_cache .mypy_cache .ruff_cache
 	find accumtrain benchmarks tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 define CHECK_PYTHON
@@ -143,11 +146,17 @@ $(PEERS): $(READY)
 	@$(BIN)/python $(PIP) --constraint requirements/constraints.txt --editable '.[peers]'
 	@touch $@
 
-$(TPU)/.ready: pyproject.toml requirements/tpu.txt
-	$(CHECK_PYTHON)
-	@echo "setting up $(TPU) (a few minutes, once)"
+$(TPU_JAX)/.ready: pyproject.toml requirements/constraints.txt
+	@echo "setting up $(TPU_JAX) (a few minutes, once; needs Python 3.11 or newer)"
 	@$(VENV)
-	@$(TPU)/bin/python $(PIP) --no-deps --requirement requirements/tpu.txt --editable .
+	@$(TPU_JAX)/bin/python $(PIP) --constraint requirements/constraints.txt --editable '.[jax-tpu]'
+	@touch $@
+
+$(TPU_TENSORFLOW)/.ready: pyproject.toml requirements/tpu.txt
+	$(CHECK_PYTHON)
+	@echo "setting up $(TPU_TENSORFLOW) (a few minutes, once)"
+	@$(VENV)
+	@$(TPU_TENSORFLOW)/bin/python $(PIP) --no-deps --requirement requirements/tpu.txt --editable .
 	@touch $@
 
 $(TPU_COMPILE)/.ready: requirements/tpu-compile.txt

@@ -48,7 +48,7 @@ TENSORFLOW_TPU = "tensorflow_tpu" in {found.name for found in importlib.metadata
 # by the marker of the tests that need it
 MISSING_BESIDE_TENSORFLOW_TPU = {
     "xla": "tensorflow-tpu has no XLA for the CPU",
-    "launchers": "make tpu installs no launchers",
+    "launchers": "make tpu RUNTIME=tensorflow installs no launchers",
 }
 
 

@@ -45,6 +45,13 @@ def test_train_shows_accumulation_unless_told_otherwise(folder):
     assert ".venv/bin/accumtrain model=lenet5" in asked.splitlines()
 
 
+@pytest.mark.parametrize(("given", "runtime"), [([], "jax"), (["RUNTIME=tensorflow"], "tensorflow")])
+def test_the_environment_of_a_tpu_is_that_of_its_runtime(folder, given, runtime):
+    shutil.copy(ROOT / "requirements/tpu.txt", folder / "requirements")
+    done = make(folder, *given, target="tpu").stdout
+    assert f".venv-tpu-{runtime}/bin/accumtrain device=tpu device.runtime={runtime}" in done
+
+
 def test_another_python_beside_it_is_told(folder):
     said = ".venv is there and has Python 3.9.0, which is used; for PYTHON=python3: make clean, then again"
     assert said in make(folder, "PYTHON=python3").stderr

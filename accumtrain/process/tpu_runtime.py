@@ -83,7 +83,7 @@ def _try_in_a_child(address: str) -> None:
     if child.returncode < 0:
         raise ConfigError(
             f"device=tpu: TensorFlow crashes with the libtpu {_version('libtpu')} that is installed here; "
-            "`make tpu` installs one that works with it"
+            "`make tpu RUNTIME=tensorflow` installs one that works with it"
         )
     if child.returncode > 0:
         reason = (child.stderr.strip().splitlines() or ["no reason given"])[-1]
