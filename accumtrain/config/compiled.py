@@ -91,6 +91,7 @@ class CurrentDeviceConfig(DeviceConfig):
 
     kind: str = KIND
     as_it_is: ClassVar[bool] = True
+    may_run_jax: ClassVar[bool] = True
     may_compute_on_cpu: ClassVar[bool] = False  # under a limit: it holds in probes alone
 
 

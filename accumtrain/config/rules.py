@@ -215,7 +215,6 @@ def explain_missing_jax(config: Config) -> str | None:
     *able, last = [other.name for other in JOBS if other.on_jax]
     rules = (
         (not job.on_jax, f"job={job.name} does not compute with JAX; choose job={', '.join(able)} or {last}"),
-        (device.as_it_is, "accumtrain.fit computes with TensorFlow; leave the setting out"),
         (not device.may_run_jax, f"computes on devices of one machine, not on device={device.kind}; use device=auto"),
         (device.xla != "auto", f"device.xla={format_value(device.xla)} is of TensorFlow's kernels; leave it out"),
         (config.debug.eager, "debug.eager=true runs TensorFlow's operations one by one; leave it out"),

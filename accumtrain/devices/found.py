@@ -74,16 +74,17 @@ def make_devices(
     return Devices(strategy, description + rounded + (", XLA" if xla else ""), Runtime(strategy, xla=xla))
 
 
-def set_once(setter: Callable[..., None], *arguments: Any) -> None:
+def set_once(
+    setter: Callable[..., None],
+    *arguments: Any,
+    remedy: str = "for a sweep over devices add hydra/launcher=joblib, each job then has a process of its own",
+) -> None:
     """Call a setter of tf.config. It can't change devices any more after TensorFlow has used them.
 
     Raises:
-        ConfigError: TensorFlow has used the devices with other settings.
+        ConfigError: TensorFlow has used the devices with other settings. The message ends with the remedy.
     """
     try:
         setter(*arguments)
     except RuntimeError as error:
-        raise ConfigError(
-            "the devices of a process can't change once TensorFlow has used them; for a sweep over devices add "
-            "hydra/launcher=joblib, each job then has a process of its own"
-        ) from error
+        raise ConfigError(f"the devices of a process can't change once TensorFlow has used them; {remedy}") from error

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import jax
 
 PROGRAMS = Path("~/.cache/accumtrain/programs").expanduser()  # that JAX has compiled for a GPU or TPU
+LEAVE_GPUS = 'to leave GPUs to JAX, begin the program with tf.config.set_visible_devices([], "GPU")'
 # The platform of the kinds that need one, and what installs it.
 PLATFORMS = {
     GpuConfig.kind: ("gpu", INSTALL_JAX),
@@ -37,7 +38,10 @@ def resolve_jax(config: DeviceConfig) -> Devices:
     Raises:
         ConfigError: JAX does not find them, or it computes on others in this process already.
     """
-    set_once(tf.config.set_visible_devices, [], "GPU")
+    if config.as_it_is:
+        set_once(tf.config.set_visible_devices, [], "GPU", remedy=LEAVE_GPUS)
+    else:
+        set_once(tf.config.set_visible_devices, [], "GPU")
     import jax
 
     from accumtrain.pjrt.runtime import JaxRuntime
@@ -68,6 +72,12 @@ def _find_devices(config: DeviceConfig) -> Sequence[jax.Device]:
     try:
         found = jax.devices(platform)
     except RuntimeError as error:
+        if jax.config.jax_platforms == "cpu":
+            raise ConfigError(
+                f"device={config.kind} device.runtime=jax: JAX may compute on the CPU alone, by JAX_PLATFORMS=cpu or "
+                "by a job with device=cpu before this one; unset the variable, and give each job a process of its "
+                "own with hydra/launcher=joblib"
+            ) from error
         raise ConfigError(
             f"device={config.kind} device.runtime=jax: JAX {jax.__version__} finds none ({first_line(error)}); "
             f"{install}, or choose device=cpu"

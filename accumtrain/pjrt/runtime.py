@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -74,14 +75,14 @@ class JaxRuntime(Runtime):
         check_limit(sharing * self._planned_bytes, self._limit)
 
     def compile_for_batches(
-        self, function: Callable[[Any], None], batches: Any, variables: Iterable[tf.Variable] = ()
+        self, function: Callable[[Any], None], spec: Any, variables: Iterable[tf.Variable] = ()
     ) -> CompiledProgram:
         """Return the program of a function of one batch. It returns a number, which is there when it has ended.
 
         Args:
-            batches: an iterator; the batches of all replicas are joined in each of its elements.
+            spec: nested tf.TensorSpec of the batches of all replicas, joined.
         """
-        one = tf.nest.map_structure(self._part_of, batches.element_spec)
+        one = tf.nest.map_structure(self._part_of, spec)
 
         def counted(batch: Any) -> tf.Tensor:
             function(batch)
@@ -90,22 +91,28 @@ class JaxRuntime(Runtime):
         return self.compile(counted, [one], variables)
 
     def on_batches(self, function: Callable[[Any], None]) -> Callable[[Any, int], None]:
-        programs: list[CompiledProgram] = []
+        programs: dict[tuple[Any, ...], CompiledProgram] = {}  # by the shapes of a batch: the last may be smaller
 
-        def run(batches: Any, count: int) -> None:
-            if not programs:
-                programs.append(self.compile_for_batches(function, batches))
-                self.prepare(*programs)
-            self.run_on_batches(programs[0], batches, count)
+        def program_for(batches: Any, buffers: Sequence[jax.Array]) -> CompiledProgram:
+            shapes = tuple(buffer.shape for buffer in buffers)
+            if shapes not in programs:
+                specs = [tf.TensorSpec(buffer.shape, buffer.dtype) for buffer in buffers]
+                spec = tf.nest.pack_sequence_as(batches.element_spec, specs)
+                programs[shapes] = self.compile_for_batches(function, spec)
+                self.prepare(programs[shapes])
+            return programs[shapes]
 
-        return run
+        return lambda batches, count: self.run_on_batches(partial(program_for, batches), batches, count)
 
-    def run_on_batches(self, program: CompiledProgram, batches: Any, count: int) -> None:
-        """Run a program on each of the next `count` batches. At most two are computed or waited for at a time."""
+    def run_on_batches(
+        self, program_for: Callable[[Sequence[jax.Array]], CompiledProgram], batches: Any, count: int
+    ) -> None:
+        """Run the program for each of the next `count` batches. At most two are computed or waited for at a time."""
         before = None
         with memory_errors():
             for _ in range(count):
-                made = program(self._feed.take(batches))
+                buffers = self._feed.take(batches)
+                made = program_for(buffers)(buffers)
                 self._feed.look_ahead(batches)
                 if before is not None:
                     before.block_until_ready()

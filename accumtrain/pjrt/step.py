@@ -34,7 +34,7 @@ class JaxStep(Step):
         """
         if self._programs is None or self._spec != batches.element_spec:
             variables, before = self._window.variables, self._programs
-            micro_step = self._runtime.compile_for_batches(self._window.accumulate, batches, variables)
+            micro_step = self._runtime.compile_for_batches(self._window.accumulate, batches.element_spec, variables)
             commit = before[1] if before else self._compile_commit()
             self._runtime.prepare(micro_step, commit)
             self._programs, self._spec = (micro_step, commit), batches.element_spec
@@ -56,7 +56,8 @@ class JaxStep(Step):
         raise ValueError("updates: JAX makes one update at a time; call accumulate and commit")
 
     def _run_micro_steps(self, batches: Any, count: int) -> None:
-        self._runtime.run_on_batches(self.prepare(batches), batches, count)
+        micro_step = self.prepare(batches)
+        self._runtime.run_on_batches(lambda _: micro_step, batches, count)
 
     def _run_commit(self) -> dict[str, Any]:
         assert self._programs is not None

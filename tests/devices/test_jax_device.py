@@ -9,8 +9,17 @@ from accumtrain.errors import ConfigError
 jax = pytest.importorskip("jax")
 
 
+@pytest.fixture(params=[None, "cpu"])
+def platforms(request):
+    """The platforms that JAX may compute on."""
+    before = jax.config.jax_platforms
+    jax.config.update("jax_platforms", request.param)
+    yield request.param
+    jax.config.update("jax_platforms", before)
+
+
 @pytest.mark.parametrize(("kind", "extra"), [(GpuConfig, "jax-cuda13"), (TpuConfig, "jax-tpu")])
-def test_what_to_install_is_named(kind, extra, monkeypatch):
+def test_a_missing_device_is_answered_with_its_remedy(kind, extra, platforms, monkeypatch):
     asked = []
 
     def devices(platform):
@@ -18,6 +27,7 @@ def test_what_to_install_is_named(kind, extra, monkeypatch):
         raise RuntimeError("no such backend")
 
     monkeypatch.setattr(jax, "devices", devices)
-    with pytest.raises(ConfigError, match=rf"finds none \(no such backend\); pip install 'accumtrain\[{extra}\]', or"):
+    install = rf"finds none \(no such backend\); pip install 'accumtrain\[{extra}\]', or"
+    with pytest.raises(ConfigError, match="unset the variable" if platforms == "cpu" else install):
         resolve_devices(kind(runtime="jax"))
     assert asked == [kind.kind]
