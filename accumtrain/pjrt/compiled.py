@@ -12,6 +12,7 @@ import tensorflow as tf
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from accumtrain.engine.replica import as_replica
+from accumtrain.pjrt.feed import BATCHES_HELD
 from accumtrain.pjrt.hand_over import hand_over
 from accumtrain.pjrt.program import lower
 from accumtrain.pjrt.state import EACH, REPLICAS, SAME, State, is_sum
@@ -29,8 +30,8 @@ class CompiledProgram:
 
     Attributes:
         graph: of TensorFlow, from which the program was lowered.
-        temporary_bytes: what it takes on a device beside the state, as planned by the compiler: inputs, activations and
-            other results. 0 before it is compiled.
+        temporary_bytes: what it takes on a device beside the state: the inputs of the calls at hand, and, as planned by
+            the compiler, activations and other results. 0 before it is compiled.
     """
 
     def __init__(
@@ -92,7 +93,8 @@ class CompiledProgram:
     def _count_temporary_bytes(self) -> int:
         planned = self._compiled.memory_analysis()
         inputs = sum(each.size * each.dtype.itemsize for each in self._inputs) // self._indices.size
-        return int(inputs + planned.temp_size_in_bytes + planned.output_size_in_bytes - planned.alias_size_in_bytes)
+        results = planned.output_size_in_bytes - planned.alias_size_in_bytes
+        return int(BATCHES_HELD * inputs + planned.temp_size_in_bytes + results)
 
     def _buffers(self) -> tuple[list[Any], list[Any]]:
         return [self._state.read(value) for value in self._written], [self._state.read(value) for value in self._read]

@@ -12,6 +12,8 @@ from jax.sharding import Mesh, NamedSharding
 
 from accumtrain.pjrt.state import EACH
 
+BATCHES_HELD = 3  # on a device at the same time: one is computed, one waits for that, one is on its way
+
 
 class Feed:
     """Batches of iterators. One more of each is on its way to the devices while the last is in use.
