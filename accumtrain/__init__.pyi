@@ -60,7 +60,7 @@ from .errors import AccumtrainError as AccumtrainError
 from .errors import CheckpointError as CheckpointError
 from .errors import ConfigError as ConfigError
 from .errors import DataError as DataError
-from .keras.fit import fit as fit
+from .keras.run.fit import fit as fit
 from .loaded_run import LoadedRun as LoadedRun
 from .loaded_run import Predictions as Predictions
 from .loaded_run import load_run as load_run

@@ -24,7 +24,9 @@ from accumtrain.train.config import LOSSES, LossConfig, LossEntry
 
 KIND = "compiled"
 
-_compiled: ContextVar[Callable[[], Any]] = ContextVar("compiled")  # returns an accumtrain.keras.compiled.CompiledModel
+_compiled: ContextVar[Callable[[], Any]] = ContextVar(
+    "compiled"
+)  # returns an accumtrain.keras.run.compiled.CompiledModel
 
 
 @dataclass(kw_only=True)
@@ -95,25 +97,25 @@ class CurrentDeviceConfig(DeviceConfig):
     may_compute_on_cpu: ClassVar[bool] = False  # under a limit: it holds in probes alone
 
 
-MODELS.add(Entry(CompiledModelConfig, "accumtrain.keras.compiled:build_model"), listed=False)
+MODELS.add(Entry(CompiledModelConfig, "accumtrain.keras.run.compiled:build_model"), listed=False)
 LOSSES.add(
     LossEntry(
         CompiledLossConfig,
-        "accumtrain.keras.compiled:build_loss",
+        "accumtrain.keras.run.compiled:build_loss",
         metrics={},
-        further_metrics="accumtrain.keras.compiled:build_metrics",
-        split_metrics="accumtrain.keras.compiled:build_split_metrics",
+        further_metrics="accumtrain.keras.run.compiled:build_metrics",
+        split_metrics="accumtrain.keras.run.compiled:build_split_metrics",
     ),
     listed=False,
 )
-OPTIMIZERS.add(Entry(CompiledOptimConfig, "accumtrain.keras.compiled:build_optimizer"), listed=False)
-SOURCES.add(Entry(GivenDataConfig, "accumtrain.keras.compiled:open_given"), listed=False)
+OPTIMIZERS.add(Entry(CompiledOptimConfig, "accumtrain.keras.run.compiled:build_optimizer"), listed=False)
+SOURCES.add(Entry(GivenDataConfig, "accumtrain.keras.run.compiled:open_given"), listed=False)
 DEVICES.add(DeviceEntry(CurrentDeviceConfig, "accumtrain.devices.resolve:resolve_current"), listed=False)
 
 
 @contextmanager
 def running_with(compiled: Any) -> Iterator[None]:
-    """Have the entries build from `compiled`, an `accumtrain.keras.compiled.CompiledModel`, within this context."""
+    """Have the entries build from `compiled`, an `accumtrain.keras.run.compiled.CompiledModel`, within this context."""
     token = _compiled.set(lambda: compiled)
     try:
         yield
@@ -123,11 +125,11 @@ def running_with(compiled: Any) -> Iterator[None]:
 
 def load_in_child(folder: str) -> None:
     """Have the entries build from the model in a folder of `write_compiled`. It is read when it is needed."""
-    _compiled.set(cache(lambda: load("accumtrain.keras.compiled:read_compiled")(Path(folder))))
+    _compiled.set(cache(lambda: load("accumtrain.keras.run.compiled:read_compiled")(Path(folder))))
 
 
 def running() -> Any:
-    """Return the `accumtrain.keras.compiled.CompiledModel` that the entries build from."""
+    """Return the `accumtrain.keras.run.compiled.CompiledModel` that the entries build from."""
     compiled = _compiled.get(None)
     if compiled is None:
         raise ConfigError(f"kind={KIND}: stands for the model that accumtrain.fit is given; choose another kind")

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.data.pipeline import make_train_batches
-from accumtrain.keras.examples import take_data
+from accumtrain.keras.run.examples import take_data
 from tests.keras import cases
 from tests.keras.cases import CASES, CROSS_ENTROPY, OPTIMIZERS, SIZE, UPDATES, compiled, data_of, pair, run
 from tests.keras.gradients import unchanged

@@ -18,8 +18,8 @@ from accumtrain.config.schema import Config
 from accumtrain.data.source import hash_texts
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.keras.accumulate_step import SplitTrainStep
-from accumtrain.keras.compiled import CompiledModel, check_losses, check_metrics, inner_optimizer, write_compiled
-from accumtrain.keras.examples import take_data
+from accumtrain.keras.run.compiled import CompiledModel, check_losses, check_metrics, inner_optimizer, write_compiled
+from accumtrain.keras.run.examples import take_data
 from accumtrain.models.config import STORE
 from accumtrain.models.keras_applications import POLICIES
 from accumtrain.models.keras_cuts import cut_model
