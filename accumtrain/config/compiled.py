@@ -24,9 +24,8 @@ from accumtrain.train.config import LOSSES, LossConfig, LossEntry
 
 KIND = "compiled"
 
-_compiled: ContextVar[Callable[[], Any]] = ContextVar(
-    "compiled"
-)  # returns an accumtrain.keras.run.compiled.CompiledModel
+# returns an accumtrain.keras.run.compiled.CompiledModel
+_compiled: ContextVar[Callable[[], Any]] = ContextVar("compiled")
 
 
 @dataclass(kw_only=True)
