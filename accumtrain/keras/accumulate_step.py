@@ -24,23 +24,32 @@ from accumtrain.keras.accumulate_optimizer import (
     is_count,
     sum_dtype,
 )
+from accumtrain.keras.loss_trial import LossTrial
 from accumtrain.keras.replicas import apply_reduced
-from accumtrain.keras.split_batch import Split, count_examples, split_evenly, take, tensors_of
+from accumtrain.keras.split_batch import Split, count_examples, run_micro_batches, split_evenly, tensors_of
 from accumtrain.keras.split_loss import (
     CALL_ERRORS,
     EXAMPLES,
     FUNCTIONS_OVER_BATCHES,
     TOLERANCE,
+    BatchLoss,
     LossShare,
     LossTerms,
-    LossTrial,
     Trials,
     UntriedLossError,
     is_of_keras,
     made_up_outputs,
     made_up_targets,
 )
-from accumtrain.models.keras_call import StatelessCall, call_in_mode, find_batch_norms, mask_of, read_values
+from accumtrain.keras.whole_batch import WholeBatchLoss
+from accumtrain.models.keras_call import (
+    StatelessCall,
+    call_in_mode,
+    find_batch_norms,
+    mask_of,
+    read_values,
+    separate_masks,
+)
 
 IN_THE_GRAPH = (tf.data.Iterator, tf.distribute.DistributedIterator)  # takes the batches of these, after the tracing
 
@@ -49,6 +58,7 @@ def accumulate(
     model: keras.Model,
     steps: int | str,
     *,
+    whole_batch: bool = False,
     data: Any = None,
     batch_size: int | None = None,
     memory_limit_mb: float | None = None,
@@ -57,18 +67,21 @@ def accumulate(
 
     The update is that of the whole batch: gradients, losses, metrics and example weights. `steps` need not divide the
     batch. Losses of your own are tried with examples of the first batch. Means and sums over the examples are exact,
-    all else is refused. Metrics that need the whole batch see all of its outputs at once.
+    all else needs `whole_batch`. Metrics that need the whole batch see all of its outputs at once.
 
     Batch norm normalises each micro-batch by itself, and its moving statistics become those of the whole batch. Dropout
     is drawn for each micro-batch. Other state that layers change in a call, such as a counter, changes with each. The
     optimizer, and all there is around the step, stay as they are.
 
     Args:
-        model: compiled or not. A `compute_loss` of its own must be a mean or a sum over examples. What is saved or
-            cloned is the model without this change: call `accumulate` again.
+        model: compiled or not. Without `whole_batch` a `compute_loss` of its own must be a mean or a sum over examples.
+            What is saved or cloned is the model without this change: call `accumulate` again.
         steps: number of micro-batches; a batch with fewer examples has as many. `auto` takes the smallest number with
             which a step fits into memory on this CPU: child processes try it on a copy of the model, which must be
             compiled.
+        whole_batch: the loss compares examples with each other, or divides by a number of the whole batch. It is then
+            computed for all outputs at once: contrastive losses and Dice are exact. Each micro-batch is computed
+            twice, and the outputs of the batch are kept (Gao et al. 2021, arXiv:2101.06983).
         data: for `auto`, what `fit` will get: (x, y), (x, y, sample_weight) or a data set. Some of it is used.
         batch_size: for `auto`, the number of examples in a batch.
         memory_limit_mb: for `auto`, the most that the tensors of a step may take in MiB; None is the memory that is
@@ -87,8 +100,8 @@ def accumulate(
     if isinstance(steps, str):
         from accumtrain.keras.auto_steps import choose_steps  # its probes make steps of this module
 
-        steps = choose_steps(model, data, batch_size, memory_limit_mb)
-    split_training(model, SplitTrainStep(model, int(steps)))
+        steps = choose_steps(model, data, batch_size, memory_limit_mb, whole_batch)
+    split_training(model, SplitTrainStep(model, int(steps), whole_batch))
     return model
 
 
@@ -117,8 +130,9 @@ class SplitTrainStep:
         terms: of the loss; None before it was tried on real examples.
     """
 
-    def __init__(self, model: keras.Model, steps: int) -> None:
-        self._model, self._steps, self._trials = model, steps, Trials()
+    def __init__(self, model: keras.Model, steps: int, whole_batch: bool) -> None:
+        self._model, self._steps, self._whole_batch = model, steps, whole_batch
+        self._trials = Trials()
         self.terms: LossTerms | None = None
 
     def try_loss(self, data: Any) -> None:
@@ -134,8 +148,11 @@ class SplitTrainStep:
             examples = int(count_examples(batch))
             if examples and not (self.terms and self.terms.settled):
                 self._model._symbolic_build(data_batch=own_data)
-                share = LossShare(self._model, self._trials)
-                self.terms = LossTrial(self._model, batch, -(-examples // self._steps), share).find_terms(self.terms)
+                trial = LossTrial(self._model, batch, -(-examples // self._steps), self._loss(None))
+                self.terms = trial.find_terms(self.terms)
+
+    def _loss(self, terms: LossTerms | None) -> LossShare | WholeBatchLoss:
+        return WholeBatchLoss(self._model, terms) if self._whole_batch else LossShare(self._model, self._trials, terms)
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, data: Any) -> dict[str, tf.Tensor]:
@@ -154,26 +171,15 @@ class SplitTrainStep:
             self._model._symbolic_build(data_batch=data)
         batch = keras.utils.unpack_x_y_sample_weight(tensors_of(data))
         examples = count_examples(batch)
-        share = LossShare(self._model, self._trials, self.terms)
-        sums = BatchSums(self._model, examples, share, WholeBatchMetrics(self._model, batch, self._trials))
-        totals = sums.zeros()
-        for split in self.splits(examples):
-            totals = self._add_split(sums, batch, split, totals)
+        loss, splits = self._loss(self.terms), self.splits(examples)
+        sums = BatchSums(self._model, examples, loss, WholeBatchMetrics(self._model, batch, self._trials))
+        whole = None
+        if isinstance(loss, WholeBatchLoss):
+            whole = loss.of_whole_batch(batch, splits, read_values(sums.state), sums.statistics.before)
+        totals, at_outputs = sums.begin(whole), [] if whole is None else whole.at_outputs
+        for split in splits:
+            totals = run_micro_batches(partial(sums.add, split), (*batch, at_outputs), split, totals)
         return sums.update(totals)
-
-    def _add_split(self, sums: BatchSums, batch: Any, split: Split, totals: dict[str, Any]) -> dict[str, Any]:
-        """Run the micro-batches of one size in a loop. Return the new totals."""
-
-        def body(number: tf.Tensor, totals: Any) -> tuple[tf.Tensor, Any]:
-            start = split.start + number * split.size
-            return number + 1, sums.add(totals, *take(batch, split, number), start=start, size=split.size)
-
-        count = tf.convert_to_tensor(split.count)
-        with tf.control_dependencies(keras.tree.flatten(totals)):  # the second loop would begin beside the first
-            start = tf.identity(0)
-        # parallel iterations would hold the activations of several micro-batches
-        _, totals = tf.while_loop(lambda number, _: number < count, body, (start, totals), parallel_iterations=1)
-        return totals
 
     def splits(self, examples: int | tf.Tensor) -> list[Split]:
         """Return the micro-batches of a batch."""
@@ -186,58 +192,72 @@ class BatchSums:
     Args:
         model: a compiled and built model.
         examples: number of examples of the batch.
-        share: of the losses that the model is compiled with.
+        loss: that of the batch, from the losses that the model is compiled with.
         metrics: those that are updated with the whole batch.
+
+    Attributes:
+        state: variables that a forward pass or a metric changes, from which the next micro-batch goes on.
+        statistics: of batch normalisation, which every micro-batch finds as they are before the batch.
     """
 
     def __init__(
-        self, model: keras.Model, examples: int | tf.Tensor, share: LossShare, metrics: WholeBatchMetrics
+        self,
+        model: keras.Model,
+        examples: int | tf.Tensor,
+        loss: LossShare | WholeBatchLoss,
+        metrics: WholeBatchMetrics,
     ) -> None:
         self._model, self._examples, self._metrics = model, examples, metrics
-        self._share, self._statistics = share, BatchStatistics(model)
-        # what a forward pass and the metrics change; the next micro-batch goes on from there
+        self._loss, self.statistics = loss, BatchStatistics(model)
         variables = [*model.non_trainable_variables, *model.metrics_variables]
         # of each of several losses
         self._trackers = [] if model._compile_loss is None else model._compile_loss.metrics
         self._tracked = [variable for tracker in self._trackers for variable in tracker.variables] + metrics.variables
-        others = {id(variable) for variable in (*self._tracked, *(v for v, _ in self._statistics.before))}
-        self._state = [variable for variable in variables if id(variable) not in others]
-        self._missing: set[int] = set()  # places of weights without a gradient
+        others = {id(variable) for variable in (*self._tracked, *(v for v, _ in self.statistics.before))}
+        self.state = [variable for variable in variables if id(variable) not in others]
+        # places of weights with a gradient before the first micro-batch, and of those without any
+        self._given: set[int] = set()
+        self._missing: set[int] = set()
 
-    def zeros(self) -> dict[str, Any]:
-        """Return the sums that the loop starts with."""
+    def begin(self, whole: BatchLoss | None) -> dict[str, Any]:
+        """Return the sums that the loop starts with: nothing, or the loss of the whole batch."""
         weights = [variable.value for variable in self._model.trainable_variables]
         dtype = keras.config.floatx()
+        zeros = [tf.zeros(weight.shape, sum_dtype(weight.dtype)) for weight in weights]
+        if whole is None:
+            nothing = [tf.zeros((), dtype) for _ in self._trackers]
+            whole = BatchLoss(tf.zeros((), dtype), nothing, at_outputs=[], at_weights=[None] * len(zeros))
+        self._given = {place for place, gradient in enumerate(whole.at_weights) if gradient is not None}
         return {
-            "gradients": [tf.zeros(weight.shape, sum_dtype(weight.dtype)) for weight in weights],
-            "loss": tf.zeros((), dtype),
-            "losses": [tf.zeros((), dtype) for _ in self._trackers],
+            "gradients": [add_gradient(*pair) for pair in zip(zeros, whole.at_weights, strict=True)],
+            "loss": whole.loss,
+            "losses": whole.losses,
             "outputs": self._metrics.zeros(self._examples),
-            "share": tf.zeros((), dtype),
-            "state": [tf.convert_to_tensor(variable.value) for variable in self._state],
-            "statistics": self._statistics.zeros(),
+            "share": tf.cast(bool(whole.at_outputs), dtype),
+            "state": [tf.convert_to_tensor(variable.value) for variable in self.state],
+            "statistics": self.statistics.zeros(),
         }
 
-    def add(
-        self, totals: dict[str, Any], x: Any, y: Any, sample_weight: Any, *, start: tf.Tensor, size: int | tf.Tensor
-    ) -> dict[str, Any]:
-        """Run forward and backward pass of a micro-batch that begins with example `start`. Return the new totals."""
+    def add(self, split: Split, number: tf.Tensor, micro_batch: Any, totals: dict[str, Any]) -> dict[str, Any]:
+        """Run forward and backward pass of micro-batch `number` of a split. Return the new totals.
+
+        Args:
+            micro_batch: x, y, sample_weight and the gradients at the outputs, those of a loss of the whole batch.
+        """
         model, dtype = self._model, totals["loss"].dtype
-        part = tf.cast(size, dtype) / tf.cast(self._examples, dtype)
+        x, y, sample_weight, at_outputs = micro_batch
+        part = tf.cast(split.size, dtype) / tf.cast(self._examples, dtype)
         weights = [tf.convert_to_tensor(variable.value) for variable in model.trainable_variables]
         values = [
             *zip(model.trainable_variables, weights, strict=True),
-            *zip(self._state, totals["state"], strict=True),
+            *zip(self.state, totals["state"], strict=True),
         ]
         values += [(variable, tf.zeros_like(variable.value)) for variable in self._tracked]
-        with StatelessCall([*values, *self._statistics.before]) as call:
+        with StatelessCall([*values, *self.statistics.before]) as call:
             with tf.GradientTape() as tape:
                 tape.watch(weights)
                 y_pred = call_in_mode(model, x, training=True)
-                with self._share.record_calls() as calls:
-                    loss = model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
-                share = self._share.of(part, y_pred, sample_weight, calls)
-                loss = self._share.joined(tf.cast(loss, dtype), part, share)
+                loss, share = self._loss.of_micro_batch(part, x, y, y_pred, sample_weight)
                 scaled = model.optimizer.scale_loss(loss)
             losses = [tf.cast(tracker.result(), dtype) for tracker in self._trackers]
             shown = model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
@@ -247,18 +267,21 @@ class BatchSums:
                     "keeps over micro-batches: make it a keras.metrics.Metric"
                 )
         call.check_changes(model, model.trainable_variables, "which can't be split")
-        gradients = tape.gradient(scaled, weights)
-        self._missing = {place for place, gradient in enumerate(gradients) if gradient is None}
+        outputs = tf.nest.flatten(separate_masks(y_pred))[: len(at_outputs)]
+        trained = [(output, at) for output, at in zip(outputs, at_outputs, strict=True) if at is not None]
+        targets, upstream = zip((scaled, tf.ones_like(scaled)), *trained, strict=True)
+        gradients = tape.gradient(targets, weights, output_gradients=upstream)
+        self._missing = {place for place, gradient in enumerate(gradients) if gradient is None} - self._given
         return {
             "gradients": [add_gradient(*pair) for pair in zip(totals["gradients"], gradients, strict=True)],
             "loss": totals["loss"] + loss,
             "losses": [
-                total + self._share.counted(value, share) for total, value in zip(totals["losses"], losses, strict=True)
+                total + self._loss.counted(value, share) for total, value in zip(totals["losses"], losses, strict=True)
             ],
-            "outputs": self._metrics.add(totals["outputs"], y_pred, start),
+            "outputs": self._metrics.add(totals["outputs"], y_pred, split.start + number * split.size),
             "share": totals["share"] + share,
-            "state": [call.get_current_value(variable) for variable in self._state],
-            "statistics": self._statistics.add(totals["statistics"], part, call),
+            "state": [call.get_current_value(variable) for variable in self.state],
+            "statistics": self.statistics.add(totals["statistics"], part, call),
         }
 
     def update(self, totals: dict[str, Any]) -> dict[str, tf.Tensor]:
@@ -267,9 +290,9 @@ class BatchSums:
         Without examples, as a replica may be at the end of an epoch, the share is 0 and so are loss and gradients.
         """
         model, share = self._model, totals["share"]
-        for variable, value in zip(self._state, totals["state"], strict=True):
+        for variable, value in zip(self.state, totals["state"], strict=True):
             variable.assign(value)
-        self._statistics.write(totals["statistics"])
+        self.statistics.write(totals["statistics"])
         self._metrics.update(totals["outputs"])
         replicas = tf.cast(tf.distribute.get_strategy().num_replicas_in_sync, share.dtype)
         model._loss_tracker.update_state(_mean(totals["loss"], share) * replicas, sample_weight=self._examples)

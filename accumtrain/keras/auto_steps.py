@@ -38,7 +38,7 @@ CLEARLY = 1.1  # a size that should take more than this many times the budget is
 UPDATES = 3  # from the second on, all buffers are in use
 
 
-def choose_steps(model: keras.Model, data: Any, batch_size: Any, memory_limit_mb: Any) -> int:
+def choose_steps(model: keras.Model, data: Any, batch_size: Any, memory_limit_mb: Any, whole_batch: bool) -> int:
     """Return the smallest number of micro-batches with which a step of `batch_size` examples fits. Print the trials.
 
     Raises:
@@ -60,7 +60,7 @@ def choose_steps(model: keras.Model, data: Any, batch_size: Any, memory_limit_mb
             known = {size: count for size, trial in trials.items() if (count := bytes_of(trial)) is not None}
             if len(known) > 1 and on_lines(known, micro_batch) > CLEARLY * budget(memory_limit_mb):
                 return None  # a probe would only run out of memory
-            trial = probe_steps(folder, math.ceil(batch_size / micro_batch), micro_batch, memory_limit_mb)
+            trial = probe_steps(folder, math.ceil(batch_size / micro_batch), micro_batch, memory_limit_mb, whole_batch)
             trials[micro_batch] = trial
             _tell(trial)
             return bytes_of(trial)
@@ -68,7 +68,7 @@ def choose_steps(model: keras.Model, data: Any, batch_size: Any, memory_limit_mb
         best = largest_that_fits(micro_batches(batch_size), used, partial(budget, memory_limit_mb))
         table(f"steps for batch_size={batch_size} in {limit}", COLUMNS, [_row(trials[size]) for size in sorted(trials)])
         if best is None:
-            peak = probe_steps(folder, batch_size, 1, None).peak_bytes if limited else None
+            peak = probe_steps(folder, batch_size, 1, None, whole_batch).peak_bytes if limited else None
             more = "" if peak is None else f" raise memory_limit_mb to {math.ceil(peak / SHARE / 2**20)} at least,"
             raise OutOfMemoryError(
                 f"steps='auto': not even a micro-batch of 1 fits in {limit}:{more} wrap layers in "
@@ -186,7 +186,9 @@ def write_probe(model: keras.Model, batch: Any, folder: Path) -> None:
     (folder / BATCH).write_bytes(pickle.dumps(batch))
 
 
-def probe_steps(folder: Path, steps: int, micro_batch: int, memory_limit_mb: float | None) -> StepTrial:
+def probe_steps(
+    folder: Path, steps: int, micro_batch: int, memory_limit_mb: float | None, whole_batch: bool
+) -> StepTrial:
     """Make a few updates with micro-batches of `steps`, within the limit and the free memory.
 
     Raises:
@@ -201,6 +203,7 @@ def probe_steps(folder: Path, steps: int, micro_batch: int, memory_limit_mb: flo
     request = {
         child.TASK: TASK,
         "steps": steps,
+        "whole_batch": whole_batch,
         "limit_mb": max(1, int(limit / 2**20)),
         "inter_op": tf.config.threading.get_inter_op_parallelism_threads(),
         "intra_op": tf.config.threading.get_intra_op_parallelism_threads(),
@@ -236,7 +239,9 @@ def run_step_request(request: dict[str, Any], folder: Path) -> dict[str, Any]:
             model = read_model(folder)
         except ValueError as error:
             raise ConfigError(str(error)) from error
-        split_training(model, FewMicroBatches(model, request["steps"]))
+        # the loss of a whole batch needs all of them
+        kind = SplitTrainStep if request["whole_batch"] else FewMicroBatches
+        split_training(model, kind(model, request["steps"], request["whole_batch"]))
         batch = tf.data.Dataset.from_tensor_slices(pickle.loads((folder / BATCH).read_bytes()))
         meter, process = Meter(), psutil.Process()
         before = process.memory_info().rss

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,3 +69,23 @@ def take(data: Any, split: Split, number: tf.Tensor) -> Any:
         return part
 
     return keras.tree.map_structure(slice_of, data)
+
+
+def run_micro_batches(function: Callable[[tf.Tensor, Any, Any], Any], data: Any, split: Split, totals: Any) -> Any:
+    """Call `function(number, micro-batch, totals)` for each micro-batch of a split in a loop. Return the last totals.
+
+    Args:
+        data: nested tensors [N, ...] or None.
+        totals: nested tensors that the first call gets; each returns them anew.
+    """
+
+    def body(number: tf.Tensor, totals: Any) -> tuple[tf.Tensor, Any]:
+        return number + 1, function(number, take(data, split, number), totals)
+
+    count = tf.convert_to_tensor(split.count)
+    before = [total for total in tf.nest.flatten(totals) if tf.is_tensor(total)]
+    with tf.control_dependencies(before):  # the second loop would begin beside the first
+        start = tf.identity(0)
+    # parallel iterations would hold the activations of several micro-batches
+    _, totals = tf.while_loop(lambda number, _: number < count, body, (start, totals), parallel_iterations=1)
+    return totals

@@ -1,9 +1,9 @@
-"""The share of a micro-batch's loss in the loss of the whole batch, and trials that show it.
+"""The share of a micro-batch's loss in the loss of the whole batch.
 
 Keras divides the sum of a batch's losses by the number of examples, or by the sum of their weights. With a mask it
 divides by the number of values that are left; with `reduction="sum"` it does not divide at all. The loss of the batch
 is the mean of the losses of the micro-batches, each weighted by its own divisor. Losses of the user's own are tried,
-with made-up and with real examples.
+with made-up examples here and with real ones in loss_trial.py.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial, reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.keras.split_batch import count_examples
-from accumtrain.models.keras_call import StatelessCall, call_in_mode, mask_of, read_values
+from accumtrain.models.keras_call import mask_of
 
 EXAMPLES = 6  # of a batch that is made up
 MARKS = (-1.0, -100.0, 255.0, math.nan)  # targets that own losses often leave out
@@ -29,12 +28,16 @@ CALL_ERRORS = (ValueError, TypeError, IndexError, tf.errors.OpError)  # of a fun
 # Keras's own that may join examples
 LOSSES_OVER_BATCHES = (keras.losses.Dice, keras.losses.Tversky, keras.losses.Circle)
 FUNCTIONS_OVER_BATCHES = (keras.losses.dice, keras.losses.tversky, keras.losses.circle)
-TOLERANCE_OF_16_BITS, ROUNDING = 3e-2, 1e-6
-HALF = {"float16", "bfloat16"}
 
 
 class UntriedLossError(ValueError):
     """A loss has terms of the user's own, and none of its examples was seen yet."""
+
+    def __init__(self, model: keras.Model) -> None:
+        super().__init__(
+            f"the loss of {model.name} has terms of your own, which have to be seen with real examples first: train "
+            "with fit or train_on_batch"
+        )
 
 
 @dataclass(frozen=True)
@@ -73,15 +76,33 @@ def losses_of_layers(model: keras.Model) -> list[tf.Tensor]:
 
 def has_own_loss(model: keras.Model) -> bool:
     """Return whether the user's own code computes the loss of a compiled and built model, beside that of layers."""
-    return _computes_loss(model) or any(may_join_examples(compiled.loss) for compiled in _compiled_losses(model))
+    return computes_loss(model) or any(may_join_examples(compiled.loss) for compiled in compiled_losses(model))
 
 
-def _computes_loss(model: keras.Model) -> bool:
+def computes_loss(model: keras.Model) -> bool:
+    """Return whether a model has a `compute_loss` of its own."""
     return type(model).compute_loss is not keras.Model.compute_loss
 
 
-def _compiled_losses(model: keras.Model) -> Sequence[Any]:
+def compiled_losses(model: keras.Model) -> Sequence[Any]:
+    """Return the losses that a built model is compiled with, one for each output that has any."""
     return [] if model._compile_loss is None else model._compile_loss._flat_losses
+
+
+class BatchLoss(NamedTuple):
+    """A loss of the whole batch, before its micro-batches are added; zero for one that is made of theirs.
+
+    Attributes:
+        loss: its value, a scalar; on several replicas the share of one.
+        losses: the value of each of several losses, as Keras shows them.
+        at_outputs: the gradient at each output, [N, ...], or None; empty without such a loss.
+        at_weights: the gradient at each weight that the loss itself reads, or None; on several replicas a share.
+    """
+
+    loss: tf.Tensor | float
+    losses: list[tf.Tensor]
+    at_outputs: list[tf.Tensor | None]
+    at_weights: list[tf.Tensor | None]
 
 
 class LossShare:
@@ -97,15 +118,15 @@ class LossShare:
 
     def __init__(self, model: keras.Model, trials: Trials, terms: LossTerms | None = None) -> None:
         self._model, self._trials, self._terms = model, trials, terms
-        self.is_own = _computes_loss(model)
+        self.is_own = computes_loss(model)
         self._is_own_sum = self.is_own and terms is not None and terms.total == "sum"
-        self._losses = _compiled_losses(model)
+        self._losses = compiled_losses(model)
         reductions = {compiled.loss.reduction for compiled in self._losses}
         reductions = {"mean" if name == "sum_over_batch_size" else name for name in reductions} or {"mean"}
         if len(reductions) > 1:
             raise ValueError(
                 f"losses of the reductions {', '.join(sorted(map(str, reductions)))} can't be joined over "
-                "micro-batches: give all losses the same"
+                "micro-batches: give all losses the same, or take whole_batch=True"
             )
         (self._reduction,) = reductions
         if self._reduction in (None, "none"):
@@ -115,11 +136,44 @@ class LossShare:
         """Return the kinds that the loss may be over the examples of a batch."""
         return ("mean", "sum") if self.is_own else ("sum" if self._reduction == "sum" else "mean",)
 
-    def record_calls(self) -> AbstractContextManager[LossCalls]:
-        """Record the calls of the losses, while the loss of a micro-batch is computed."""
+    def has_own_terms(self) -> bool:
+        """Return whether the user's own code computes the loss, beside that of layers."""
+        return has_own_loss(self._model)
+
+    def of_micro_batch(
+        self, part: tf.Tensor, x: Any, y: Any, y_pred: Any, sample_weight: Any
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return what a micro-batch adds to the total loss of the batch, and the weight of its loss, scalars.
+
+        Args:
+            part: its share of the examples.
+            y_pred: the predictions, with the masks that Keras attaches to them.
+
+        Raises:
+            UntriedLossError: there are terms that have to be tried, and were not.
+            ValueError: see `_weight` and `_joined`.
+        """
+        with self._record_calls() as calls:
+            loss = self._model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
+        share = self._weight(part, y_pred, sample_weight, calls)
+        return self._joined(tf.cast(loss, part.dtype), part, share), share
+
+    def of_examples(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the loss of some examples without that of layers and weights, and the weight of a batch of these.
+
+        A `compute_loss` of the model's own is taken whole.
+        """
+        with self._record_calls() as calls:
+            if self.is_own:
+                loss = self._model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
+            else:
+                loss = self._model._compile_loss(y, y_pred, sample_weight) if self._losses else tf.zeros(())
+        return loss, self._weight(tf.ones(()), y_pred, sample_weight, calls)
+
+    def _record_calls(self) -> AbstractContextManager[LossCalls]:
         return record_loss_calls([compiled.loss for compiled in self._losses], self._trials)
 
-    def of(self, part: tf.Tensor, y_pred: Any, sample_weight: Any, calls: LossCalls) -> tf.Tensor:
+    def _weight(self, part: tf.Tensor, y_pred: Any, sample_weight: Any, calls: LossCalls) -> tf.Tensor:
         """Return the weight of a micro-batch's loss, a scalar. The weights of all micro-batches need not sum to 1.
 
         Args:
@@ -146,13 +200,13 @@ class LossShare:
         if len(self._losses) > 1 or len(divisors) > 1:
             raise ValueError(
                 "several losses with masks, or with weights that divide them, can't be joined over micro-batches: "
-                "give them the reduction 'sum', or leave all masks or losses out but one"
+                "give them the reduction 'sum', leave all masks or losses out but one, or take whole_batch=True"
             )
         if losses_of_layers(self._model):
             raise ValueError(
                 "add_loss and activity regularizers count by examples, and masks or weights divide the compiled loss, "
-                "so the two can't be joined over micro-batches: leave the one or the other out, or give the loss the "
-                "reduction 'sum'"
+                "so the two can't be joined over micro-batches: leave the one or the other out, give the loss the "
+                "reduction 'sum', or take whole_batch=True"
             )
         return part * tf.reduce_mean(tf.cast(divisors[0], part.dtype))
 
@@ -167,13 +221,7 @@ class LossShare:
         outputs = keras.tree.pack_sequence_as(structure, keras.tree.flatten(y_pred))
         return [reduce(lambda inner, key: inner[key], compiled.path, outputs) for compiled in self._losses]
 
-    def loss_without_layers(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
-        """Return the loss of a batch without that of layers and weights; that of a model's own `compute_loss` whole."""
-        if self.is_own:
-            return self._model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
-        return self._model._compile_loss(y, y_pred, sample_weight) if self._losses else tf.zeros(())
-
-    def joined(self, loss: tf.Tensor, part: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
+    def _joined(self, loss: tf.Tensor, part: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
         """Return what a micro-batch adds to the total loss of the batch.
 
         Losses of weights and of `add_loss` are part of `loss`, and a compiled loss that is a sum counts them once for
@@ -185,11 +233,8 @@ class LossShare:
         """
         of_layers = losses_of_layers(self._model)
         if self._terms is None:
-            if of_layers or has_own_loss(self._model):
-                raise UntriedLossError(
-                    f"the loss of {self._model.name} has terms of your own, which have to be seen with real examples "
-                    "first: train with fit or train_on_batch"
-                )
+            if of_layers or self.has_own_terms():
+                raise UntriedLossError(self._model)
             sums = []
         elif self.is_own:
             return loss if self._is_own_sum else share * loss
@@ -230,12 +275,12 @@ class LossCalls:
 
     Attributes:
         masks: those that a loss put on its own values, such as `ignore_class` does.
-        one_number: names of the losses with one number for a batch.
+        one_number: the losses with one number for a batch.
         unlike_means: names of the losses whose value for a batch is not the mean of those of its examples.
     """
 
     masks: list[tf.Tensor] = field(default_factory=list)
-    one_number: list[str] = field(default_factory=list)
+    one_number: list[keras.losses.Loss] = field(default_factory=list)
     unlike_means: list[str] = field(default_factory=list)
 
     def check(self, *, divided: bool) -> None:
@@ -250,18 +295,19 @@ class LossCalls:
         if self.unlike_means:
             raise ValueError(
                 f"the loss {self.unlike_means[0]} of a batch is not the mean of the losses of its examples, so it "
-                "can't be joined over micro-batches: return one value for each example, as Dice(axis=(1, 2, 3)) does"
+                "can't be joined over micro-batches: return one value for each example, as Dice(axis=(1, 2, 3)) does, "
+                "or take whole_batch=True"
             )
         if self.one_number and divided:
             raise ValueError(
-                f"the loss {self.one_number[0]} gives one number for a batch, so that weights of examples and masks "
-                "do not act on it: return one value for each example"
+                f"the loss {self.one_number[0].name} gives one number for a batch, so that weights of examples and "
+                "masks do not act on it: return one value for each example"
             )
 
 
 @contextmanager
-def record_loss_calls(losses: Sequence[keras.losses.Loss], trials: Trials) -> Iterator[LossCalls]:
-    """Record the calls of losses. Those that may join examples are tried with a made-up batch.
+def record_loss_calls(losses: Sequence[keras.losses.Loss], trials: Trials | None) -> Iterator[LossCalls]:
+    """Record the calls of losses. Those that may join examples are tried with a made-up batch, unless `trials` is None.
 
     Raises:
         ValueError: a loss is no `keras.losses.Loss` with its `call` alone, or has one number and can't be tried.
@@ -281,7 +327,7 @@ def record_loss_calls(losses: Sequence[keras.losses.Loss], trials: Trials) -> It
 
 
 def _recorded(
-    loss: keras.losses.Loss, call: Callable[..., Any], calls: LossCalls, trials: Trials
+    loss: keras.losses.Loss, call: Callable[..., Any], calls: LossCalls, trials: Trials | None
 ) -> Callable[..., Any]:
     def recorded_call(y_true: Any, y_pred: Any) -> Any:
         values = call(y_true, y_pred)
@@ -289,8 +335,8 @@ def _recorded(
             calls.masks.append(mask)
         one_number = len(values.shape) == 0
         if one_number:
-            calls.one_number.append(loss.name)
-        if one_number or may_join_examples(loss):
+            calls.one_number.append(loss)
+        if trials is not None and (one_number or may_join_examples(loss)):
             is_mean = partial(_is_mean, loss, call, y_true, y_pred, one_number)
             if not trials.result(loss, (y_true, y_pred), is_mean):
                 calls.unlike_means.append(loss.name)
@@ -324,7 +370,7 @@ def _is_mean(loss: keras.losses.Loss, call: Callable[..., Any], y_true: Any, y_p
                 return True  # a value for each example, as Keras asks of a loss
             raise ValueError(
                 f"the loss {loss.name} gives one number for a batch, and whether that is a mean over its examples "
-                f"can't be tried: return one value for each example\n{error}"
+                f"can't be tried: return one value for each example, or take whole_batch=True\n{error}"
             ) from error
         for mark in MARKS:
             marked = keras.tree.map_structure(partial(_with_mark, mark=mark), targets)
@@ -375,161 +421,3 @@ def _with_mark(targets: tf.Tensor, mark: float) -> tf.Tensor:
     flat = targets.numpy().reshape(EXAMPLES, -1)
     flat[EXAMPLES // 2 :, ::2] = mark
     return tf.constant(flat.reshape(targets.shape), targets.dtype)
-
-
-# --- the loss of real examples, tried: a mean or a sum over them ------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Pass:
-    """A forward pass of some examples.
-
-    Attributes:
-        total: the loss without that of layers, or what a `compute_loss` of the model's own returns.
-        share: what divides `total`, as a share of the examples: below 1 with masks and weights.
-        of_layers: the losses that layers add.
-        changed: it changes state of the model, as batch statistics and random draws do.
-    """
-
-    total: float
-    share: float
-    of_layers: list[float]
-    changed: bool
-
-    def open_values(self, known: LossTerms) -> list[float]:
-        """Return the finite values of the terms that are not known yet."""
-        pairs = zip((self.total, *self.of_layers), (known.total, *known.of_layers), strict=True)
-        return [value for value, kind in pairs if kind is None and np.isfinite(value)]
-
-
-class LossTrial:
-    """Passes of two groups of examples, A and B, in six batches: AB, BA, AA, BB, and each of them alone.
-
-    A mean and a sum are additive: the losses of AB and BA are together those of AA and BB. That holds with random draws
-    as well, since the four batches have the same size and so the same draws. The loss of AA is that of A, if it is a
-    mean, or twice that, if it is a sum. Nothing that a pass changes is kept.
-
-    A is one example, repeated, and B are those after it. Examples are tried until no term of the batch is 0 for them.
-
-    Args:
-        model: compiled and built.
-        batch: x, y and sample_weight, nested tensors [N, ...] or None.
-        most: the most examples in a pass; two are taken for 1.
-        share: of the losses that the model is compiled with.
-    """
-
-    def __init__(self, model: keras.Model, batch: Any, most: int, share: LossShare) -> None:
-        self._model, self._batch, self._most, self._share = model, batch, max(2, most), share
-        self._examples = int(count_examples(batch))
-        own_dtypes = {layer.compute_dtype for layer in model._flatten_layers()}
-        self._tolerance = TOLERANCE_OF_16_BITS if own_dtypes & HALF else TOLERANCE
-
-    def find_terms(self, known: LossTerms | None) -> LossTerms:
-        """Return the terms of the loss. One group of the batch after another is tried until all of them are known.
-
-        Args:
-            known: of an earlier batch, in which some terms were 0. The others stay what they are.
-
-        Returns:
-            The terms; None stands for those that are 0 for all examples of the batch.
-
-        Raises:
-            ValueError: one is neither a mean nor a sum over the examples, or can't be tried, or layers add more or
-                fewer losses than before.
-        """
-        for start in range(0, self._examples, self._most):
-            if known is None or not known.settled:
-                known = self._find_in_group(range(start, min(start + self._most, self._examples)), known)
-        assert known is not None, "a batch has examples"
-        return known
-
-    def _find_in_group(self, examples: range, known: LossTerms | None) -> LossTerms:
-        """Return the terms after some more examples, which fit into one pass."""
-        trained = self._pass(examples, training=True)
-        if known is None:  # Keras's own losses are what their reduction says
-            total = None if has_own_loss(self._model) else self._share.kinds()[0]
-            known = LossTerms(total, (None,) * len(trained.of_layers))
-        known.check_number(self._model, trained.of_layers)
-        if self._examples == 1 or not any(trained.open_values(known)):  # each rule is right for one example
-            return known
-        training = not trained.changed and self._pass(examples, training=True) == trained
-        for example in examples:
-            if any(trained.open_values(known)):
-                known = self._find_by_example(example, known, training)
-        if any(trained.open_values(known)):
-            raise ValueError(self._in_training_only())
-        return known
-
-    def _find_by_example(self, example: int, known: LossTerms, training: bool) -> LossTerms:
-        """Return the terms after the six batches, if one that is not known is not 0 in them."""
-        half = self._most // 2
-        first, second = [example] * half, [(example + place) % self._examples for place in range(1, half + 1)]
-        both = self._pass([*first, *second], training)
-        if len(both.of_layers) != len(known.of_layers):
-            raise ValueError(self._in_training_only())
-        if not any(both.open_values(known)):
-            return known
-        others = ([*second, *first], [*first, *first], [*second, *second], first, second)
-        passes = [both, *(self._pass(batch, training) for batch in others)]
-        loosely = both.changed  # random draws, which differ between batches of two sizes
-        of_layers = zip(*(trial.of_layers for trial in passes), strict=True)
-        kinds = tuple(
-            kind or self._kind(f"add_loss, call {place + 1} in {self._model.name},", np.array(values), loosely)
-            for place, (kind, values) in enumerate(zip(known.of_layers, of_layers, strict=True))
-        )
-        name = f"compute_loss of {self._model.name}" if self._share.is_own else f"the loss of {self._model.name}"
-        totals, shares = np.array([(trial.total, trial.share) for trial in passes]).T
-        return LossTerms(known.total or self._kind(name, totals, loosely, shares, self._share.kinds()), kinds)
-
-    def _in_training_only(self) -> str:
-        return (
-            f"{self._model.name} adds a loss in training only, and its batch statistics or random draws don't allow to "
-            "try it there: call add_loss whatever `training` is, with the same factor, or leave it out"
-        )
-
-    def _pass(self, examples: Sequence[int], training: bool) -> Pass:
-        model = self._model
-        x, y, sample_weight = keras.tree.map_structure(
-            lambda tensor: None if tensor is None else tf.gather(tensor, examples), self._batch
-        )
-        weights = read_values(model.trainable_variables)
-        metrics = [(variable, tf.zeros(variable.shape, variable.dtype)) for variable in model.metrics_variables]
-        with StatelessCall([*weights, *metrics]) as call:
-            y_pred = call_in_mode(model, x, training=training)
-            with self._share.record_calls() as calls:
-                total = self._share.loss_without_layers(x, y, y_pred, sample_weight)
-            share = self._share.of(tf.ones(()), y_pred, sample_weight, calls)
-            of_layers = [float(loss) for loss in losses_of_layers(model)]
-        changed = call.assignments.keys() - {id(variable) for variable in model.metrics_variables}
-        return Pass(float(total), float(share), of_layers, bool(changed))
-
-    def _kind(
-        self,
-        name: str,
-        values: np.ndarray,
-        loosely: bool,
-        shares: np.ndarray | float = 1.0,
-        kinds: Sequence[str] = ("mean", "sum"),
-    ) -> str | None:
-        """Return one of `kinds`, or None if the values don't tell, as all are 0 or none is finite.
-
-        Args:
-            loosely: a group alone may differ by a quarter.
-            kinds: what is allowed.
-        """
-        finite = np.isfinite(values)
-        if not np.any(values) or not np.any(finite):
-            return None
-        largest = float(np.max(np.abs(values)))
-        for kind, weights, factor in (("mean", shares, 1.0), ("sum", 1.0, 2.0)) if np.all(finite) else ():
-            ab, ba, aa, bb, *_ = values * weights
-            additive = abs(ab + ba - aa - bb) <= self._tolerance * largest
-            twice, alone = values[2:4], factor * values[4:]
-            alike = np.allclose(twice, alone, 0.25 if loosely else self._tolerance, ROUNDING * largest)
-            if additive and alike and kind in kinds:
-                return kind
-        raise ValueError(
-            f"{name} is neither the mean nor the sum of the losses of its examples, so it can't be joined over "
-            "micro-batches: make it a mean over the examples, such as keras.ops.mean of one value for each of them, "
-            "and draw random numbers from a keras.random.SeedGenerator alone"
-        )

@@ -10,7 +10,8 @@ import tensorflow as tf
 from keras import ops
 
 from accumtrain.keras import accumulate
-from accumtrain.keras.split_loss import LossShare, LossTerms, LossTrial, Trials
+from accumtrain.keras.loss_trial import LossTrial
+from accumtrain.keras.split_loss import LossShare, LossTerms, Trials
 from tests.keras.cases import AddLoss
 from tests.keras.gradients import unchanged
 from tests.keras.programs import run_python

@@ -27,9 +27,10 @@ from accumtrain.engine.losses import PerExample, SplitMetrics
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.keras.accumulate_optimizer import accumulates, check_summable
 from accumtrain.keras.accumulate_step import CompiledMetric, WholeBatchMetrics, compiled_metrics
+from accumtrain.keras.loss_trial import LossTrial
 from accumtrain.keras.model_copy import read_model, write_model
 from accumtrain.keras.run.examples import GivenData, InMemorySplit, given_data
-from accumtrain.keras.split_loss import LossShare, LossTrial, Trials, has_own_loss, record_loss_calls
+from accumtrain.keras.split_loss import LossShare, Trials, has_own_loss, record_loss_calls
 from accumtrain.models.keras_call import call_stateless, find_batch_norms, mask_of
 from accumtrain.models.keras_model import KerasModel
 from accumtrain.models.layers import ModelSpec
