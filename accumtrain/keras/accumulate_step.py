@@ -26,7 +26,14 @@ from accumtrain.keras.accumulate_optimizer import (
 )
 from accumtrain.keras.loss_trial import LossTrial
 from accumtrain.keras.replicas import apply_reduced
-from accumtrain.keras.split_batch import Split, count_examples, run_micro_batches, split_evenly, tensors_of
+from accumtrain.keras.split_batch import (
+    Split,
+    count_examples,
+    put_examples,
+    run_micro_batches,
+    split_evenly,
+    tensors_of,
+)
 from accumtrain.keras.split_loss import (
     CALL_ERRORS,
     EXAMPLES,
@@ -512,11 +519,7 @@ class WholeBatchMetrics:
         for compiled in self._metrics:
             if mask_of(found[compiled.place]) is not None:
                 raise ValueError(self._refusal(compiled, "a mask"))
-        added = []
-        for place, all_kept in zip(self._outputs, kept, strict=True):
-            rows = tf.range(start, start + tf.shape(found[place])[0])[:, tf.newaxis]
-            added.append(tf.tensor_scatter_nd_update(all_kept, rows, tf.cast(found[place], all_kept.dtype)))
-        return added
+        return [put_examples(tensor, found[place], start) for place, tensor in zip(self._outputs, kept, strict=True)]
 
     def update(self, kept: Sequence[tf.Tensor]) -> None:
         """Update the metrics with the whole batch."""

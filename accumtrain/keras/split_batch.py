@@ -71,6 +71,12 @@ def take(data: Any, split: Split, number: tf.Tensor) -> Any:
     return keras.tree.map_structure(slice_of, data)
 
 
+def put_examples(kept: tf.Tensor, new: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
+    """Return `kept` [N, ...] with the examples of `new` [n, ...] from place `start` on."""
+    rows = start + tf.range(tf.shape(new)[0])[:, tf.newaxis]
+    return tf.tensor_scatter_nd_update(kept, rows, tf.cast(new, kept.dtype))
+
+
 def run_micro_batches(function: Callable[[tf.Tensor, Any, Any], Any], data: Any, split: Split, totals: Any) -> Any:
     """Call `function(number, micro-batch, totals)` for each micro-batch of a split in a loop. Return the last totals.
 

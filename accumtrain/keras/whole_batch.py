@@ -7,12 +7,13 @@ once. Then each micro-batch is computed again, and goes back from its part of th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from accumtrain.keras.split_batch import Split, count_examples, run_micro_batches
+from accumtrain.keras.split_batch import Split, count_examples, put_examples, run_micro_batches
 from accumtrain.keras.split_loss import (
     BatchLoss,
     LossTerms,
@@ -76,7 +77,8 @@ class WholeBatchLoss:
         """
         x, y, sample_weight = batch
         outputs = self._forward(x, splits, state, fixed)
-        found, y, sample_weight = gather_examples((outputs, y, sample_weight))
+        (found, y, sample_weight), start = gather_examples((outputs, y, sample_weight))
+        own = slice(start, start + count_examples(x))
         weights = read_values(self._model.trainable_variables)
         trackers = [] if self._model._compile_loss is None else self._model._compile_loss.metrics
         tracked = [(variable, tf.zeros_like(variable)) for tracker in trackers for variable in tracker.variables]
@@ -94,33 +96,27 @@ class WholeBatchLoss:
         return BatchLoss(
             tf.cast(loss, keras.config.floatx()),
             losses,
-            [None if gradient is None else own_examples(replicas * gradient, x) for gradient in at_outputs],
+            [None if gradient is None else (replicas * gradient)[own] for gradient in at_outputs],
             at_weights,
         )
 
     def _forward(self, x: Any, splits: Sequence[Split], state: Variables, fixed: Variables) -> Any:
         """Return the outputs of the batch, with their masks separate. The passes go on from the state of each other."""
-        model = self._model
-        like = _trace_outputs(model, x)
-        kept: list[list[tf.Tensor]] = []
-        values = [value for _, value in state]
+        model, variables = self._model, [variable for variable, _ in state]
+        like = trace_outputs(model, x)
+
+        def add(split: Split, number: tf.Tensor, micro_batch: Any, totals: Any) -> Any:
+            values, kept = totals
+            with StatelessCall([*zip(variables, values, strict=True), *fixed]) as call:
+                outputs = tf.nest.flatten(separate_masks(call_in_mode(model, micro_batch[0], training=True)))
+            start = split.start + number * split.size
+            kept = [put_examples(tensor, new, start) for tensor, new in zip(kept, outputs, strict=True)]
+            return [call.get_current_value(variable) for variable in variables], kept
+
+        totals = [value for _, value in state], zeros_like_outputs(like, x)
         for split in splits:
-
-            def add(number: tf.Tensor, micro_batch: Any, totals: Any) -> Any:
-                values, arrays = totals
-                given = zip((variable for variable, _ in state), values, strict=True)
-                with StatelessCall([*given, *fixed]) as call:
-                    outputs = tf.nest.flatten(separate_masks(call_in_mode(model, micro_batch[0], training=True)))
-                arrays = [array.write(number, output) for array, output in zip(arrays, outputs, strict=True)]
-                return [call.get_current_value(variable) for variable, _ in state], arrays
-
-            arrays = [tf.TensorArray(leaf.dtype, split.count, infer_shape=False) for leaf in tf.nest.flatten(like)]
-            values, arrays = run_micro_batches(add, (x,), split, (values, arrays))
-            kept.append([array.concat() for array in arrays])
-        leaves = [tf.concat(parts, 0) for parts in zip(*kept, strict=True)]
-        for leaf, spec in zip(leaves, tf.nest.flatten(like), strict=True):
-            leaf.set_shape([count_examples(x) if isinstance(count_examples(x), int) else None, *spec.shape[1:]])
-        return tf.nest.pack_sequence_as(like, leaves)
+            totals = run_micro_batches(partial(add, split), (x,), split, totals)
+        return tf.nest.pack_sequence_as(like.structured_outputs, totals[1])
 
     def _compute(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
         """Return the loss without that of layers; on several replicas the share of one, as Keras divides it.
@@ -172,8 +168,8 @@ class WholeBatchLoss:
         return total, tf.zeros_like(part)
 
 
-def _trace_outputs(model: keras.Model, x: Any) -> Any:
-    """Return the outputs of a forward pass as specs, with their masks separate.
+def trace_outputs(model: keras.Model, x: Any) -> Any:
+    """Return a forward pass of x, nested tensors [N, ...], as a concrete function, which separates masks.
 
     Raises:
         ValueError: it draws random numbers that another pass would not draw again.
@@ -191,7 +187,21 @@ def _trace_outputs(model: keras.Model, x: Any) -> Any:
             f"a layer of {model.name} draws random numbers by {drawn[0]}, and the second pass over a micro-batch would "
             "draw others: draw them from a keras.random.SeedGenerator"
         )
-    return traced.structured_outputs
+    return traced
+
+
+def zeros_like_outputs(forward: Any, x: Any) -> list[tf.Tensor]:
+    """Return zeros for the outputs of a function of `trace_outputs`, flat, [N, ...].
+
+    Sizes that are not known before, such as those of a sequence, are those of the first example.
+    """
+    shapes = [output.shape[1:] for output in tf.nest.flatten(forward.structured_outputs)]
+    if not all(shape.is_fully_defined() for shape in shapes):
+        first = keras.tree.map_structure(lambda tensor: tensor[:1], x)
+        shapes = [tf.shape(output)[1:] for output in tf.nest.flatten(forward(first))]
+    dtypes = [output.dtype for output in tf.nest.flatten(forward.structured_outputs)]
+    examples = [count_examples(x)]
+    return [tf.zeros(tf.concat([examples, shape], 0), dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
 
 
 def _operations(graph: Any) -> Iterator[str]:
@@ -209,26 +219,31 @@ def _replicas() -> int:
     return replicas
 
 
-def gather_examples(structure: Any) -> Any:
-    """Return nested tensors [N, ...] of all replicas, one after the other. None stays None."""
+def gather_examples(structure: Any) -> tuple[Any, tf.Tensor | int]:
+    """Return nested tensors [N, ...] of all replicas, one after the other, and the place where this replica's begin.
+
+    None stays None. TensorFlow's own all_gather can't take another size with each batch.
+
+    Raises:
+        ValueError: there are replicas in other processes.
+    """
     if _replicas() == 1:
-        return structure
-    gather = tf.distribute.get_replica_context().all_gather
+        return structure, 0
 
-    def gathered(tensor: tf.Tensor | None) -> tf.Tensor | None:
-        if tensor is None or tensor.dtype != tf.bool:
-            return None if tensor is None else gather(tensor, axis=0)
-        return tf.cast(gather(tf.cast(tensor, tf.uint8), axis=0), tf.bool)
+    def gather(strategy: tf.distribute.Strategy, leaves: list[Any]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        local = [strategy.experimental_local_results(leaf) for leaf in leaves]
+        if len(local[0]) < strategy.num_replicas_in_sync:
+            raise ValueError(
+                "the loss of a whole batch can't be computed by several processes, whose outputs are not gathered: "
+                "train with the replicas of one process"
+            )
+        return [tf.concat(parts, 0) for parts in local], [tf.shape(part)[0] for part in local[0]]
 
-    return tf.nest.map_structure(gathered, structure)
-
-
-def own_examples(gathered: tf.Tensor, x: Any) -> tf.Tensor:
-    """Return the part of this replica, whose examples are `x`."""
-    if _replicas() == 1:
-        return gathered
+    leaves = tf.nest.flatten(structure)
+    places = [place for place, leaf in enumerate(leaves) if leaf is not None]
     replica = tf.distribute.get_replica_context()
-    count = count_examples(x)
-    counts = replica.all_gather(tf.reshape(count, [1]), axis=0)
-    start = tf.cumsum(counts, exclusive=True)[replica.replica_id_in_sync_group]
-    return gathered[start : start + count]
+    joined, counts = replica.merge_call(gather, args=([leaves[place] for place in places],))
+    for place, leaf in zip(places, joined, strict=True):
+        leaves[place] = leaf
+    start = tf.cumsum(tf.stack(counts), exclusive=True)[replica.replica_id_in_sync_group]
+    return tf.nest.pack_sequence_as(structure, leaves), start
