@@ -29,7 +29,7 @@ from workbench import Table, by_rounds, in_turn, timed
 
 from accumtrain.keras import Accumulate, accumulate
 
-WAYS = ("keras", "Accumulate", "accumulate")
+WAYS = ("keras", "Accumulate", "accumulate", "whole_batch")
 STEPS = 4
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 Optimizer = Callable[..., keras.optimizers.Optimizer]
@@ -43,7 +43,9 @@ def compiled(way: str, model: keras.Model, optimizer: Optimizer, steps: int = ST
         model.compile(Accumulate(optimizer(), steps, at_end="flush"), LOSS)
     else:
         model.compile(optimizer(), LOSS)
-    return accumulate(model, steps) if way == "accumulate" else model
+    if way not in ("accumulate", "whole_batch"):
+        return model
+    return accumulate(model, steps, whole_batch=way == "whole_batch")
 
 
 def batch_of(way: str, size: int, steps: int = STEPS) -> int:
