@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from accumtrain.engine.replica import join_replicas
 from accumtrain.keras.split_batch import Split, count_examples, put_examples, run_micro_batches
 from accumtrain.keras.split_loss import (
     BatchLoss,
@@ -77,17 +78,16 @@ class WholeBatchLoss:
         """
         x, y, sample_weight = batch
         outputs = self._forward(x, splits, state, fixed)
-        (found, y, sample_weight), start = gather_examples((outputs, y, sample_weight))
-        own = slice(start, start + count_examples(x))
+        y, sample_weight = join_replicas((y, sample_weight))
         weights = read_values(self._model.trainable_variables)
         trackers = [] if self._model._compile_loss is None else self._model._compile_loss.metrics
         tracked = [(variable, tf.zeros_like(variable)) for tracker in trackers for variable in tracker.variables]
-        leaves, replicas = tf.nest.flatten(found), _replicas()
+        leaves = tf.nest.flatten(outputs)
         trained = [leaf for leaf in leaves if leaf.dtype.is_floating]
         with StatelessCall([*weights, *tracked]):
             with tf.GradientTape() as tape:
                 tape.watch([trained, [value for _, value in weights]])
-                loss = self._compute(x, y, join_masks(found), sample_weight)
+                loss = self._compute(x, y, join_masks(join_replicas(outputs)), sample_weight)
                 scaled = self._model.optimizer.scale_loss(loss)
             losses = [tf.cast(tracker.result(), keras.config.floatx()) for tracker in trackers]
         at_trained, at_weights = tape.gradient(scaled, (trained, [value for _, value in weights]))
@@ -96,7 +96,7 @@ class WholeBatchLoss:
         return BatchLoss(
             tf.cast(loss, keras.config.floatx()),
             losses,
-            [None if gradient is None else (replicas * gradient)[own] for gradient in at_outputs],
+            [None if gradient is None else _replicas() * gradient for gradient in at_outputs],
             at_weights,
         )
 
@@ -211,39 +211,6 @@ def _operations(graph: Any) -> Iterator[str]:
         yield from (node.op for node in function.node_def)
 
 
-# ---- examples of all replicas ----
-
-
 def _replicas() -> int:
     replicas: int = tf.distribute.get_strategy().num_replicas_in_sync
     return replicas
-
-
-def gather_examples(structure: Any) -> tuple[Any, tf.Tensor | int]:
-    """Return nested tensors [N, ...] of all replicas, one after the other, and the place where this replica's begin.
-
-    None stays None. TensorFlow's own all_gather can't take another size with each batch.
-
-    Raises:
-        ValueError: there are replicas in other processes.
-    """
-    if _replicas() == 1:
-        return structure, 0
-
-    def gather(strategy: tf.distribute.Strategy, leaves: list[Any]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        local = [strategy.experimental_local_results(leaf) for leaf in leaves]
-        if len(local[0]) < strategy.num_replicas_in_sync:
-            raise ValueError(
-                "the loss of a whole batch can't be computed by several processes, whose outputs are not gathered: "
-                "train with the replicas of one process"
-            )
-        return [tf.concat(parts, 0) for parts in local], [tf.shape(part)[0] for part in local[0]]
-
-    leaves = tf.nest.flatten(structure)
-    places = [place for place, leaf in enumerate(leaves) if leaf is not None]
-    replica = tf.distribute.get_replica_context()
-    joined, counts = replica.merge_call(gather, args=([leaves[place] for place in places],))
-    for place, leaf in zip(places, joined, strict=True):
-        leaves[place] = leaf
-    start = tf.cumsum(tf.stack(counts), exclusive=True)[replica.replica_id_in_sync_group]
-    return tf.nest.pack_sequence_as(structure, leaves), start
