@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -63,6 +63,13 @@ class CompiledLossConfig(LossConfig):
 
 
 @dataclass(kw_only=True)
+class CompiledBatchLossConfig(CompiledLossConfig):
+    """The same, computed for all examples of an update at once."""
+
+    kind: str = f"{KIND}_batch"
+
+
+@dataclass(kw_only=True)
 class CompiledOptimConfig(OptimConfig):
     """An optimizer of the class `name` and the configuration `args`, which has its rate, decay and clipping in it."""
 
@@ -97,16 +104,21 @@ class CurrentDeviceConfig(DeviceConfig):
 
 
 MODELS.add(Entry(CompiledModelConfig, "accumtrain.keras.run.compiled:build_model"), listed=False)
-LOSSES.add(
-    LossEntry(
-        CompiledLossConfig,
-        "accumtrain.keras.run.compiled:build_loss",
-        metrics={},
-        further_metrics="accumtrain.keras.run.compiled:build_metrics",
-        split_metrics="accumtrain.keras.run.compiled:build_split_metrics",
-    ),
-    listed=False,
+OF_EXAMPLES = LossEntry(
+    CompiledLossConfig,
+    "accumtrain.keras.run.compiled:build_loss",
+    metrics={},
+    further_metrics="accumtrain.keras.run.compiled:build_metrics",
+    split_metrics="accumtrain.keras.run.compiled:build_split_metrics",
 )
+OF_BATCHES = replace(
+    OF_EXAMPLES,
+    config=CompiledBatchLossConfig,
+    build="accumtrain.keras.run.compiled:build_batch_loss",
+    whole_batch=True,
+)
+LOSSES.add(OF_EXAMPLES, listed=False)
+LOSSES.add(OF_BATCHES, listed=False)
 OPTIMIZERS.add(Entry(CompiledOptimConfig, "accumtrain.keras.run.compiled:build_optimizer"), listed=False)
 SOURCES.add(Entry(GivenDataConfig, "accumtrain.keras.run.compiled:open_given"), listed=False)
 DEVICES.add(DeviceEntry(CurrentDeviceConfig, "accumtrain.devices.resolve:resolve_current"), listed=False)

@@ -7,6 +7,7 @@ name. It never names code itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from accumtrain.config.jobs import JOBS, Job
@@ -104,20 +105,28 @@ def register_schedule(name: str, config: type[ScheduleConfig]) -> type[ScheduleC
 
 
 def register_loss(
-    name: str, build: Code, config: type[LossConfig] = LossConfig, metrics: Mapping[str, Code] | None = None
+    name: str,
+    build: Code,
+    config: type[LossConfig] = LossConfig,
+    metrics: Mapping[str, Code] | None = None,
+    whole_batch: bool = False,
 ) -> type[LossConfig]:
     """Make `loss=<name>` a choice.
 
     Args:
         build: (config) -> loss, or "module:function". The loss is a function (labels [N] of an integer dtype, logits
             [N, classes]) -> losses [N] in the dtype of the logits.
+        whole_batch: the loss compares examples with each other, or divides by a number of the whole batch. It is then
+            a function (labels [B], logits [B, classes]) -> one number, of the B examples of an update. Each micro-batch
+            is computed twice (Gao et al. 2021, arXiv:2101.06983).
         metrics: what is measured beside the loss where eval.metrics is null, by name: functions like the loss, or
             "module:function". None is the accuracy. The best state is that of the highest `accuracy`; without it, of
             the lowest loss.
         config: a dataclass that inherits from LossConfig. What is returned and raised is as for `register_model`.
     """
     keys: Any = with_kind(name, config, LossConfig)
-    LOSSES.add(LossEntry(keys, build) if metrics is None else LossEntry(keys, build, metrics=metrics))
+    of_classes = LossEntry(keys, build, whole_batch=whole_batch)
+    LOSSES.add(of_classes if metrics is None else replace(of_classes, metrics=metrics))
     return keys
 
 

@@ -14,7 +14,7 @@ from accumtrain.config.imagenet import check_imagenet
 from accumtrain.config.jobs import JOBS, Job
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
-from accumtrain.devices.config import JAX
+from accumtrain.devices.config import JAX, TpuConfig
 from accumtrain.errors import ConfigError
 from accumtrain.fields import Constraint, check_size, constraints_of, format_value, walk_values
 from accumtrain.registry import ComponentConfig
@@ -155,6 +155,8 @@ def check_config(config: Config) -> None:
         raise ConfigError(
             "accum.reduction=sum: accum.steps decides what is learned, so it can't be auto; give a number"
         )
+    if LOSSES[config.loss.kind].whole_batch:
+        _check_whole_batch(config)
     if config.device.runtime == JAX and (reason := explain_missing_jax(config)):
         raise ConfigError(f"device.runtime=jax: {reason}, or use device.runtime=tensorflow")
     if config.debug.eager:
@@ -209,6 +211,24 @@ def _check_memory_budget(config: Config, budget: int) -> None:
         )
 
 
+def _check_whole_batch(config: Config) -> None:
+    """Raise ConfigError for what does not go with a loss over all examples of an update."""
+    job, device = JOBS[config.job], config.device
+    xla, budget = device.xla is True or device.kind == TpuConfig.kind, config.model.memory
+    measured = (job.probed and job.scope == "try") or job.measures_graphs
+    for found, given, remedy in (
+        (measured, f"job={job.name}", "leave job out; to plan, choose another loss with outputs of the same size"),
+        (config.accum.is_auto, "accum.steps=auto", "give a number of micro-batches"),
+        (isinstance(budget, int), f"model.memory={budget}", f"use model.memory={config.model.policies[-1]}"),
+        (xla, "XLA", "leave device.xla out, or choose device=cpu or gpu"),
+        (device.has_workers, f"device={device.kind}", "use the devices of one machine, device=auto"),
+        (config.debug.eager, "debug.eager=true", "leave it out"),
+        (config.data.mixup > 0.0 or config.data.cutmix > 0.0, "data.mixup and data.cutmix", "leave them out"),
+    ):
+        if found:
+            raise ConfigError(f"loss={config.loss.kind} is of the whole batch and does not go with {given}; {remedy}")
+
+
 def explain_missing_jax(config: Config) -> str | None:
     """Return the rule that keeps a job from computing with JAX, and its remedy; None if it can."""
     job, device = JOBS[config.job], config.device
@@ -217,6 +237,7 @@ def explain_missing_jax(config: Config) -> str | None:
         (not job.on_jax, f"job={job.name} does not compute with JAX; choose job={', '.join(able)} or {last}"),
         (not device.may_run_jax, f"computes on devices of one machine, not on device={device.kind}; use device=auto"),
         (device.xla != "auto", f"device.xla={format_value(device.xla)} is of TensorFlow's kernels; leave it out"),
+        (LOSSES[config.loss.kind].whole_batch, "a loss of the whole batch computes with TensorFlow; leave it out"),
         (config.debug.eager, "debug.eager=true runs TensorFlow's operations one by one; leave it out"),
         (config.debug.profile is not None, "debug.profile is of TensorFlow's operations; leave it out"),
         (find_spec("jax") is None, "JAX is not installed; with Python 3.11 or newer: pip install 'accumtrain[jax]'"),

@@ -1,6 +1,7 @@
 """Losses and metrics of classes, their weighted sums, and the loss scale of float16.
 
-A loss or metric is a function of labels [N] and logits [N, classes] to one value per example, [N].
+A loss or metric is a function of labels [N] and logits [N, classes] to one value per example, [N]. A loss of the whole
+batch gives one number.
 """
 
 from __future__ import annotations
@@ -33,6 +34,44 @@ class SplitMetrics(Protocol):
         """Return the values by name, of all batches since the last call."""
 
 
+class WholeBatch:
+    """A loss of all examples of an update, which may compare them: labels [B], outputs [B, ...] -> a number.
+
+    As a function of one value per example, such as evaluations take, it has that of the batch for each.
+    """
+
+    def __init__(self, function: Callable[[Any, Any], tf.Tensor]):
+        self._function = function
+
+    def of(self, labels: Any, outputs: Any, weights: tf.Tensor) -> tf.Tensor:
+        """Return the loss, a scalar, of the examples whose weight, [B], is not 0."""
+
+        def kept(tensor: tf.Tensor) -> tf.Tensor:
+            return tf.boolean_mask(tensor, weights > 0.0) if tensor.shape.rank else tensor
+
+        value = tf.convert_to_tensor(self._function(*tf.nest.map_structure(kept, (labels, outputs))))
+        if value.shape.rank != 0:
+            raise ConfigError(
+                f"{getattr(self._function, '__name__', self._function)}: returns values of the shape {value.shape}; a "
+                "loss of the whole batch returns one number"
+            )
+        return value
+
+
+def join_examples(parts: Sequence[Any]) -> Any:
+    """Return nested tensors [N, ...] of several micro-batches as those of one. A scalar becomes the mean."""
+
+    def joined(*tensors: tf.Tensor) -> tf.Tensor:
+        return tf.concat(tensors, 0) if tensors[0].shape.rank else tf.reduce_mean(tf.stack(tensors), 0)
+
+    return tf.nest.map_structure(joined, *parts)
+
+
+def trained_outputs(outputs: Any) -> list[tf.Tensor]:
+    """Return the outputs of a model through which a gradient goes."""
+    return [output for output in tf.nest.flatten(outputs) if output.dtype.is_floating]
+
+
 def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     """Return -log softmax(logits)[label], for labels of any integer dtype."""
     return tf.nn.sparse_softmax_cross_entropy_with_logits(class_index(labels), logits)
@@ -51,7 +90,7 @@ def top5(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     return tf.cast(right, logits.dtype)
 
 
-def weighted_sums(functions: Iterable[PerExample], logits: tf.Tensor, batch: Batch) -> list[tf.Tensor]:
+def weighted_sums(functions: Iterable[PerExample | WholeBatch], logits: tf.Tensor, batch: Batch) -> list[tf.Tensor]:
     """Return the sum of each function over the examples of a batch, weighted by example: scalars in its own dtype.
 
     An example with two labels has the mean of the values for each, weighted by its share. Cross-entropy is linear in
@@ -61,7 +100,10 @@ def weighted_sums(functions: Iterable[PerExample], logits: tf.Tensor, batch: Bat
     return [tf.reduce_sum(tf.cast(example_weights(batch), value.dtype) * value) for value in values]
 
 
-def _value(function: PerExample, logits: tf.Tensor, batch: Batch) -> tf.Tensor:
+def _value(function: PerExample | WholeBatch, logits: tf.Tensor, batch: Batch) -> tf.Tensor:
+    if isinstance(function, WholeBatch):
+        value = function.of(batch["label"], logits, example_weights(batch))
+        return tf.fill(tf.shape(example_weights(batch)), value)
     value = tf.convert_to_tensor(function(batch["label"], logits))
     if value.shape.rank not in (None, 1):
         raise ConfigError(
@@ -76,7 +118,8 @@ def _value(function: PerExample, logits: tf.Tensor, batch: Batch) -> tf.Tensor:
 
 def example_weights(batch: Batch) -> tf.Tensor:
     """Return the weight of each example, float32 [N]; 1 if the batch has no weights."""
-    return batch["weight"] if "weight" in batch else tf.ones(tf.shape(batch["label"])[:1], tf.float32)
+    labels = tf.nest.flatten(batch["label"])
+    return batch["weight"] if "weight" in batch else tf.ones(tf.shape(labels[0])[:1], tf.float32)
 
 
 def class_index(labels: tf.Tensor) -> tf.Tensor:

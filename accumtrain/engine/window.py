@@ -6,7 +6,7 @@ are ON_READ sums: each replica adds to its own copy, and the commit reduces all 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,13 +22,16 @@ from accumtrain.engine.losses import (
     Batch,
     LossScale,
     PerExample,
+    WholeBatch,
     accuracy,
     cross_entropy,
     example_weights,
+    join_examples,
+    trained_outputs,
     weighted_sums,
 )
 from accumtrain.engine.norm_statistics import NormStatistics
-from accumtrain.engine.replica import current_replica
+from accumtrain.engine.replica import current_replica, join_replicas
 from accumtrain.engine.sums import Sums, all_finite, make_clear, sum_buffer
 from accumtrain.optim.optimizer import Optimizer, apply_one_by_one, clip_by_weight
 from accumtrain.optim.schedules import Schedule, constant_schedule
@@ -45,7 +48,8 @@ class Window(tf.Module):
         micro_steps: number of micro-steps in a window.
         reduction: `mean` makes the update of the mean gradient over the examples; `sum` of that times the number of
             micro-steps, the sum of the micro-batches' mean gradients.
-        loss: (labels [N], logits [N, classes]) -> losses [N], whose mean over the window is minimised.
+        loss: (labels [N], logits [N, classes]) -> losses [N], whose mean over the window is minimised; or a
+            `WholeBatch`, of which a WholeBatchStep makes the updates.
         metrics: functions like `loss`; the commit returns the mean of each by its name.
         schedule: int64 update count -> factor on the optimizer's rate; None is 1.
         clip_norm: largest global norm of the gradient; 0 does not clip.
@@ -68,7 +72,7 @@ class Window(tf.Module):
         *,
         micro_steps: int = 1,
         reduction: str = "mean",
-        loss: PerExample = cross_entropy,
+        loss: PerExample | WholeBatch = cross_entropy,
         metrics: Mapping[str, PerExample] | None = None,
         schedule: Schedule | None = None,
         clip_norm: float = 0.0,
@@ -87,7 +91,8 @@ class Window(tf.Module):
         self.schedule = schedule or constant_schedule()
         self.clip_norm, self.adaptive_clip, self.seed = clip_norm, adaptive_clip, seed
         self.micro_steps, self.reduction = micro_steps, reduction
-        self.loss_function, self.metrics = loss, dict({"accuracy": accuracy} if metrics is None else metrics)
+        self.loss_function: Any = loss
+        self.metrics = dict({"accuracy": accuracy} if metrics is None else metrics)
         self.variables_ = list(model.trainable_variables)
         if not self.variables_:
             raise ValueError("the model has no trainable variable: keep its layers as attributes of a tf.Module")
@@ -139,18 +144,24 @@ class Window(tf.Module):
 
     # ---- micro-step ----
 
-    def accumulate(self, batch: Batch) -> None:
+    def accumulate(self, batch: Batch, at_outputs: Any = None) -> None:
         """Run forward and backward pass of one micro-batch and add its sums to the buffers.
 
         Args:
             batch: image [N, H, W, C], label [N] of an integer dtype, optional weight [N].
+            at_outputs: the gradient of a `WholeBatch` at the trained outputs of the model, from `differentiate`.
         """
         mode = self._mode(batch)
         sums = []
 
         def loss(logits: tf.Tensor) -> tf.Tensor:
-            sums.extend(weighted_sums([self.loss_function, *self.metrics.values()], logits, batch))
-            total = sums[0]
+            if at_outputs is None:
+                sums.extend(weighted_sums([self.loss_function, *self.metrics.values()], logits, batch))
+                total = sums[0]
+            else:  # `differentiate` has counted the loss
+                sums.extend([tf.zeros([], self.dtype), *weighted_sums(self.metrics.values(), logits, batch)])
+                pairs = zip(trained_outputs(logits), at_outputs, strict=True)
+                total = tf.add_n([tf.reduce_sum(output * tf.cast(at, output.dtype)) for output, at in pairs])
             return total if self.loss_scale is None else total * self.loss_scale.value
 
         tape.gradient(self.model, batch["image"], loss, mode, self._add_gradients)
@@ -169,6 +180,34 @@ class Window(tf.Module):
         ):
             for finding in findings:
                 buffer.assign_add(tf.cast(finding, buffer.dtype))
+
+    def compute_outputs(self, batch: Batch) -> Any:
+        """Return the outputs of a micro-batch, and count it, so that the next one draws other random numbers."""
+        outputs = self.model(batch["image"], self._mode(batch))
+        self.micro_step.assign_add(1)
+        return outputs
+
+    def differentiate(self, batches: Sequence[Batch], outputs: Sequence[Any]) -> list[list[tf.Tensor]]:
+        """Add the loss of the whole batch to its buffer. Return what `accumulate` takes for each micro-batch.
+
+        Afterwards no micro-batch is counted, so that `accumulate` draws the same random numbers again.
+
+        Args:
+            outputs: of each micro-batch, from `compute_outputs`.
+        """
+        own_weights = tf.concat([example_weights(batch) for batch in batches], 0)
+        own_labels = join_examples([batch["label"] for batch in batches])
+        labels, weights = join_replicas((own_labels, own_weights))
+        trained = [trained_outputs(each) for each in outputs]
+        with tf.GradientTape() as tape:
+            tape.watch(trained)
+            loss = self.loss_function.of(labels, join_replicas(join_examples(outputs)), weights)
+        examples = tf.reduce_sum(tf.cast(weights, self.dtype))
+        gradients = tape.gradient(loss, trained, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        self.loss.assign_add(tf.cast(loss, self.loss.dtype) * tf.reduce_sum(tf.cast(own_weights, self.loss.dtype)))
+        self.micro_step.assign(0)
+        # the commit divides by the examples
+        return [[gradient * tf.cast(examples, gradient.dtype) for gradient in each] for each in gradients]
 
     def _add_gradients(self, gradients: Gradients) -> list[tf.Operation]:
         added = []

@@ -14,7 +14,7 @@ from accumtrain.console import say, warn
 from accumtrain.data.source import Dataset, class_counts
 from accumtrain.devices.found import Devices
 from accumtrain.engine.ema import MovingAverage
-from accumtrain.engine.losses import LossScale, PerExample, SplitMetrics, class_index, cross_entropy
+from accumtrain.engine.losses import LossScale, PerExample, SplitMetrics, WholeBatch, class_index, cross_entropy
 from accumtrain.engine.sums import values_of_workers
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
@@ -30,9 +30,9 @@ from accumtrain.train.remedies import allowed_remedy
 ENOUGH = 4  # examples of a micro-batch, for batch norm
 
 
-def build_loss(config: LossConfig) -> PerExample:
+def build_loss(config: LossConfig) -> PerExample | WholeBatch:
     loss: PerExample = LOSSES.build(config)
-    return loss
+    return WholeBatch(loss) if LOSSES[config.kind].whole_batch else loss
 
 
 def build_metrics(config: LossConfig, chosen: Sequence[str] | None) -> dict[str, PerExample]:
@@ -44,7 +44,7 @@ def build_metrics(config: LossConfig, chosen: Sequence[str] | None) -> dict[str,
     return metrics if entry.further_metrics is None else metrics | load(entry.further_metrics)(config)
 
 
-def build_means(config: LossConfig, chosen: Sequence[str] | None = None) -> dict[str, PerExample]:
+def build_means(config: LossConfig, chosen: Sequence[str] | None = None) -> dict[str, PerExample | WholeBatch]:
     """Return what evaluations measure: the loss, by the name `loss`, and the metrics, as in `build_metrics`."""
     return {"loss": build_loss(config.for_evaluation), **build_metrics(config, chosen)}
 

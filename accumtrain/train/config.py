@@ -134,11 +134,13 @@ class LossEntry(Entry[LossConfig]):
             tells which there are; or None.
         split_metrics: a function of the configuration that returns an `accumtrain.engine.losses.SplitMetrics`: what is
             measured on a whole split only, as it is no mean over examples; or None.
+        whole_batch: the loss is a function of the labels [B] and the outputs [B, ...] of an update to one number.
     """
 
     metrics: Mapping[str, Code] = field(default_factory=lambda: {"accuracy": "accumtrain.engine.losses:accuracy"})
     further_metrics: Code | None = None
     split_metrics: Code | None = None
+    whole_batch: bool = False
 
 
 LOSSES: Registry[LossEntry] = Registry("loss.kind")

@@ -17,7 +17,15 @@ from accumtrain.backprop.model import Model
 from accumtrain.data.pipeline import distribute_batches, make_eval_batches
 from accumtrain.data.source import Dataset
 from accumtrain.engine.ema import MovingAverage
-from accumtrain.engine.losses import Batch, PerExample, SplitMetrics, cross_entropy, example_weights, weighted_sums
+from accumtrain.engine.losses import (
+    Batch,
+    PerExample,
+    SplitMetrics,
+    WholeBatch,
+    cross_entropy,
+    example_weights,
+    weighted_sums,
+)
 from accumtrain.engine.replica import current_replica
 from accumtrain.engine.runtime import Runtime
 from accumtrain.engine.step import CallLength
@@ -100,7 +108,8 @@ class Evaluator:
 
     Args:
         ema: averages to evaluate in place of the weights, or None.
-        means: functions (labels [N], logits [N, classes]) -> values [N], by name; `loss` is one of them.
+        means: functions (labels [N], logits [N, classes]) -> values [N], by name; `loss` is one of them. A loss of the
+            whole batch is the mean of those of the batches that are evaluated.
         split: name of the split.
         batch: examples per batch over all replicas.
         runtime: what computes, on the replicas of its strategy.
@@ -112,7 +121,7 @@ class Evaluator:
         self,
         model: Model,
         ema: MovingAverage | None,
-        means: Mapping[str, PerExample],
+        means: Mapping[str, PerExample | WholeBatch],
         data: Dataset,
         split: str,
         batch: int,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from accumtrain.keras.loss_trial import LossTrial
 from accumtrain.keras.model_copy import read_model, write_model
 from accumtrain.keras.run.examples import GivenData, InMemorySplit, given_data
 from accumtrain.keras.split_loss import LossShare, Trials, has_own_loss, record_loss_calls
+from accumtrain.keras.whole_batch import WholeBatchLoss
 from accumtrain.models.keras_call import call_stateless, find_batch_norms, mask_of
 from accumtrain.models.keras_model import KerasModel
 from accumtrain.models.layers import ModelSpec
@@ -209,6 +210,12 @@ def build_model(config: CompiledModelConfig, spec: ModelSpec) -> Model:
 
 def build_loss(config: LossConfig) -> PerExample:
     """Return a function of targets and outputs: the loss of the micro-batch, as that of each of its examples."""
+    of_batch = build_batch_loss(config)
+    return lambda targets, outputs: tf.fill(tf.shape(tf.nest.flatten(targets)[0])[:1], of_batch(targets, outputs))
+
+
+def build_batch_loss(config: LossConfig) -> Callable[[Any, Any], tf.Tensor]:
+    """Return a function of targets and outputs: the loss of these examples, a scalar."""
     compiled = running()
 
     def loss(targets: Any, outputs: Any) -> tf.Tensor:
@@ -216,7 +223,7 @@ def build_loss(config: LossConfig) -> PerExample:
         y, *weights = targets
         with keras.StatelessScope():  # several losses keep means of each, which nobody reads here
             value = compiled.model._compile_loss(y, y_pred, weights[0] if weights else None)
-        return tf.fill(tf.shape(tf.nest.flatten(y)[0])[:1], tf.cast(value, penalty.dtype) + penalty)
+        return tf.cast(value, penalty.dtype) + penalty
 
     return loss
 
@@ -297,14 +304,18 @@ class CompiledMetrics:
         return {name: float(results[name]) for name in self.names}
 
 
-def check_losses(compiled: CompiledModel) -> None:
-    """Raise ConfigError if the loss of a batch is not the mean of those of its micro-batches."""
+def check_losses(compiled: CompiledModel, *, whole_batch: bool) -> None:
+    """Raise ConfigError if the loss of a batch is not the mean of those of its micro-batches, and has to be."""
     losses = [entry.loss for entry in compiled.model._compile_loss._flat_losses]
+    if whole_batch:
+        if compiled.penalised:
+            _check_terms(compiled, WholeBatchLoss(compiled.model))
+        return
     for loss in losses:
         if loss.reduction not in MEANS and (compiled.weighted or loss.reduction != "mean_with_sample_weight"):
             raise ConfigError(
                 f"the loss {loss.name} has reduction={loss.reduction!r}, so that of a batch is not a mean over its "
-                "examples: give it reduction='sum_over_batch_size', or use accumtrain.keras.accumulate and model.fit"
+                "examples: give it reduction='sum_over_batch_size', or take whole_batch=True"
             )
 
     def values(targets: Any, outputs: Any) -> Any:
@@ -317,20 +328,20 @@ def check_losses(compiled: CompiledModel) -> None:
     if calls.masks:
         raise ConfigError(
             "a loss leaves some targets out, as ignore_class does, so that of a batch is not a mean over its examples: "
-            "use accumtrain.keras.accumulate and model.fit"
+            "take whole_batch=True"
         )
     if compiled.penalised or has_own_loss(compiled.model):
-        _check_terms(compiled)
+        _check_terms(compiled, LossShare(compiled.model, Trials()))
 
 
-def _check_terms(compiled: CompiledModel) -> None:
+def _check_terms(compiled: CompiledModel, loss: LossShare | WholeBatchLoss) -> None:
     """Raise ConfigError if the loss of real examples has a term that is no mean over them."""
     model, split = compiled.model, compiled.data.train
     count = min(split.size, EXAMPLES_TRIED)
     inputs, targets = split.read(tf.cast(tf.linspace(0, split.size - 1, count), tf.int64))
     batch = keras.utils.unpack_x_y_sample_weight((inputs, *targets))
     with config_errors():
-        terms = LossTrial(model, batch, min(count, TRIED_AT_ONCE), LossShare(model, Trials())).find_terms(None)
+        terms = LossTrial(model, batch, min(count, TRIED_AT_ONCE), loss).find_terms(None)
     if "sum" in terms.of_layers:
         raise ConfigError(
             f"add_loss, call {terms.of_layers.index('sum') + 1} in {model.name}, is a sum over the examples of a "

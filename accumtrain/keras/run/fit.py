@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain import dispatch
-from accumtrain.config.compiled import KIND, load_in_child, running_with
+from accumtrain.config.compiled import KIND, OF_BATCHES, load_in_child, running_with
 from accumtrain.config.read import from_mapping
 from accumtrain.config.schema import Config
 from accumtrain.data.source import hash_texts
@@ -42,6 +42,7 @@ def fit(
     epochs: float = 1,
     steps: int | str | None = None,
     memory: str = "store",
+    whole_batch: bool = False,
     memory_limit_mb: int | None = None,
     validation_data: Any = None,
     validation_split: float = 0.1,
@@ -68,6 +69,8 @@ def fit(
         steps: micro-batches per update, which divide `batch_size`. "auto" finds the smallest number that fits into
             memory, by trials in child processes. None is "auto" with a memory limit, else 1.
         memory: `store` keeps activations, `recompute` computes them again between cut points that are found.
+        whole_batch: the loss compares examples with each other, or divides by a number of the whole batch. Each
+            micro-batch is computed twice; examples and outputs of an update are kept (docs/keras.md).
         memory_limit_mb: megabytes of tensors at the peak, `data` not counted, that "auto" plans with.
         validation_data: like `data`. None holds out examples of `data`, evenly spaced.
         validation_split: the share of the examples that is held out without `validation_data`.
@@ -91,7 +94,7 @@ def fit(
             "one of the two out"
         )
     compiled = CompiledModel(model, take_data(model, data, validation_data, validation_split))
-    check_losses(compiled)
+    check_losses(compiled, whole_batch=whole_batch)
     check_metrics(compiled)
     steps = ("auto" if memory_limit_mb else 1) if steps is None else steps
     asked = job == "train" or memory != STORE  # other jobs leave recomputation out where there are no cut points
@@ -104,7 +107,7 @@ def fit(
         "run": {"name": run_name or model.name, "dir": os.fspath(run_dir), "seed": _number(seed)},
         "schedule": {"kind": "constant"},
         "data": {"kind": KIND},
-        **_describe_model(model, memory, cuts=_may_be_cut(model) and (asked or _is_cut(model))),
+        **_describe_model(model, memory, whole_batch, cuts=_may_be_cut(model) and (asked or _is_cut(model))),
     }
     with ExitStack() as stack:
         if job == "plan" or steps == "auto":  # tried in child processes
@@ -155,7 +158,7 @@ def _check(model: keras.Model, job: str) -> None:
     inner_optimizer(model)
 
 
-def _describe_model(model: keras.Model, memory: str, *, cuts: bool) -> dict[str, Any]:
+def _describe_model(model: keras.Model, memory: str, whole_batch: bool, *, cuts: bool) -> dict[str, Any]:
     """Return keys of the configuration that describe a compiled model. A continued run must have the same."""
     optimizer, outer = inner_optimizer(model), model.optimizer
     arguments = _config(optimizer) or {"learning_rate": type(optimizer._learning_rate).__name__}
@@ -174,7 +177,7 @@ def _describe_model(model: keras.Model, memory: str, *, cuts: bool) -> dict[str,
             "cuts": cuts,
             "memory": memory,
         },
-        "loss": {"kind": KIND, "losses": losses},
+        "loss": {"kind": OF_BATCHES.name if whole_batch else KIND, "losses": losses},
         "optim": {"kind": KIND, "name": type(optimizer).__name__, "args": arguments},
         **scale,
     }

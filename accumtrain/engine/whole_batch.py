@@ -1,0 +1,65 @@
+"""The updates of a loss of the whole batch: two passes over a window (Gao et al. 2021, arXiv:2101.06983)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from accumtrain.engine.compiled_function import FUSION_ONLY, NO_GRAPH_OPTIMIZER, CompiledFunction
+from accumtrain.engine.step import Step
+from accumtrain.engine.window import Window
+
+
+class WholeBatchStep(Step):
+    """See Step. The micro-batches of a window and their outputs are kept until all of them are there.
+
+    The loss of all outputs and its gradient are computed then. Each micro-batch is computed again and goes back from
+    its part of that gradient.
+    """
+
+    def __init__(self, window: Window, strategy: tf.distribute.Strategy):
+        super().__init__(window, strategy)
+        self.makes_updates_together = False
+        self._held: list[tuple[Any, Any]] = []  # micro-batches and their outputs
+        self._outputs = CompiledFunction(self._compute_outputs, FUSION_ONLY)
+        self._loss = CompiledFunction(self._differentiate, NO_GRAPH_OPTIMIZER)
+        self._again = CompiledFunction(self._accumulate_again, FUSION_ONLY)
+
+    def prepare(self, batches: Any) -> None:
+        """Do nothing: the first window traces what it needs."""
+
+    def drop(self) -> None:
+        super().drop()
+        self._held.clear()
+
+    def _run_micro_steps(self, batches: Any, count: int) -> None:
+        for _ in range(count):
+            batch = next(batches)
+            self._held.append((batch, self._outputs(batch)))
+            if len(self._held) == self._window.micro_steps:
+                self._go_back()
+
+    def _run_commit(self) -> dict[str, Any]:
+        if self._held:  # the window has fewer micro-steps than usual
+            self._go_back()
+        return super()._run_commit()
+
+    def _go_back(self) -> None:
+        batches, outputs = ([*each] for each in zip(*self._held, strict=True))
+        self._held.clear()
+        gradients = self._loss(batches, outputs)
+        del outputs  # the gradient takes its place
+        for batch, at_outputs in zip(batches, gradients, strict=True):
+            self._again(batch, at_outputs)
+
+    # ---- functions that are compiled ----
+
+    def _compute_outputs(self, batch: Any) -> Any:
+        return self._strategy.run(self._window.compute_outputs, args=(batch,))
+
+    def _differentiate(self, batches: list[Any], outputs: list[Any]) -> Any:
+        return self._strategy.run(self._window.differentiate, args=(batches, outputs))
+
+    def _accumulate_again(self, batch: Any, at_outputs: Any) -> None:
+        self._strategy.run(self._window.accumulate, args=(batch, at_outputs))
