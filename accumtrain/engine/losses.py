@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from accumtrain.engine.replica import join_replicas
 from accumtrain.errors import ConfigError
 
 PerExample = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
@@ -35,27 +36,33 @@ class SplitMetrics(Protocol):
 
 
 class WholeBatch:
-    """A loss of all examples of an update, which may compare them: labels [B], outputs [B, ...] -> a number.
-
-    As a function of one value per example, such as evaluations take, it has that of the batch for each.
-    """
+    """A loss of all examples of an update, which may compare them: labels [B], outputs [B, ...] -> a number."""
 
     def __init__(self, function: Callable[[Any, Any], tf.Tensor]):
         self._function = function
 
-    def of(self, labels: Any, outputs: Any, weights: tf.Tensor) -> tf.Tensor:
-        """Return the loss, a scalar, of the examples whose weight, [B], is not 0."""
+    def of_batches(self, batches: Sequence[Batch], outputs: Sequence[Any]) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the number of this replica's examples, and the loss of those of all replicas, scalars.
+
+        Examples of weight 0 are left out. Call it in replica context.
+
+        Args:
+            outputs: of the model, for each batch.
+        """
+        own = tf.concat([example_weights(batch) for batch in batches], 0)
+        labels, weights = join_replicas((join_examples([batch["label"] for batch in batches]), own))
 
         def kept(tensor: tf.Tensor) -> tf.Tensor:
             return tf.boolean_mask(tensor, weights > 0.0) if tensor.shape.rank else tensor
 
-        value = tf.convert_to_tensor(self._function(*tf.nest.map_structure(kept, (labels, outputs))))
+        joined = join_replicas(join_examples(outputs))
+        value = tf.convert_to_tensor(self._function(*tf.nest.map_structure(kept, (labels, joined))))
         if value.shape.rank != 0:
             raise ConfigError(
                 f"{getattr(self._function, '__name__', self._function)}: returns values of the shape {value.shape}; a "
                 "loss of the whole batch returns one number"
             )
-        return value
+        return tf.reduce_sum(own), value
 
 
 def join_examples(parts: Sequence[Any]) -> Any:
@@ -101,9 +108,8 @@ def weighted_sums(functions: Iterable[PerExample | WholeBatch], logits: tf.Tenso
 
 
 def _value(function: PerExample | WholeBatch, logits: tf.Tensor, batch: Batch) -> tf.Tensor:
-    if isinstance(function, WholeBatch):
-        value = function.of(batch["label"], logits, example_weights(batch))
-        return tf.fill(tf.shape(example_weights(batch)), value)
+    if isinstance(function, WholeBatch):  # which is added later, for several batches
+        return tf.zeros_like(example_weights(batch))
     value = tf.convert_to_tensor(function(batch["label"], logits))
     if value.shape.rank not in (None, 1):
         raise ConfigError(

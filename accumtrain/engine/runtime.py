@@ -8,7 +8,6 @@ from typing import Any
 import tensorflow as tf
 
 from accumtrain.backprop.tracing import on_gpu
-from accumtrain.engine.losses import WholeBatch
 from accumtrain.engine.step import Step, run_on_batches
 from accumtrain.engine.whole_batch import WholeBatchStep
 from accumtrain.engine.window import Window
@@ -37,7 +36,7 @@ class Runtime:
 
     def build_step(self, window: Window, *, eager: bool = False) -> Step:
         """Return the step of a window. Call it inside the strategy's scope."""
-        if isinstance(window.loss_function, WholeBatch):
+        if window.whole_batch:
             return WholeBatchStep(window, self.strategy)
         return Step(window, self.strategy, xla=self.xla, eager=eager)
 

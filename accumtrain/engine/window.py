@@ -26,13 +26,12 @@ from accumtrain.engine.losses import (
     accuracy,
     cross_entropy,
     example_weights,
-    join_examples,
     trained_outputs,
     weighted_sums,
 )
 from accumtrain.engine.norm_statistics import NormStatistics
-from accumtrain.engine.replica import current_replica, join_replicas
-from accumtrain.engine.sums import Sums, all_finite, make_clear, sum_buffer
+from accumtrain.engine.replica import current_replica
+from accumtrain.engine.sums import Sums, all_finite, all_reduce_sum, make_clear, sum_buffer
 from accumtrain.optim.optimizer import Optimizer, apply_one_by_one, clip_by_weight
 from accumtrain.optim.schedules import Schedule, constant_schedule
 
@@ -112,6 +111,11 @@ class Window(tf.Module):
         self._clear_one = make_clear(self.gradients[0].dtype)
 
     @property
+    def whole_batch(self) -> bool:
+        """Return whether the loss is of all examples of an update, so that a WholeBatchStep makes the updates."""
+        return isinstance(self.loss_function, WholeBatch)
+
+    @property
     def buffers(self) -> list[tf.Variable]:
         """All variables that a window changes. Checkpoints do not hold them."""
         return [*self.sums, self.micro_step]
@@ -155,11 +159,9 @@ class Window(tf.Module):
         sums = []
 
         def loss(logits: tf.Tensor) -> tf.Tensor:
-            if at_outputs is None:
-                sums.extend(weighted_sums([self.loss_function, *self.metrics.values()], logits, batch))
-                total = sums[0]
-            else:  # `differentiate` has counted the loss
-                sums.extend([tf.zeros([], self.dtype), *weighted_sums(self.metrics.values(), logits, batch)])
+            sums.extend(weighted_sums([self.loss_function, *self.metrics.values()], logits, batch))
+            total = sums[0]
+            if at_outputs is not None:
                 pairs = zip(trained_outputs(logits), at_outputs, strict=True)
                 total = tf.add_n([tf.reduce_sum(output * tf.cast(at, output.dtype)) for output, at in pairs])
             return total if self.loss_scale is None else total * self.loss_scale.value
@@ -195,16 +197,13 @@ class Window(tf.Module):
         Args:
             outputs: of each micro-batch, from `compute_outputs`.
         """
-        own_weights = tf.concat([example_weights(batch) for batch in batches], 0)
-        own_labels = join_examples([batch["label"] for batch in batches])
-        labels, weights = join_replicas((own_labels, own_weights))
         trained = [trained_outputs(each) for each in outputs]
         with tf.GradientTape() as tape:
             tape.watch(trained)
-            loss = self.loss_function.of(labels, join_replicas(join_examples(outputs)), weights)
-        examples = tf.reduce_sum(tf.cast(weights, self.dtype))
+            own_examples, loss = self.loss_function.of_batches(batches, outputs)
+        (examples,) = all_reduce_sum([tf.cast(own_examples, self.dtype)])
         gradients = tape.gradient(loss, trained, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        self.loss.assign_add(tf.cast(loss, self.loss.dtype) * tf.reduce_sum(tf.cast(own_weights, self.loss.dtype)))
+        self.loss.assign_add(tf.cast(loss, self.loss.dtype) * tf.cast(own_examples, self.loss.dtype))
         self.micro_step.assign(0)
         # the commit divides by the examples
         return [[gradient * tf.cast(examples, gradient.dtype) for gradient in each] for each in gradients]

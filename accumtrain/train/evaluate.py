@@ -117,6 +117,7 @@ def measure_model(
             devices.runtime,
             build_split_metrics(config.loss),
             answers,
+            together=config.accum.count,
         )
     with devices.watch:
         result = evaluator(stop=stop, report=lambda done, batches: None)

@@ -108,13 +108,14 @@ class Evaluator:
 
     Args:
         ema: averages to evaluate in place of the weights, or None.
-        means: functions (labels [N], logits [N, classes]) -> values [N], by name; `loss` is one of them. A loss of the
-            whole batch is the mean of those of the batches that are evaluated.
+        means: functions (labels [N], logits [N, classes]) -> values [N], by name; `loss` is one of them, or one of the
+            whole batch.
         split: name of the split.
         batch: examples per batch over all replicas.
         runtime: what computes, on the replicas of its strategy.
         split_metrics: what else is measured, on one replica; None is nothing.
         answers: collects the answers of the first evaluation, made in the same scope; None if nothing does.
+        together: number of batches that a loss of the whole batch sees at once; the last may be fewer.
     """
 
     def __init__(
@@ -128,9 +129,13 @@ class Evaluator:
         runtime: Runtime,
         split_metrics: SplitMetrics | None = None,
         answers: ClassAnswers | None = None,
+        *,
+        together: int = 1,
     ):
         self._model, self._ema, self._runtime = model, ema, runtime
         self._means, self._split_metrics, self._answers = dict(means), split_metrics, answers
+        self._whole_loss, self._together = means.get("loss"), together
+        self._held: list[tuple[Any, Any]] = []  # batches and outputs, whose loss is to come
         self.split, self._batches = split, -(-data.splits[split].size // batch)
         self._dataset = distribute_batches(
             runtime.strategy, lambda shard: make_eval_batches(data, batch=batch, split=split, shard=shard)
@@ -138,7 +143,8 @@ class Evaluator:
         self._dtype = model.trainable_variables[0].dtype
         self._sums = [sum_buffer([], self._dtype) for _ in [*self._means, "examples"]]
         self._own_variables = [*self._sums, *(answers.variables if answers else ())]
-        self._add = runtime.on_batches(self._add_batch)
+        whole = isinstance(self._whole_loss, WholeBatch)
+        self._add = self._add_and_hold if whole else runtime.on_batches(self._add_batch)
 
     @property
     def names(self) -> list[str]:
@@ -160,7 +166,8 @@ class Evaluator:
         """
         started, pace, done = time.perf_counter(), CallLength(), 0
         batches = iter(self._dataset)
-        self._take()  # clears the sums of an abandoned evaluation
+        self._held.clear()  # and the sums, which an abandoned evaluation leaves
+        self._take()
         with self._averages():
             while done < self._batches:
                 if stop():
@@ -170,6 +177,7 @@ class Evaluator:
                     self._add(batches, count)
                 done += count
                 report(done, self._batches)
+        self._add_loss_of_held()
         *sums, examples, others = self._take()
         if not examples:
             raise DataError(f"none of the {self.split} examples can be used: see job=check, which names them")
@@ -195,7 +203,8 @@ class Evaluator:
         finally:
             self._runtime.reload(swapped)
 
-    def _add_batch(self, batch: Batch) -> None:
+    def _add_batch(self, batch: Batch) -> Any:
+        """Add a batch to the sums. Return the outputs, of which a loss of the whole batch is still to be added."""
         logits = self._model(batch["image"], EVALUATION)
         sums = weighted_sums(self._means.values(), logits, batch)
         if self._split_metrics is not None:
@@ -205,6 +214,36 @@ class Evaluator:
         examples = tf.reduce_sum(tf.cast(example_weights(batch), self._dtype))
         for total, value in zip(self._sums, (*sums, examples), strict=True):
             total.assign_add(tf.cast(value, total.dtype))
+        return logits
+
+    # ---- a loss of the whole batch: of the outputs of several batches ----
+
+    def _add_and_hold(self, batches: Any, count: int) -> None:
+        for _ in range(count):
+            batch = next(batches)
+            self._held.append((batch, self._add_one(batch)))
+            if len(self._held) == self._together:
+                self._add_loss_of_held()
+
+    def _add_loss_of_held(self) -> None:
+        if self._held:
+            batches, outputs = ([*each] for each in zip(*self._held, strict=True))
+            self._held.clear()
+            self._add_loss(batches, outputs)
+
+    @tf.function(autograph=False)
+    def _add_one(self, batch: Any) -> Any:
+        return self._runtime.strategy.run(self._add_batch, args=(batch,))
+
+    @tf.function(autograph=False)
+    def _add_loss(self, batches: list[Any], outputs: list[Any]) -> None:
+        self._runtime.strategy.run(self._add_whole_loss, args=(batches, outputs))
+
+    def _add_whole_loss(self, batches: list[Batch], outputs: list[Any]) -> None:
+        assert isinstance(self._whole_loss, WholeBatch)
+        examples, loss = self._whole_loss.of_batches(batches, outputs)
+        total = self._sums[[*self._means].index("loss")]
+        total.assign_add(tf.cast(examples, total.dtype) * tf.cast(loss, total.dtype))
 
     def _take(self) -> list[Any]:
         """Return the sums of all batches since the last call, the number of examples, and other metrics by name."""

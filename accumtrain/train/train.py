@@ -286,6 +286,7 @@ class Trainer:
             self.global_micro_batch,
             self.devices.runtime,
             build_split_metrics(self.config.loss),
+            together=self.config.accum.count,
         )
 
     def _manifest_facts(self) -> dict[str, Any]:
@@ -551,12 +552,11 @@ class Trainer:
             self.tensorboard.images("first images, augmented", images)
 
     def _measure_workspace(self, batches: Iterator[Any]) -> None:
-        """Measure the workspaces of a micro-step, which changes nothing. Does nothing under a memory limit.
+        """Measure the workspaces of a micro-step, which changes nothing, if one is compiled and goes back alone.
 
-        A run must not fail for a measurement, and a kernel that is refused memory may end the process. Without an
-        update in this session there is nothing compiled to measure.
+        Do nothing under a memory limit: a kernel that is refused memory may end the process.
         """
-        compiled = self.logger.seconds_to_first_update is not None and not self.step.eager
+        compiled = self.logger.seconds_to_first_update is not None and not (self.step.eager or self.window.whole_batch)
         if compiled and self.alone and self.config.device.memory_limit_mb is None:
             self.watchdog.beat("a micro-step that measures workspaces")
             self.meter.measure_workspace(lambda: self.step.accumulate(batches, 1))
