@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -9,6 +10,9 @@ import tensorflow as tf
 from accumtrain.engine.compiled_function import FUSION_ONLY, NO_GRAPH_OPTIMIZER, CompiledFunction
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
+from accumtrain.errors import ConfigError
+
+DRAWS = ("Random", "Truncated", "Parameterized", "Multinomial", "Stateful", "Rng")  # how names of operations begin
 
 
 class WholeBatchStep(Step):
@@ -21,13 +25,14 @@ class WholeBatchStep(Step):
     def __init__(self, window: Window, strategy: tf.distribute.Strategy):
         super().__init__(window, strategy)
         self.makes_updates_together = False
+        self._traced = False
         self._held: list[tuple[Any, Any]] = []  # micro-batches and their outputs
         self._outputs = CompiledFunction(self._compute_outputs, FUSION_ONLY)
         self._loss = CompiledFunction(self._differentiate, NO_GRAPH_OPTIMIZER)
         self._again = CompiledFunction(self._accumulate_again, FUSION_ONLY)
 
     def prepare(self, batches: Any) -> None:
-        """Do nothing: the first window traces what it needs."""
+        """Do nothing: the first micro-batch is traced when it is there."""
 
     def drop(self) -> None:
         super().drop()
@@ -36,6 +41,8 @@ class WholeBatchStep(Step):
     def _run_micro_steps(self, batches: Any, count: int) -> None:
         for _ in range(count):
             batch = next(batches)
+            if not self._traced:
+                self._check_draws(batch)
             self._held.append((batch, self._outputs(batch)))
             if len(self._held) == self._window.micro_steps:
                 self._go_back()
@@ -44,6 +51,15 @@ class WholeBatchStep(Step):
         if self._held:  # the window has fewer micro-steps than usual
             self._go_back()
         return super()._run_commit()
+
+    def _check_draws(self, batch: Any) -> None:
+        """Raise ConfigError if the model draws random numbers that the second pass would not draw again."""
+        if drawn := find_draws(self._outputs.get_concrete_function(batch).graph):
+            raise ConfigError(
+                f"the model draws random numbers by {drawn[0]}, and the second pass over a micro-batch would draw "
+                "others: draw them from Mode.draws, or in a Keras layer from a keras.random.SeedGenerator"
+            )
+        self._traced = True
 
     def _go_back(self) -> None:
         batches, outputs = ([*each] for each in zip(*self._held, strict=True))
@@ -63,3 +79,15 @@ class WholeBatchStep(Step):
 
     def _accumulate_again(self, batch: Any, at_outputs: Any) -> None:
         self._strategy.run(self._window.accumulate, args=(batch, at_outputs))
+
+
+def find_draws(graph: tf.Graph) -> list[str]:
+    """Return the operations of a graph that draw other random numbers each time, by their kinds."""
+    return [kind for kind in _operations(graph.as_graph_def()) if kind.startswith(DRAWS)]
+
+
+def _operations(graph: Any) -> Iterator[str]:
+    """Return the kinds of all operations in a graph and its functions."""
+    yield from (node.op for node in graph.node)
+    for function in graph.library.function:
+        yield from (node.op for node in function.node_def)

@@ -6,7 +6,7 @@ once. Then each micro-batch is computed again, and goes back from its part of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from accumtrain.engine.replica import join_replicas
+from accumtrain.engine.whole_batch import find_draws
 from accumtrain.keras.split_batch import Split, count_examples, put_examples, run_micro_batches
 from accumtrain.keras.split_loss import (
     BatchLoss,
@@ -27,7 +28,6 @@ from accumtrain.keras.split_loss import (
 from accumtrain.models.keras_call import StatelessCall, call_in_mode, join_masks, read_values, separate_masks
 
 Variables = Sequence[tuple[keras.Variable, tf.Tensor]]
-DRAWS = ("Random", "Truncated", "Parameterized", "Multinomial", "Stateful", "Rng")  # names of operations begin with it
 
 
 class WholeBatchLoss:
@@ -182,7 +182,7 @@ def trace_outputs(model: keras.Model, x: Any) -> Any:
     with tf.init_scope():
         specs = keras.tree.map_structure(lambda tensor: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype), x)
         traced = tf.function(forward, autograph=False).get_concrete_function(specs)
-    if drawn := [kind for kind in _operations(traced.graph.as_graph_def()) if kind.startswith(DRAWS)]:
+    if drawn := find_draws(traced.graph):
         raise ValueError(
             f"a layer of {model.name} draws random numbers by {drawn[0]}, and the second pass over a micro-batch would "
             "draw others: draw them from a keras.random.SeedGenerator"
@@ -202,13 +202,6 @@ def zeros_like_outputs(forward: Any, x: Any) -> list[tf.Tensor]:
     dtypes = [output.dtype for output in tf.nest.flatten(forward.structured_outputs)]
     examples = [count_examples(x)]
     return [tf.zeros(tf.concat([examples, shape], 0), dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
-
-
-def _operations(graph: Any) -> Iterator[str]:
-    """Return the kinds of all operations in a graph and its functions."""
-    yield from (node.op for node in graph.node)
-    for function in graph.library.function:
-        yield from (node.op for node in function.node_def)
 
 
 def _replicas() -> int:

@@ -80,6 +80,24 @@ def test_a_registered_entry_is_a_choice_with_its_keys(command, seen):
 
 
 @pytest.mark.parametrize(
+    ("other", "remedy"),
+    [
+        ("job=verify", "leave job out"),
+        ("accum.steps=auto", "give a number of micro-batches"),
+        ("device.xla=true", "leave device.xla out"),
+        ("device.runtime=jax", "use device.runtime=tensorflow"),
+        ("debug.eager=true", "leave it out"),
+        ("data.mixup=0.2", "leave them out"),
+        ("model.memory=10", "use model.memory=reverse"),
+    ],
+)
+def test_what_does_not_go_with_a_loss_of_the_whole_batch(command, refused, seen, other, remedy):
+    register_loss("pairs", "mine:pairs", metrics={}, whole_batch=True)
+    assert remedy in refused("loss=pairs", "device=cpu", other)
+    assert command("loss=pairs", "device=cpu").code == 0
+
+
+@pytest.mark.parametrize(
     ("code", "value"), [(REGISTER, "an_extension:register"), (f"{REGISTER}\nregister()", "an_extension")]
 )
 def test_an_installed_extension_adds_its_entries(command, seen, installed, code, value):

@@ -15,6 +15,7 @@ from accumtrain.keras.run.examples import take_data
 from tests.keras import cases
 from tests.keras.cases import CASES, CROSS_ENTROPY, OPTIMIZERS, SIZE, UPDATES, compiled, data_of, pair, run
 from tests.keras.gradients import unchanged
+from tests.keras.whole_batch_losses import Contrast, hard_triplet, supcon
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
@@ -97,6 +98,29 @@ def test_losses_of_weights_and_layers_and_example_weights(memory: str, float64: 
     models = pair(build, optimizer=lambda: keras.optimizers.SGD(0.1), loss=CROSS_ENTROPY)
     summary = compare_updates(models, data, 1e-12, memory=memory)
     assert summary["val"]["loss"] == pytest.approx(evaluated(models[1], data)["loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "loss", [Contrast(), *(pytest.param(loss, marks=pytest.mark.slow) for loss in (supcon, hard_triplet))]
+)
+def test_losses_of_the_whole_batch(loss: Any, float64: None) -> None:
+    """With losses of layers and weights; the 96 examples that are evaluated make three batches of the update's size."""
+
+    def build() -> keras.Model:
+        regular = keras.layers.Dense(8, "tanh", kernel_regularizer="l2", activity_regularizer="l1")
+        return keras.Sequential([keras.Input((6,)), regular, keras.layers.Dense(4)])
+
+    data = (*data_of(CASES["mlp"]), np.random.default_rng(1).uniform(0.1, 2, SIZE))
+    given = data if isinstance(loss, Contrast) else data[:2]
+    models = pair(build, optimizer=lambda: keras.optimizers.SGD(0.1), loss=loss)
+    summary = compare_updates(models, given, 1e-12, whole_batch=True)
+    x, y, weight = data
+    parts = [slice(place, place + cases.EXAMPLES) for place in range(0, SIZE, cases.EXAMPLES)]
+    of_parts = [
+        models[1].evaluate(x[p], y[p], sample_weight=weight[p] if len(given) == 3 else None, batch_size=SIZE, verbose=0)
+        for p in parts
+    ]
+    assert summary["val"]["loss"] == pytest.approx(np.mean(of_parts), rel=1e-6)
 
 
 def two_heads() -> keras.Model:

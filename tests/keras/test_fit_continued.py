@@ -17,6 +17,7 @@ from accumtrain.errors import CheckpointError, ConfigError, DataError, Preempted
 from tests.keras.cases import CASES, CROSS_ENTROPY, OPTIMIZERS, UPDATES, Numbers, compiled, data_of, mlp, pair, run
 from tests.keras.gradients import unchanged
 from tests.keras.programs import ENVIRONMENT
+from tests.keras.whole_batch_losses import Contrast
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
@@ -38,6 +39,20 @@ def test_a_continued_run_has_the_same_bits() -> None:
     states = ([*model.variables, *model.optimizer.variables] for model in (whole, continued))
     same = zip(*states, strict=True)
     assert [a.path for a, b in same if a.name != "seed_generator_state" and not np.array_equal(a, b)] == []
+
+
+@pytest.mark.slow
+def test_so_has_a_run_with_a_loss_of_the_whole_batch() -> None:
+    """And another kind of loss does not continue it."""
+    models = pair(CASES["mlp"].build, optimizer=OPTIMIZERS["adam"], loss=Contrast())
+    data = data_of(CASES["mlp"])
+    for model, counts in zip(models, ([3, 6], [6]), strict=True):
+        for updates in counts:
+            run(model, data, updates, run_name=f"in{len(counts)}", whole_batch=True)
+    for one, other in zip(*(model.get_weights() for model in models), strict=True):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises((CheckpointError, ConfigError), match="loss"):
+        run(models[0], data, 9, run_name="in2")
 
 
 def test_a_run_that_is_stopped_is_saved() -> None:

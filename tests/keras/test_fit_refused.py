@@ -88,6 +88,11 @@ def masked() -> keras.Model:
     return keras.Sequential([keras.Input((7,), dtype="int32"), *layers, keras.layers.Dense(4)])
 
 
+class DrawsAlways(keras.layers.Layer):
+    def call(self, x: Any) -> Any:
+        return x + tf.random.normal(tf.shape(x), dtype=x.dtype)
+
+
 def one_number(y: Any, p: Any) -> Any:
     return keras.ops.sqrt(keras.ops.mean((y - p) ** 2))
 
@@ -105,6 +110,10 @@ def one_number(y: Any, p: Any) -> Any:
         (lambda: compiled(loss=only_for_many), {"targets": 4}, "one number for a batch, and whether that is a mean"),
         (lambda: compiled_row(AddLoss(sum_of_squares)), {}, "add_loss, call 1 in .*, is a sum over the examples"),
         (lambda: compiled_row(AddLoss(norm)), {}, "add_loss, call 1 in .*, is neither the mean nor the sum"),
+        (lambda: compiled_row(AddLoss(norm)), {"whole_batch": True}, "add_loss, call 1 in .*, is neither the mean"),
+        (compiled, {"whole_batch": True, "job": "verify"}, "does not go with job=verify"),
+        (compiled, {"whole_batch": True, "steps": "auto"}, "steps=auto; give a number of micro-batches"),
+        (lambda: compiled_row(DrawsAlways()), {"whole_batch": True}, "draws random numbers by RandomStandardNormal"),
         (lambda: compiled(loss=None), {}, "is compiled without a loss"),
         (lambda: compiled(loss=SUM), {}, "reduction='sum', so that of a batch is not a mean"),
         (lambda: compiled(optimizer=keras.optimizers.LossScaleOptimizer(ACCUMULATING)), {}, "accumulates by itself"),
