@@ -16,7 +16,7 @@ from accumtrain.devices.config import CpuConfig, DeviceConfig, GpuConfig, Mirror
 from accumtrain.devices.found import Devices, set_once
 from accumtrain.errors import ConfigError, first_line
 from accumtrain.process.cuda import INSTALL_JAX, shows_gpu
-from accumtrain.process.environment import CPU_LIMIT
+from accumtrain.process.environment import read_users_limit
 from accumtrain.process.tpu_runtime import INSTALL_JAX_TPU
 
 if TYPE_CHECKING:
@@ -112,6 +112,6 @@ def _describe(devices: Sequence[jax.Device]) -> str:
 
 def _limit_bytes(config: DeviceConfig, devices: Sequence[jax.Device]) -> int | None:
     """Return the bytes that state and programs may take on a device; None is no limit."""
-    of_cpu = os.environ.get(CPU_LIMIT, "") if devices[0].platform == "cpu" else ""
-    limit = int(of_cpu) if of_cpu.isdecimal() else config.memory_limit_mb
+    of_cpu = (read_users_limit() or "") if devices[0].platform == "cpu" else ""
+    limit = int(of_cpu) if config.memory_limit_mb is None and of_cpu.isdecimal() else config.memory_limit_mb
     return None if limit is None else limit * 2**20

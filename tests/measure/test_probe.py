@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from accumtrain.config.read import to_mapping
+from accumtrain.devices.config import CpuConfig
 from accumtrain.errors import CheckpointError, ConfigError, DataError
 from accumtrain.measure import probe
 from accumtrain.measure.probe import ProbeResult
@@ -113,14 +114,14 @@ def test_without_a_micro_batch_the_child_gets_the_number_of_steps(config, monkey
 @pytest.mark.parametrize("limit_of_job", [None, 50])
 def test_a_limit_of_the_users_own_holds_in_a_probe(config, monkeypatch, tmp_path, own, used, limit_of_job):
     seen = []
-    monkeypatch.setattr(probe, "_measure", lambda *_: seen.append(os.environ[environment.CPU_LIMIT]))
+    monkeypatch.setattr(probe, "_measure", lambda *_: seen.append(environment.read_users_limit()))
     monkeypatch.setattr(environment, "prepare", lambda device, probed: None)
     limits = (environment.CPU_LIMIT, environment.USERS_LIMIT)
     others = {name: value for name, value in os.environ.items() if name not in limits}
     monkeypatch.setattr(os, "environ", others | ({} if own is None else {environment.CPU_LIMIT: own}))
     request = {"config": to_mapping(config("accum.steps=1")), "micro_batches": [8], "free_mb": 900}
     if limit_of_job:  # of the parent, which looks for what would help without it
-        environment._set_limit(limit_of_job)
+        environment._set_limit(CpuConfig(memory_limit_mb=limit_of_job))
     probe.run_probe_request(request, tmp_path)
     assert seen == [used]
 
