@@ -13,6 +13,7 @@ import pytest
 from accumtrain.config.read import to_mapping
 from accumtrain.devices.config import CpuConfig
 from accumtrain.errors import CheckpointError, ConfigError, DataError
+from accumtrain.fields import format_value
 from accumtrain.measure import probe
 from accumtrain.measure.probe import ProbeResult
 from accumtrain.process import environment
@@ -123,6 +124,20 @@ def test_a_limit_of_the_users_own_holds_in_a_probe(config, monkeypatch, tmp_path
     if limit_of_job:  # of the parent, which looks for what would help without it
         environment._set_limit(CpuConfig(memory_limit_mb=limit_of_job))
     probe.run_probe_request(request, tmp_path)
+    assert seen == [used]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "limit", "used"), [("tensorflow", 8, 7), ("tensorflow", 1, 1), ("jax", 7, 7), ("jax", None, None)]
+)
+def test_a_probe_with_jax_gets_the_whole_limit(config, monkeypatch, tmp_path, runtime, limit, used):
+    """The run itself compares the same figure of the compiler with it."""
+    seen = []
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(environment, "prepare", lambda device, probed: None)
+    monkeypatch.setattr(probe, "_measure", lambda config, *_: seen.append(config.device.memory_limit_mb))
+    asked = config("device=cpu", f"device.runtime={runtime}", f"device.memory_limit_mb={format_value(limit)}")
+    probe.run_probe_request({"config": to_mapping(asked), "micro_batches": [8], "free_mb": 900}, tmp_path)
     assert seen == [used]
 
 
