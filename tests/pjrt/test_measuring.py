@@ -27,7 +27,7 @@ from accumtrain.measure.verify.window import WindowOfExamples
 from accumtrain.optim.config import SgdConfig
 from accumtrain.process import environment
 from accumtrain.train.build import build_window
-from accumtrain.train.memory import at_peak, tensor_bytes
+from accumtrain.train.memory import Meter, at_peak, tensor_bytes
 from tests.engine.small import all_variables, examples, revnet38, window_for
 from tests.programs import run_python
 
@@ -81,6 +81,18 @@ def test_the_peak_is_the_state_and_the_largest_program(new_window, batches_of):
     inputs = sum(spec.shape.num_elements() * spec.dtype.size for spec in batches.element_spec.values())
     assert micro_step.temporary_bytes > inputs >= 8 * 8 * 8
     assert commit.temporary_bytes > 0
+
+
+def test_a_run_that_has_computed_nothing_has_no_figures(new_window):
+    """It was stopped after its last update, and is asked for its summary."""
+    runtime = JaxRuntime([device()])
+    runtime.build_step(new_window())
+    meter = Meter(runtime)
+    meter.start()
+    memory = meter.read()
+    figures = ("tensor_peak_bytes", "tensor_static_bytes", "workspace_bytes")
+    assert {memory[name] for name in figures} == {None}
+    assert at_peak(memory).startswith("no figure for tensors: nothing was computed")
 
 
 @pytest.mark.slow
