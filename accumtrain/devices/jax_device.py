@@ -17,6 +17,7 @@ from accumtrain.devices.found import Devices, set_once
 from accumtrain.errors import ConfigError, first_line
 from accumtrain.process.cuda import INSTALL_JAX, shows_gpu
 from accumtrain.process.environment import read_users_limit
+from accumtrain.process.jax_packages import import_jax
 from accumtrain.process.tpu_runtime import INSTALL_JAX_TPU
 
 if TYPE_CHECKING:
@@ -36,12 +37,13 @@ def resolve_jax(config: DeviceConfig) -> Devices:
     """Return the configured devices: one, all GPUs, or device.virtual of the CPU.
 
     Raises:
-        ConfigError: JAX does not find them, or it computes on others in this process already.
+        ConfigError: JAX can't be used or does not find them, or it computes on others in this process already.
     """
     if config.as_it_is:
         set_once(tf.config.set_visible_devices, [], "GPU", remedy=LEAVE_GPUS)
     else:
         set_once(tf.config.set_visible_devices, [], "GPU")
+    import_jax()
     import jax
 
     from accumtrain.pjrt.runtime import JaxRuntime
@@ -71,8 +73,9 @@ def _find_devices(config: DeviceConfig) -> Sequence[jax.Device]:
     platform, install = PLATFORMS.get(config.kind, (None, INSTALL_JAX))
     try:
         found = jax.devices(platform)
-    except RuntimeError as error:
-        if jax.config.jax_platforms == "cpu":
+    except (RuntimeError, AssertionError) as error:  # the latter if JAX_PLATFORMS names none that is there
+        only = jax.config.jax_platforms
+        if only == "cpu":
             raise ConfigError(
                 f"device={config.kind} device.runtime=jax: JAX may compute on the CPU alone, by JAX_PLATFORMS=cpu or "
                 "by a job with device=cpu before this one; unset the variable, and give each job a process of its "
@@ -80,7 +83,7 @@ def _find_devices(config: DeviceConfig) -> Sequence[jax.Device]:
             ) from error
         raise ConfigError(
             f"device={config.kind} device.runtime=jax: JAX {jax.__version__} finds none ({first_line(error)}); "
-            f"{install}, or choose device=cpu"
+            f"{f'unset JAX_PLATFORMS={only}, ' if only else ''}{install}, or choose device=cpu"
         ) from error
     if found[0].platform == "cpu" and shows_gpu():
         warn(f"this machine has a GPU, but JAX can't use it: the CPU computes; {INSTALL_JAX}, or choose device=cpu")

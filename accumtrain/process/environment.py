@@ -17,6 +17,7 @@ from accumtrain.errors import ConfigError
 from accumtrain.fields import format_value
 from accumtrain.process import tpu_runtime
 from accumtrain.process.cuda import load_cusolver, shows_gpu
+from accumtrain.process.jax_packages import import_jax
 from accumtrain.process.logs import LOG_LEVEL, SHOW_LOGS
 from accumtrain.registry import load
 
@@ -100,7 +101,7 @@ def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
 
     Raises:
         ConfigError: TensorFlow already computes in this process with another memory limit (a sweep over limits) or
-            with another allocator, or there is no TPU for device=tpu.
+            with another allocator, there is no TPU for device=tpu, or JAX can't be used.
     """
     computing = "tensorflow" in sys.modules and computes_already()
     again = _job_started.get(None) is not None
@@ -123,6 +124,8 @@ def _start_tensorflow(device: DeviceConfig, *, probed: bool) -> None:
     _set_limit(device)
     if device.memory_limit_mb is not None and not probed:
         os.environ.setdefault(ONEDNN, "0")
+    if device.runtime == JAX:
+        import_jax()  # TensorFlow's import does, too, and gives no answer where that fails
     _import_tensorflow()
     if os.environ.get(SHOW_LOGS) != "1":
         warnings.filterwarnings("ignore", module=r"tensorflow|keras|google\.protobuf")

@@ -141,6 +141,15 @@ def test_logs_are_held_back_where_no_file_can_be_made(capfd, monkeypatch, tmp_pa
     assert capfd.readouterr().err == "why it failed"
 
 
+def test_packages_of_jax_that_fail_are_answered_before_tensorflow_imports_them(monkeypatch):
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(environment, "computes_already", lambda: False)
+    monkeypatch.setattr(environment, "_import_tensorflow", lambda: pytest.fail("imports JAX, too"))
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(ConfigError, match=r"JAX is installed and can't be imported \(ModuleNotFoundError: .*\); mend"):
+        Context().run(environment.prepare, CpuConfig(runtime="jax"))
+
+
 @pytest.fixture
 def limits(monkeypatch):
     """Prepare for jobs in a new process, and return the limits that TensorFlow would read."""
@@ -148,6 +157,7 @@ def limits(monkeypatch):
     def prepare(own, *limits, computing=False, runtimes=("tensorflow",) * 4):
         computes = iter([False, *[computing] * len(limits)])
         monkeypatch.setattr(environment, "computes_already", lambda: next(computes))
+        monkeypatch.setattr(environment, "import_jax", lambda: None)
         monkeypatch.setattr(environment, "_import_tensorflow", lambda: None)
         monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace())
         limits_of_others = (environment.CPU_LIMIT, environment.USERS_LIMIT)
