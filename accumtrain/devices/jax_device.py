@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import jax
 
 PROGRAMS = Path("~/.cache/accumtrain/programs").expanduser()  # that JAX has compiled for a GPU or TPU
+CACHE = "JAX_COMPILATION_CACHE_DIR"  # of the environment: another folder for them
 LEAVE_GPUS = 'to leave GPUs to JAX, begin the program with tf.config.set_visible_devices([], "GPU")'
 # The platform of the kinds that need one, and what installs it.
 PLATFORMS = {
@@ -52,8 +54,9 @@ def resolve_jax(config: DeviceConfig) -> Devices:
     # JAX warns of every child process; those of this package run another program at once
     warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
     devices = _find_devices(config)
-    if devices[0].platform != "cpu":  # compiling takes a minute there, and chooses kernels by their speed
-        jax.config.update("jax_compilation_cache_dir", os.environ.get("JAX_COMPILATION_CACHE_DIR", str(PROGRAMS)))
+    # compiling takes a minute on other devices, and chooses kernels by their speed
+    if folder := os.environ.get(CACHE, "" if devices[0].platform == "cpu" else str(PROGRAMS)):
+        _keep_programs(folder)
     if config.tensor_float_32 and devices[0].platform == "cpu":
         raise ConfigError("device.tensor_float_32=true: rounds products of GPUs, and there is none; leave it out")
     rounded = ", TensorFloat-32" if config.tensor_float_32 else ""
@@ -62,6 +65,21 @@ def resolve_jax(config: DeviceConfig) -> Devices:
         f"{_describe(devices)}{rounded}, XLA of JAX {jax.__version__}",
         JaxRuntime(devices, rounds=config.tensor_float_32, limit=_limit_bytes(config, devices)),
     )
+
+
+def _keep_programs(folder: str) -> None:
+    """Keep compiled programs in a folder, or in a cloud's bucket. A folder that can't be used is a warning."""
+    import jax
+
+    used: str | None = folder
+    if "://" not in folder:
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            used = None
+            warn(f"compiled programs are not kept: {first_line(error)}; {CACHE} names another folder")
+    jax.config.update("jax_compilation_cache_dir", used)
 
 
 def _find_devices(config: DeviceConfig) -> Sequence[jax.Device]:

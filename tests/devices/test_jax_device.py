@@ -59,3 +59,18 @@ def test_jax_that_may_not_compile_is_refused():
             resolve_devices(CpuConfig(runtime="jax"))
     finally:
         jax.config.update("jax_disable_jit", False)
+
+
+def test_a_folder_for_programs_that_can_not_be_used_is_a_warning(monkeypatch, tmp_path, capsys):
+    before = jax.config.jax_compilation_cache_dir
+    (tmp_path / "file").touch()
+    try:
+        for folder, kept in ((tmp_path / "new", str(tmp_path / "new")), (tmp_path / "file", None)):
+            monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(folder))
+            resolve_devices(CpuConfig(runtime="jax"))
+            assert jax.config.jax_compilation_cache_dir == kept
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert warning.startswith("warning: compiled programs are not kept: ")
+    assert warning.endswith(f"'{tmp_path / 'file'}'; JAX_COMPILATION_CACHE_DIR names another folder")
