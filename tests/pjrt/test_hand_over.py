@@ -74,3 +74,14 @@ def test_the_reason_of_a_refusal_is_the_first_line_of_xla():
         "device.runtime=jax: XLA can't compile this model: Input and output shapes of loop body do not match: "
         "(s32[], s32[], s32[], f32[3]) vs. (s32[], s32[], s32[], f32[6]); use device.runtime=tensorflow"
     )
+
+
+def test_an_assertion_of_a_model_is_left_out():
+    """As docs/jax.md says."""
+
+    def checked(x):
+        tf.debugging.assert_less(x, 0.0)
+        return x + 1.0
+
+    handed = hand_over(lower(checked, [tf.TensorSpec([2], tf.float32)], []).hlo, rounds=False)
+    np.testing.assert_array_equal(jax.jit(handed.call)(np.zeros([2], np.float32))[0], [1.0, 1.0])
