@@ -141,7 +141,7 @@ JOBS.add(
         measures_other_data=True,
         shared_by_workers=True,
         preemptible=True,
-        without_effect=("model.memory", "optim"),
+        without_effect=("model.memory",),
         on_jax=True,
         ranking=(("test.accuracy", -1), ("test.loss", 1)),
         columns={
@@ -237,7 +237,7 @@ JOBS.add(
         check="accumtrain.data.local_files:check_predict",
         scope="trained",
         preemptible=True,
-        without_effect=("model.memory", "optim"),
+        without_effect=("model.memory",),
         columns={"step": ("step", "d"), "images": ("images", ",d"), "bad": ("bad.count", ",d")},
     ),
     Job(
@@ -247,7 +247,7 @@ JOBS.add(
         "Write a trained run into a file for other programs.",
         check="accumtrain.export.config:check_export",
         scope="trained",
-        without_effect=("model.memory", "optim"),
+        without_effect=("model.memory",),
         columns={
             "step": ("step", "d"),
             "format": ("format", "s"),

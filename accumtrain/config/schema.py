@@ -148,7 +148,8 @@ class RunConfig:
     """The folder of a run, and what stops it.
 
     `name`: name of the run's folder; null: made from the command. A command that names an existing run uses the run's
-    settings for all keys that it does not give.
+    settings for all keys that it does not give. These are not kept, and are always the command's own: device, debug,
+    sweep, state, job, run.dir, run.resume and run.walltime.
     `dir`: the folder that holds the runs.
     `seed`: seed of the initial weights, of the order of the examples and of augmentation.
     `resume`: true: continue the run in the folder if there is one. false: refuse such a folder. force: continue even if

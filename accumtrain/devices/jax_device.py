@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,13 +17,15 @@ from accumtrain.devices.config import CpuConfig, DeviceConfig, GpuConfig, Mirror
 from accumtrain.devices.found import Devices, set_once
 from accumtrain.errors import ConfigError, first_line
 from accumtrain.process.cuda import INSTALL_JAX, shows_gpu
-from accumtrain.process.environment import CPU_LIMIT
+from accumtrain.process.environment import read_users_limit
+from accumtrain.process.jax_packages import import_jax
 from accumtrain.process.tpu_runtime import INSTALL_JAX_TPU
 
 if TYPE_CHECKING:
     import jax
 
 PROGRAMS = Path("~/.cache/accumtrain/programs").expanduser()  # that JAX has compiled for a GPU or TPU
+CACHE = "JAX_COMPILATION_CACHE_DIR"  # of the environment: another folder for them
 LEAVE_GPUS = 'to leave GPUs to JAX, begin the program with tf.config.set_visible_devices([], "GPU")'
 # The platform of the kinds that need one, and what installs it.
 PLATFORMS = {
@@ -36,12 +39,13 @@ def resolve_jax(config: DeviceConfig) -> Devices:
     """Return the configured devices: one, all GPUs, or device.virtual of the CPU.
 
     Raises:
-        ConfigError: JAX does not find them, or it computes on others in this process already.
+        ConfigError: JAX can't be used or does not find them, or it computes on others in this process already.
     """
     if config.as_it_is:
         set_once(tf.config.set_visible_devices, [], "GPU", remedy=LEAVE_GPUS)
     else:
         set_once(tf.config.set_visible_devices, [], "GPU")
+    import_jax()
     import jax
 
     from accumtrain.pjrt.runtime import JaxRuntime
@@ -50,8 +54,9 @@ def resolve_jax(config: DeviceConfig) -> Devices:
     # JAX warns of every child process; those of this package run another program at once
     warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
     devices = _find_devices(config)
-    if devices[0].platform != "cpu":  # compiling takes a minute there, and chooses kernels by their speed
-        jax.config.update("jax_compilation_cache_dir", os.environ.get("JAX_COMPILATION_CACHE_DIR", str(PROGRAMS)))
+    # compiling takes a minute on other devices, and chooses kernels by their speed
+    if folder := os.environ.get(CACHE, "" if devices[0].platform == "cpu" else str(PROGRAMS)):
+        _keep_programs(folder)
     if config.tensor_float_32 and devices[0].platform == "cpu":
         raise ConfigError("device.tensor_float_32=true: rounds products of GPUs, and there is none; leave it out")
     rounded = ", TensorFloat-32" if config.tensor_float_32 else ""
@@ -60,6 +65,21 @@ def resolve_jax(config: DeviceConfig) -> Devices:
         f"{_describe(devices)}{rounded}, XLA of JAX {jax.__version__}",
         JaxRuntime(devices, rounds=config.tensor_float_32, limit=_limit_bytes(config, devices)),
     )
+
+
+def _keep_programs(folder: str) -> None:
+    """Keep compiled programs in a folder, or in a cloud's bucket. A folder that can't be used is a warning."""
+    import jax
+
+    used: str | None = folder
+    if "://" not in folder:
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            used = None
+            warn(f"compiled programs are not kept: {first_line(error)}; {CACHE} names another folder")
+    jax.config.update("jax_compilation_cache_dir", used)
 
 
 def _find_devices(config: DeviceConfig) -> Sequence[jax.Device]:
@@ -71,8 +91,9 @@ def _find_devices(config: DeviceConfig) -> Sequence[jax.Device]:
     platform, install = PLATFORMS.get(config.kind, (None, INSTALL_JAX))
     try:
         found = jax.devices(platform)
-    except RuntimeError as error:
-        if jax.config.jax_platforms == "cpu":
+    except (RuntimeError, AssertionError) as error:  # the latter if JAX_PLATFORMS names none that is there
+        only = jax.config.jax_platforms
+        if only == "cpu":
             raise ConfigError(
                 f"device={config.kind} device.runtime=jax: JAX may compute on the CPU alone, by JAX_PLATFORMS=cpu or "
                 "by a job with device=cpu before this one; unset the variable, and give each job a process of its "
@@ -80,7 +101,7 @@ def _find_devices(config: DeviceConfig) -> Sequence[jax.Device]:
             ) from error
         raise ConfigError(
             f"device={config.kind} device.runtime=jax: JAX {jax.__version__} finds none ({first_line(error)}); "
-            f"{install}, or choose device=cpu"
+            f"{f'unset JAX_PLATFORMS={only}, ' if only else ''}{install}, or choose device=cpu"
         ) from error
     if found[0].platform == "cpu" and shows_gpu():
         warn(f"this machine has a GPU, but JAX can't use it: the CPU computes; {INSTALL_JAX}, or choose device=cpu")
@@ -112,6 +133,6 @@ def _describe(devices: Sequence[jax.Device]) -> str:
 
 def _limit_bytes(config: DeviceConfig, devices: Sequence[jax.Device]) -> int | None:
     """Return the bytes that state and programs may take on a device; None is no limit."""
-    of_cpu = os.environ.get(CPU_LIMIT, "") if devices[0].platform == "cpu" else ""
-    limit = int(of_cpu) if of_cpu.isdecimal() else config.memory_limit_mb
+    of_cpu = (read_users_limit() or "") if devices[0].platform == "cpu" else ""
+    limit = int(of_cpu) if config.memory_limit_mb is None and of_cpu.isdecimal() else config.memory_limit_mb
     return None if limit is None else limit * 2**20

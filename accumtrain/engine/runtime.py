@@ -73,6 +73,9 @@ class Runtime:
     def reload(self, variables: Iterable[tf.Variable] | None = None) -> None:
         """Take the values that were assigned to `variables`; None is the whole state, without the sums of a window."""
 
-    def count_bytes(self) -> tuple[int, int] | None:
-        """Return the bytes of the state, and of all tensors at the peak; None if the allocators of TensorFlow count."""
+    def count_bytes(self) -> tuple[int, int] | tuple[None, None] | None:
+        """Return the bytes of the state, and of all tensors at the peak; None if the allocators of TensorFlow count.
+
+        Both are None while nothing has been compiled.
+        """
         return None

@@ -24,7 +24,7 @@ from accumtrain.keras.accumulate_optimizer import is_count
 from accumtrain.keras.accumulate_step import SplitTrainStep, split_training
 from accumtrain.keras.model_copy import read_model, write_model
 from accumtrain.keras.split_batch import Split, count_examples
-from accumtrain.measure.probe import SHARE, measure_in_child
+from accumtrain.measure.probe import SHARE, limit_for, measure_in_child
 from accumtrain.measure.search import largest_that_fits, on_lines
 from accumtrain.process import child, environment
 from accumtrain.process.machine import free_bytes
@@ -69,7 +69,7 @@ def choose_steps(model: keras.Model, data: Any, batch_size: Any, memory_limit_mb
         table(f"steps for batch_size={batch_size} in {limit}", COLUMNS, [_row(trials[size]) for size in sorted(trials)])
         if best is None:
             peak = probe_steps(folder, batch_size, 1, None, whole_batch).peak_bytes if limited else None
-            more = "" if peak is None else f" raise memory_limit_mb to {math.ceil(peak / SHARE / 2**20)} at least,"
+            more = "" if peak is None else f" raise memory_limit_mb to {limit_for(peak, SHARE)} at least,"
             raise OutOfMemoryError(
                 f"steps='auto': not even a micro-batch of 1 fits in {limit}:{more} wrap layers in "
                 "accumtrain.keras.recompute, use an optimizer with less state, or take a smaller model"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,8 +9,18 @@ from functools import partial
 from accumtrain.config.jobs import cell
 from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, table
+from accumtrain.devices.config import DeviceConfig
 from accumtrain.errors import OutOfMemoryError
-from accumtrain.measure.probe import SHARE, ProbeFunction, ProbeResult, find_micro_batch, probe, probe_smallest
+from accumtrain.measure.probe import (
+    SHARE,
+    ProbeFunction,
+    ProbeResult,
+    find_micro_batch,
+    limit_for,
+    probe,
+    probe_smallest,
+    share_of_limit,
+)
 from accumtrain.measure.search import Point, largest_that_fits, micro_batches, on_lines
 from accumtrain.measure.settle import has_fitted, read_started_steps
 from accumtrain.models.config import LEAST_WITH_BATCH_NORM
@@ -171,22 +180,22 @@ def describe_remedies(config: Config, attempt: ProbeFunction, least: int) -> str
     return (
         f"accum.steps=auto: not even a micro-batch of {least} fits in {describe_limit(config)}. "
         f"Tensors at the peak there, {'; '.join(found)}. "
-        f"{'Choose what fits, or ' if fits else 'So '}{_last_resort(peaks['as it is'], limit)}"
+        f"{'Choose what fits, or ' if fits else 'So '}{_last_resort(peaks['as it is'], config.device)}"
     )
 
 
-def _last_resort(peak: int | None, limit: int | None) -> str:
-    if limit is None:
+def _last_resort(peak: int | None, device: DeviceConfig) -> str:
+    if device.memory_limit_mb is None:
         return f"take {LAST_RESORT}"
     if peak is None:
         return f"raise device.memory_limit_mb and take {LAST_RESORT}"
-    return f"raise device.memory_limit_mb to {math.ceil(peak / SHARE / 2**20)} at least"
+    return f"raise device.memory_limit_mb to {limit_for(peak, share_of_limit(device))} at least"
 
 
 def budget(config: Config) -> float:
     """Return the bytes that a probe may use: of tensors under a limit, else of resident memory."""
     limit = config.device.memory_limit_mb
-    return SHARE * (free_bytes() if limit is None else limit * 2**20)
+    return SHARE * free_bytes() if limit is None else share_of_limit(config.device) * limit * 2**20
 
 
 def point(config: Config, trial: ProbeResult) -> Point:

@@ -5,6 +5,7 @@ The child may run out of memory without harm, and its memory can be measured. It
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from accumtrain.config.read import from_mapping, to_mapping
 from accumtrain.config.rules import micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import say
+from accumtrain.devices.config import JAX, DeviceConfig
 from accumtrain.errors import OutOfMemoryError, Preempted
 from accumtrain.measure.search import doubled, micro_batches
 from accumtrain.process import child, environment
@@ -25,6 +27,7 @@ from accumtrain.runs.names import CHECKPOINTS
 
 # Share of a limit that a probe may use, as the allocator packs memory less well over many updates than over two.
 SHARE = 0.95
+PLANNED_SHARE = 1.0  # where a compiler's figure is compared with the limit, which is the same in the run
 TASK = "accumtrain.measure.probe:run_probe_request"
 # Exit codes of a process that gets no memory: from the system, from C++, and from TensorFlow kernels that do not check.
 OUT_OF_MEMORY_EXITS = (-signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV)
@@ -82,6 +85,16 @@ class ProbeResult:
 
 
 ProbeFunction = Callable[[Config, "int | None"], ProbeResult]  # `probe`, or a replacement for it in tests
+
+
+def share_of_limit(device: DeviceConfig) -> float:
+    """Return the share of device.memory_limit_mb that a probe may use."""
+    return PLANNED_SHARE if device.runtime == JAX else SHARE
+
+
+def limit_for(peak_bytes: int, share: float) -> int:
+    """Return the lowest limit, in MB, whose share holds `peak_bytes`. A probe gets whole MB."""
+    return math.ceil(math.ceil(peak_bytes / 2**20) / share)
 
 
 def find_micro_batch(config: Config) -> int | None:
@@ -162,7 +175,8 @@ def run_probe_request(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     config = from_mapping(request["config"])
     limit = config.device.memory_limit_mb
     if limit is not None:
-        config = replace(config, device=replace(config.device, memory_limit_mb=max(1, int(limit * SHARE))))
+        probed = max(1, int(limit * share_of_limit(config.device)))
+        config = replace(config, device=replace(config.device, memory_limit_mb=probed))
     else:  # the free memory is the limit: the probe fails before the machine does
         environment.limit_without_job(request["free_mb"])
     environment.prepare(config.device, probed=True)  # the probe itself may crash

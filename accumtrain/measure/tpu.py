@@ -24,6 +24,7 @@ from accumtrain.errors import ConfigError, OutOfMemoryError
 from accumtrain.measure.plan import describe_plan, plan_result
 from accumtrain.measure.search import doubled
 from accumtrain.process import child, environment
+from accumtrain.process.jax_packages import import_jax
 from accumtrain.process.program import child_command
 from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.runs.folder import result_file
@@ -157,6 +158,7 @@ def lower_request(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     config = from_mapping(request["config"])
     keys = {**asdict(config.device), "kind": CpuConfig.kind, "tpu": None, "runtime": TENSORFLOW}
     here = CpuConfig(**keys)  # for lowering only: nothing is computed
+    import_jax()
     environment.prepare(here)
     import jax
 

@@ -13,6 +13,7 @@ from accumtrain.backprop.tracing import for_xla
 from accumtrain.errors import ConfigError, first_line
 
 UNKNOWN = re.compile(r"on XLA_\w+: (\w+) \(No registered")  # the operation in TensorFlow's message
+QUOTED = "Failed getting HLO text: '"  # the beginning of a reason, whose quote ends some lines later
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def lower(
         hlo = compiled.experimental_get_compiler_ir(*leaves)(stage="hlo_serialized")
     except (ValueError, tf.errors.OpError) as error:
         unknown = UNKNOWN.search(str(error))
-        reason = f"it has no operation {unknown[1]}" if unknown else first_line(error)
+        reason = f"it has no operation {unknown[1]}" if unknown else first_line(error).removeprefix(QUOTED)
         raise ConfigError(f"{asked_by}: XLA can't compile this model: {reason}; use {instead}") from error
     known = {id(variable.handle): variable for variable in (*concrete.graph.variables, *variables)}
     captured = [known.get(id(value), value) for value in concrete.captured_inputs]

@@ -145,7 +145,9 @@ class JaxRuntime(Runtime):
     def reload(self, variables: Iterable[tf.Variable] | None = None) -> None:
         self._state.reload(variables)
 
-    def count_bytes(self) -> tuple[int, int]:
+    def count_bytes(self) -> tuple[int, int] | tuple[None, None]:
+        if not self._planned_bytes:  # nothing is compiled
+            return None, None
         held = self.replicas * self._state.bytes
         if self.plans_bytes:
             return held, self.replicas * self._planned_bytes

@@ -17,6 +17,7 @@ from accumtrain.errors import ConfigError
 from accumtrain.fields import format_value
 from accumtrain.process import tpu_runtime
 from accumtrain.process.cuda import load_cusolver, shows_gpu
+from accumtrain.process.jax_packages import import_jax
 from accumtrain.process.logs import LOG_LEVEL, SHOW_LOGS
 from accumtrain.registry import load
 
@@ -100,7 +101,7 @@ def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
 
     Raises:
         ConfigError: TensorFlow already computes in this process with another memory limit (a sweep over limits) or
-            with another allocator, or there is no TPU for device=tpu.
+            with another allocator, there is no TPU for device=tpu, or JAX can't be used.
     """
     computing = "tensorflow" in sys.modules and computes_already()
     again = _job_started.get(None) is not None
@@ -120,9 +121,11 @@ def _start_tensorflow(device: DeviceConfig, *, probed: bool) -> None:
     os.environ.update(VARIABLES | tpu_runtime.quiet_environment())
     if on_one_cpu(device):
         os.environ.setdefault(OPERATIONS_AT_ONCE, "1")
-    _set_limit(device.memory_limit_mb)
+    _set_limit(device)
     if device.memory_limit_mb is not None and not probed:
         os.environ.setdefault(ONEDNN, "0")
+    if device.runtime == JAX:
+        import_jax()  # TensorFlow's import does, too, and gives no answer where that fails
     _import_tensorflow()
     if os.environ.get(SHOW_LOGS) != "1":
         warnings.filterwarnings("ignore", module=r"tensorflow|keras|google\.protobuf")
@@ -149,23 +152,34 @@ def limit_without_job(limit_mb: int) -> None:
     """Limit jobs without a limit of their own to `limit_mb`, or to the user's own limit if that is less."""
     own = read_users_limit() or ""
     os.environ[USERS_LIMIT] = str(min([limit_mb, *([int(own)] if own.isdecimal() else [])]))
-    _set_limit(None)
 
 
-def _set_limit(limit: int | None) -> None:
-    """Set the limit of a job, or for None the user's own, if any."""
-    own = os.environ[USERS_LIMIT] = read_users_limit() or ""
+def _set_limit(device: DeviceConfig) -> None:
+    """Limit TensorFlow's allocator to `_limit_of` the job, and keep the user's own limit."""
+    os.environ[USERS_LIMIT] = read_users_limit() or ""
+    limit = _limit_of(device)
     os.environ.pop(CPU_LIMIT, None)
-    if limit is not None or own:
-        os.environ[CPU_LIMIT] = own if limit is None else str(limit)
+    if limit is not None:
+        os.environ[CPU_LIMIT] = limit
+
+
+def _limit_of(device: DeviceConfig) -> str | None:
+    """Return the value of CPU_LIMIT for a job: its limit, else the user's own.
+
+    With JAX there is none. The limit is that of the compiled programs, and TensorFlow, which only lowers them, crashes
+    the process where it gets no memory.
+    """
+    if device.runtime == JAX:
+        return None
+    return read_users_limit() if device.memory_limit_mb is None else str(device.memory_limit_mb)
 
 
 def _check_unchanged(device: DeviceConfig) -> None:
-    limit = device.memory_limit_mb
-    if os.environ.get(CPU_LIMIT) != (read_users_limit() if limit is None else str(limit)):
+    if os.environ.get(CPU_LIMIT) != _limit_of(device):
         raise ConfigError(
-            f"device.memory_limit_mb={format_value(limit)} can't change once TensorFlow runs in a process; "
-            "for a sweep over it add hydra/launcher=joblib, each job then has a process of its own"
+            f"device.memory_limit_mb={format_value(device.memory_limit_mb)} device.runtime={device.runtime}: the limit "
+            "of TensorFlow's allocator can't change once it runs in a process; for a sweep over them add "
+            "hydra/launcher=joblib, each job then has a process of its own"
         )
     if not counts_bytes_on_cpu():
         raise ConfigError(

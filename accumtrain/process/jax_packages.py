@@ -1,4 +1,4 @@
-"""The packages of JAX that are installed, and those that this machine lacks. JAX is not imported."""
+"""The packages of JAX that are installed, and those that this machine lacks. Only `import_jax` imports it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
+from accumtrain.errors import ConfigError, first_line
 from accumtrain.process.cuda import INSTALL_JAX, JAX_PLUGINS, shows_gpu
 from accumtrain.process.tpu_runtime import INSTALL_JAX_TPU, shows_tpu
 
@@ -35,3 +36,16 @@ def explain_missing_packages(packages: Mapping[str, str]) -> str | None:
     if shows_tpu() and "libtpu" not in packages:
         return f"JAX's package for TPUs is not installed: {INSTALL_JAX_TPU}"
     return None if "jax" in packages else f"JAX is not installed: {INSTALL}"
+
+
+def import_jax() -> None:
+    """Import JAX. Raise ConfigError if that fails, or if JAX may not compile."""
+    try:
+        import jax
+    except Exception as error:  # a package that is damaged, or does not fit another, may raise anything
+        raise ConfigError(
+            f"JAX is installed and can't be imported ({type(error).__name__}: {first_line(error)}); mend that, or "
+            f"install it anew: pip uninstall jax jaxlib, then {INSTALL_JAX if shows_gpu() else INSTALL}"
+        ) from error
+    if jax.config.jax_disable_jit:
+        raise ConfigError("JAX_DISABLE_JIT is set: JAX then compiles no programs, and accumtrain needs them; unset it")

@@ -27,6 +27,9 @@ NEEDED_FOR = {"gpu": "for a GPU", "tpu": "for a TPU", "jax": "for JAX"}  # title
 VARIABLES = {  # of the environment, and their meaning
     "ACCUMTRAIN_16BIT_KERNELS": "0: convolutions and products of 16 bits in float32",
     "CUDA_VISIBLE_DEVICES": "the GPUs that TensorFlow sees",
+    "JAX_COMPILATION_CACHE_DIR": "where JAX keeps compiled programs",
+    "JAX_DISABLE_JIT": "1: JAX compiles nothing, which device.runtime=jax refuses",
+    "JAX_PLATFORMS": "what JAX may compute on",
     "LD_LIBRARY_PATH": "where CUDA's libraries may come from",
     "NCCL_SOCKET_IFNAME": "the network between workers with GPUs",
     "OMP_NUM_THREADS": "cores of each job of a sweep by joblib",
@@ -38,7 +41,7 @@ VARIABLES = {  # of the environment, and their meaning
     "TF_ENABLE_ONEDNN_OPTS": "0: slower kernels, which fail without a crash",
     "TF_NUM_INTEROP_THREADS": "operations that run at once",
     "TF_NUM_INTRAOP_THREADS": "cores of one operation",
-    "XLA_FLAGS": "the compiler of device.xla=true",
+    "XLA_FLAGS": "the compiler of device.xla=true and device.runtime=jax",
 }
 
 

@@ -211,7 +211,7 @@ def at_peak(memory: Mapping[str, int | None]) -> str:
     peak, static, workspace = (memory.get(f"{kind}_bytes") for kind in ("tensor_peak", "tensor_static", "workspace"))
     activations = activation_bytes(memory)
     if peak is None or static is None or activations is None:
-        return f"tensors are counted on a CPU only with {environment.ALLOCATOR}=true in the environment"
+        return f"no figure for tensors: nothing was computed, or {environment.ALLOCATOR}=true is not in the environment"
     kinds = [f"state {format_bytes(static)}", f"activations {format_bytes(activations)}"]
     kinds += [] if workspace is None else [f"workspace {format_bytes(workspace)}"]
     by = " by the compiler" if memory.get("peak_by_compiler") else ""

@@ -18,6 +18,7 @@ from accumtrain.errors import ConfigError, OutOfMemoryError, WorkerLostError
 from accumtrain.models.config import RECOMPUTE, REVERSE
 from accumtrain.optim.config import OPTIMIZERS
 from accumtrain.process.machine import fewer_addresses_than_memory
+from accumtrain.runs.names import learned_values
 
 if TYPE_CHECKING:
     from accumtrain.data.source import Dataset
@@ -37,7 +38,7 @@ class Remedy:
 
 
 def remedies(config: Config, replicas: int) -> list[Remedy]:
-    """Return the changes that save memory and that the rules allow, the least consequential first.
+    """Return the changes that save memory and that rules and job allow, the least consequential first.
 
     They are the same after a run that failed and after probes.
 
@@ -46,8 +47,10 @@ def remedies(config: Config, replicas: int) -> list[Remedy]:
         replicas: number of replicas that share the examples of an update.
     """
     found = [*_more_steps(config, replicas), *_leaner_policies(config), *_leaner_optimizers(config), *_bfloat16(config)]
-    unused = JOBS[config.job].without_effect
-    return [remedy for remedy in found if remedy.override.partition("=")[0] not in unused]
+    job, learned = JOBS[config.job], learned_values(config)
+    if job.scope == "trained":  # it computes as its run was trained
+        found = [remedy for remedy in found if learned_values(remedy.config) == learned]
+    return [remedy for remedy in found if remedy.override.partition("=")[0] not in job.without_effect]
 
 
 def apply_remedies(config: Config, options: Sequence[Remedy]) -> Config:

@@ -3,6 +3,7 @@
 import pytest
 
 from accumtrain.cli.choices import all_choices
+from accumtrain.cli.run_values import COMMAND_GROUPS, COMMAND_KEYS
 from accumtrain.config.keys import list_all_keys, list_config_classes
 
 GROUPS = sorted({*all_choices([]), *list_config_classes()})
@@ -81,3 +82,10 @@ def test_files_of_ones_own(command, own_file):
 )
 def test_what_there_is_not(name, error, refused):
     assert f"error: {error}" in refused("--help", name)
+
+
+def test_the_name_of_a_run_says_which_settings_are_not_those_of_the_run(command):
+    text = " ".join(command("--help", "run.name").out.split())
+    kept, own = text.split("These are not kept, and are always the command's own: ")
+    assert kept.endswith("uses the run's settings for all keys that it does not give. ")
+    assert set(own.rstrip(".").replace(" and ", ", ").split(", ")) == {*COMMAND_GROUPS, *COMMAND_KEYS} - {"run.name"}

@@ -1,15 +1,17 @@
-"""Devices of JAX that are not there."""
+"""JAX that can't be used, and devices of JAX that are not there."""
+
+import sys
 
 import pytest
 
-from accumtrain.devices.config import GpuConfig, TpuConfig
+from accumtrain.devices.config import AutoConfig, CpuConfig, GpuConfig, TpuConfig
 from accumtrain.devices.resolve import resolve_devices
 from accumtrain.errors import ConfigError
 
 jax = pytest.importorskip("jax")
 
 
-@pytest.fixture(params=[None, "cpu"])
+@pytest.fixture(params=[None, "cpu", "cuda"])
 def platforms(request):
     """The platforms that JAX may compute on."""
     before = jax.config.jax_platforms
@@ -27,7 +29,48 @@ def test_a_missing_device_is_answered_with_its_remedy(kind, extra, platforms, mo
         raise RuntimeError("no such backend")
 
     monkeypatch.setattr(jax, "devices", devices)
-    install = rf"finds none \(no such backend\); pip install 'accumtrain\[{extra}\]', or"
+    unset = r"unset JAX_PLATFORMS=cuda, " if platforms == "cuda" else ""
+    install = rf"finds none \(no such backend\); {unset}pip install 'accumtrain\[{extra}\]', or choose device=cpu"
     with pytest.raises(ConfigError, match="unset the variable" if platforms == "cpu" else install):
         resolve_devices(kind(runtime="jax"))
     assert asked == [kind.kind]
+
+
+@pytest.mark.parametrize("platforms", ["cuda"], indirect=True)
+def test_platforms_of_which_none_is_there_are_answered(platforms, monkeypatch):
+    def devices(platform):
+        raise AssertionError  # of JAX 0.10
+
+    monkeypatch.setattr(jax, "devices", devices)
+    with pytest.raises(ConfigError, match=r"finds none \(AssertionError\); unset JAX_PLATFORMS=cuda, pip install"):
+        resolve_devices(AutoConfig(runtime="jax"))
+
+
+def test_packages_that_can_not_be_imported_are_answered(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(ConfigError, match=r"can't be imported \(ModuleNotFoundError: .*\); mend that, or install it"):
+        resolve_devices(CpuConfig(runtime="jax"))
+
+
+def test_jax_that_may_not_compile_is_refused():
+    jax.config.update("jax_disable_jit", True)
+    try:
+        with pytest.raises(ConfigError, match=r"JAX_DISABLE_JIT is set: .*; unset it"):
+            resolve_devices(CpuConfig(runtime="jax"))
+    finally:
+        jax.config.update("jax_disable_jit", False)
+
+
+def test_a_folder_for_programs_that_can_not_be_used_is_a_warning(monkeypatch, tmp_path, capsys):
+    before = jax.config.jax_compilation_cache_dir
+    (tmp_path / "file").touch()
+    try:
+        for folder, kept in ((tmp_path / "new", str(tmp_path / "new")), (tmp_path / "file", None)):
+            monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(folder))
+            resolve_devices(CpuConfig(runtime="jax"))
+            assert jax.config.jax_compilation_cache_dir == kept
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert warning.startswith("warning: compiled programs are not kept: ")
+    assert warning.endswith(f"'{tmp_path / 'file'}'; JAX_COMPILATION_CACHE_DIR names another folder")

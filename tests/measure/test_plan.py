@@ -320,6 +320,17 @@ def test_help_without_a_limit(config):
     assert message.endswith("So take a smaller model or smaller images")
 
 
+@pytest.mark.parametrize(("runtime", "limit"), [("tensorflow", 8), ("jax", 7)])
+def test_the_limit_that_a_message_names_is_enough_for_a_probe(config, runtime, limit):
+    """Probes get whole MB: 95 % of 7 MB with TensorFlow are 6, and a peak of 6.5 MB does not fit."""
+    asked = config(f"device.runtime={runtime}", "device=cpu", "device.memory_limit_mb=6")
+    message = auto_steps.describe_remedies(asked, Memory(limit=6, each=0.5, fixed=6.0), 1)
+    assert message.endswith(f"So raise device.memory_limit_mb to {limit} at least")
+    assert auto_steps.budget(config("device.memory_limit_mb=7", f"device.runtime={runtime}", "device=cpu")) == (
+        7 * MB if runtime == "jax" else 0.95 * 7 * MB
+    )
+
+
 def test_policies_are_those_the_model_has(config):
     def names(*overrides):
         return [policy.model.memory for policy in with_each_policy(config(*overrides))]

@@ -11,7 +11,9 @@ import psutil
 import pytest
 
 from accumtrain.config.read import to_mapping
+from accumtrain.devices.config import CpuConfig
 from accumtrain.errors import CheckpointError, ConfigError, DataError
+from accumtrain.fields import format_value
 from accumtrain.measure import probe
 from accumtrain.measure.probe import ProbeResult
 from accumtrain.process import environment
@@ -113,15 +115,29 @@ def test_without_a_micro_batch_the_child_gets_the_number_of_steps(config, monkey
 @pytest.mark.parametrize("limit_of_job", [None, 50])
 def test_a_limit_of_the_users_own_holds_in_a_probe(config, monkeypatch, tmp_path, own, used, limit_of_job):
     seen = []
-    monkeypatch.setattr(probe, "_measure", lambda *_: seen.append(os.environ[environment.CPU_LIMIT]))
+    monkeypatch.setattr(probe, "_measure", lambda *_: seen.append(environment.read_users_limit()))
     monkeypatch.setattr(environment, "prepare", lambda device, probed: None)
     limits = (environment.CPU_LIMIT, environment.USERS_LIMIT)
     others = {name: value for name, value in os.environ.items() if name not in limits}
     monkeypatch.setattr(os, "environ", others | ({} if own is None else {environment.CPU_LIMIT: own}))
     request = {"config": to_mapping(config("accum.steps=1")), "micro_batches": [8], "free_mb": 900}
     if limit_of_job:  # of the parent, which looks for what would help without it
-        environment._set_limit(limit_of_job)
+        environment._set_limit(CpuConfig(memory_limit_mb=limit_of_job))
     probe.run_probe_request(request, tmp_path)
+    assert seen == [used]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "limit", "used"), [("tensorflow", 8, 7), ("tensorflow", 1, 1), ("jax", 7, 7), ("jax", None, None)]
+)
+def test_a_probe_with_jax_gets_the_whole_limit(config, monkeypatch, tmp_path, runtime, limit, used):
+    """The run itself compares the same figure of the compiler with it."""
+    seen = []
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(environment, "prepare", lambda device, probed: None)
+    monkeypatch.setattr(probe, "_measure", lambda config, *_: seen.append(config.device.memory_limit_mb))
+    asked = config("device=cpu", f"device.runtime={runtime}", f"device.memory_limit_mb={format_value(limit)}")
+    probe.run_probe_request({"config": to_mapping(asked), "micro_batches": [8], "free_mb": 900}, tmp_path)
     assert seen == [used]
 
 

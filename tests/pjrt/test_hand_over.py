@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.errors import ConfigError
+
 jax = pytest.importorskip("jax")
 pytestmark = pytest.mark.xla
 jax.config.update("jax_enable_x64", True)
@@ -54,7 +56,32 @@ def test_variables_are_arguments_and_a_new_value_is_a_result(program):
 
 
 def test_what_xla_can_not_compile_is_refused():
-    from accumtrain.errors import ConfigError
-
     with pytest.raises(ConfigError, match="XLA can't compile this model: it has no operation PyFunc; use"):
         lower(lambda x: tf.numpy_function(np.sort, [x], tf.int32), [tf.TensorSpec([3], tf.int32)], [])
+
+
+def test_the_reason_of_a_refusal_is_the_first_line_of_xla():
+    def grows(x):
+        def double(i, y):
+            return i + 1, tf.concat([y, y], 0)
+
+        shapes = [tf.TensorShape([]), tf.TensorShape([None])]
+        return tf.while_loop(lambda i, y: i < 3, double, [tf.constant(0), x], shape_invariants=shapes)
+
+    with pytest.raises(ConfigError) as refused:
+        lower(grows, [tf.TensorSpec([3], tf.float32)], [])
+    assert str(refused.value) == (
+        "device.runtime=jax: XLA can't compile this model: Input and output shapes of loop body do not match: "
+        "(s32[], s32[], s32[], f32[3]) vs. (s32[], s32[], s32[], f32[6]); use device.runtime=tensorflow"
+    )
+
+
+def test_an_assertion_of_a_model_is_left_out():
+    """As docs/jax.md says."""
+
+    def checked(x):
+        tf.debugging.assert_less(x, 0.0)
+        return x + 1.0
+
+    handed = hand_over(lower(checked, [tf.TensorSpec([2], tf.float32)], []).hlo, rounds=False)
+    np.testing.assert_array_equal(jax.jit(handed.call)(np.zeros([2], np.float32))[0], [1.0, 1.0])

@@ -27,8 +27,9 @@ from accumtrain.measure.verify.window import WindowOfExamples
 from accumtrain.optim.config import SgdConfig
 from accumtrain.process import environment
 from accumtrain.train.build import build_window
-from accumtrain.train.memory import at_peak, tensor_bytes
+from accumtrain.train.memory import Meter, at_peak, tensor_bytes
 from tests.engine.small import all_variables, examples, revnet38, window_for
+from tests.programs import run_python
 
 jax = pytest.importorskip("jax")
 from accumtrain.pjrt.memory import check_limit, memory_errors  # noqa: E402
@@ -82,6 +83,18 @@ def test_the_peak_is_the_state_and_the_largest_program(new_window, batches_of):
     assert commit.temporary_bytes > 0
 
 
+def test_a_run_that_has_computed_nothing_has_no_figures(new_window):
+    """It was stopped after its last update, and is asked for its summary."""
+    runtime = JaxRuntime([device()])
+    runtime.build_step(new_window())
+    meter = Meter(runtime)
+    meter.start()
+    memory = meter.read()
+    figures = ("tensor_peak_bytes", "tensor_static_bytes", "workspace_bytes")
+    assert {memory[name] for name in figures} == {None}
+    assert at_peak(memory).startswith("no figure for tensors: nothing was computed")
+
+
 @pytest.mark.slow
 def test_a_limit_is_held_to_the_byte_before_anything_has_run(new_window, batches_of):
     free = JaxRuntime([device()])
@@ -117,17 +130,16 @@ def test_another_error_of_jax_stays():
     ("of_job", "of_process", "on_cpu", "expected"),
     [
         (None, None, True, None),
-        (7, "7", True, 7 * 2**20),
+        (7, "900", True, 7 * 2**20),
         (None, "900", True, 900 * 2**20),
+        (None, "much", True, None),
         (7, None, True, 7 * 2**20),
         (7, "900", False, 7 * 2**20),
         (None, "900", False, None),
     ],
 )
 def test_the_limit_of_a_job_or_of_a_probe(monkeypatch, of_job, of_process, on_cpu, expected):
-    monkeypatch.delenv(environment.CPU_LIMIT, raising=False)
-    if of_process is not None:
-        monkeypatch.setenv(environment.CPU_LIMIT, of_process)
+    monkeypatch.setenv(environment.USERS_LIMIT, of_process or "")
     devices = [SimpleNamespace(platform="cpu" if on_cpu else "gpu")]
     assert jax_device._limit_bytes(SimpleNamespace(memory_limit_mb=of_job), devices) == expected
 
@@ -137,6 +149,14 @@ def test_no_probe_is_needed_before_a_run_with_jax(compose, monkeypatch, runtime,
     monkeypatch.delenv(environment.ONEDNN, raising=False)
     limited = compose(*LENET, f"device.runtime={runtime}", "device.memory_limit_mb=50")
     assert environment.crashes_when_refused(limited.device) is crashes
+
+
+@pytest.mark.slow
+def test_a_tight_limit_does_not_crash_tensorflow_while_it_lowers(tmp_path):
+    where = (f"run.dir={tmp_path}", "data=synthetic", "data.image_size=32", "device.memory_limit_mb=1")
+    done = run_python("-m", "accumtrain", *JAX, *where)
+    assert done.returncode == OutOfMemoryError.exit_code
+    assert "device.memory_limit_mb=1 (MB of tensors) is not enough for this run" in done.stderr
 
 
 @pytest.mark.slow

@@ -141,21 +141,31 @@ def test_logs_are_held_back_where_no_file_can_be_made(capfd, monkeypatch, tmp_pa
     assert capfd.readouterr().err == "why it failed"
 
 
+def test_packages_of_jax_that_fail_are_answered_before_tensorflow_imports_them(monkeypatch):
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(environment, "computes_already", lambda: False)
+    monkeypatch.setattr(environment, "_import_tensorflow", lambda: pytest.fail("imports JAX, too"))
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(ConfigError, match=r"JAX is installed and can't be imported \(ModuleNotFoundError: .*\); mend"):
+        Context().run(environment.prepare, CpuConfig(runtime="jax"))
+
+
 @pytest.fixture
 def limits(monkeypatch):
     """Prepare for jobs in a new process, and return the limits that TensorFlow would read."""
 
-    def prepare(own, *limits, computing=False):
+    def prepare(own, *limits, computing=False, runtimes=("tensorflow",) * 4):
         computes = iter([False, *[computing] * len(limits)])
         monkeypatch.setattr(environment, "computes_already", lambda: next(computes))
+        monkeypatch.setattr(environment, "import_jax", lambda: None)
         monkeypatch.setattr(environment, "_import_tensorflow", lambda: None)
         monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace())
         limits_of_others = (environment.CPU_LIMIT, environment.USERS_LIMIT)
         variables = {name: value for name, value in os.environ.items() if name not in limits_of_others}
         monkeypatch.setattr(os, "environ", variables | own)
         context, found = Context(), []
-        for limit in limits:
-            context.run(environment.prepare, CpuConfig(memory_limit_mb=limit))
+        for limit, runtime in zip(limits, runtimes, strict=False):
+            context.run(environment.prepare, CpuConfig(memory_limit_mb=limit, runtime=runtime))
             found.append(os.environ.get(environment.CPU_LIMIT))
         return found
 
@@ -182,5 +192,20 @@ def test_a_limit_that_stays_when_tensorflow_computes(limits):
     [({}, 300, None, "null"), ({}, None, 300, "300"), (OWN, None, 300, "300"), (OWN, 300, None, "null")],
 )
 def test_a_limit_that_would_change_when_tensorflow_computes(limits, own, before, now, shown):
-    with pytest.raises(ConfigError, match=rf"device\.memory_limit_mb={shown} can't change once TensorFlow runs"):
+    refused = rf"device\.memory_limit_mb={shown} device\.runtime=tensorflow: the limit of TensorFlow's allocator can't"
+    with pytest.raises(ConfigError, match=refused):
         limits(own, before, now, computing=True)
+
+
+@pytest.mark.parametrize("own", [{}, OWN])
+def test_with_jax_no_memory_is_refused_to_tensorflow_which_would_crash(limits, own):
+    assert limits(own, 6, None, runtimes=("jax",) * 2) == [None, None]
+    assert limits(own, 6, 300, None, computing=True, runtimes=("jax",) * 3) == [None, None, None]
+    assert environment.read_users_limit() == own.get(environment.CPU_LIMIT), "which holds for the compiled programs"
+
+
+@pytest.mark.parametrize("runtimes", [("jax", "tensorflow"), ("tensorflow", "jax")])
+def test_a_limit_of_the_other_runtime_when_tensorflow_computes(limits, runtimes):
+    refused = rf"memory_limit_mb=300 device\.runtime={runtimes[1]}: the limit of TensorFlow's allocator can't"
+    with pytest.raises(ConfigError, match=refused):
+        limits({}, 300, 300, computing=True, runtimes=runtimes)

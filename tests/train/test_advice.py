@@ -34,7 +34,8 @@ RECOMPUTED = ["model.memory=recompute"]
         (("model=resnet20", "optim=sgd", "optim.momentum=0", "precision=bfloat16"), 1, ["accum.steps=", *RECOMPUTED]),
         (("model=resnet20", "model.norm=group", *LARGE), 1, [*RECOMPUTED, "precision=bfloat16"]),
         (("model=lenet5", "model.memory=recompute", "accum.steps=64"), 1, ["precision=bfloat16"]),
-        ((*STORED, "job=evaluate"), 1, ["accum.steps=8", "precision=bfloat16"]),
+        *(((*STORED, f"job={job}"), 1, ["accum.steps=8"]) for job in ("evaluate", "predict", "export")),
+        ((*STORED, "job=evaluate", "accum.reduction=sum"), 1, []),
         ((*STORED, "job=verify"), 1, ["accum.steps=8", "optim=adafactor", "precision=bfloat16"]),
     ],
 )

@@ -209,7 +209,7 @@ def test_without_a_count_nothing_is_known_but_resident_memory(monkeypatch):
     assert found == dict.fromkeys(["tensor_peak_bytes", "tensor_static_bytes", "workspace_bytes"])
 
 
-NOT_COUNTED = "tensors are counted on a CPU only with TF_CPU_ALLOCATOR_USE_BFC=true in the environment"
+NOT_COUNTED = "no figure for tensors: nothing was computed, or TF_CPU_ALLOCATOR_USE_BFC=true is not in the environment"
 
 
 @pytest.mark.parametrize("missing", ["tensor_peak_bytes", "tensor_static_bytes"])
