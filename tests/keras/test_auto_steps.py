@@ -32,10 +32,10 @@ def probes(monkeypatch):
     def write(model: keras.Model, batch: Any, folder: Path) -> None:
         assert {len(array) for array in batch} == {100}
 
-    def probe(folder: Path, steps: int, micro_batch: int, memory_limit_mb: float | None) -> StepTrial:
+    def probe(folder: Path, steps: int, micro_batch: int, limit_mb: float | None, whole_batch: bool) -> StepTrial:
         calls.append((steps, micro_batch))
         used = (20 + 2 * micro_batch) * MB
-        fits = memory_limit_mb is None or used <= memory_limit_mb * MB
+        fits = limit_mb is None or used <= limit_mb * MB
         return StepTrial(steps, micro_batch, fits, used, 10 * used) if fits else StepTrial(steps, micro_batch, fits)
 
     monkeypatch.setattr(auto_steps, "write_probe", write)
