@@ -40,6 +40,7 @@ def test_the_model_is_left_as_by_tensorflow(name, optimizer, float64):
     assert computed["val"]["loss"] == pytest.approx(expected["val"]["loss"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_continued_run_has_the_bits_of_one_that_was_not_stopped():
     models = pair(mlp, optimizer=OPTIMIZERS["adam"], loss=CASES["mlp"].losses)
     for model, counts in zip(models, ([3, 6], [6]), strict=True):

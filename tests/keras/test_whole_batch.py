@@ -15,6 +15,7 @@ from tests.keras.cases import AddLoss
 from tests.keras.programs import run_python
 from tests.keras.whole_batch_losses import (
     Contrast,
+    OneEncoder,
     PerPositiveStep,
     TwoTowers,
     dice,
@@ -45,6 +46,12 @@ def dense() -> keras.Model:
 def two_towers(of_activity: str | None = None) -> keras.Model:
     model = TwoTowers(of_activity)
     model((X, TEXTS))
+    return model
+
+
+def one_encoder() -> keras.Model:
+    model = OneEncoder()
+    model((X, X, X))
     return model
 
 
@@ -92,13 +99,15 @@ LOSSES = {
     "dice": (tower, dice, (X, MASKS)),
     "positives": (tower, per_positive, (X, MASKS)),
     "pairs": (two_towers, None, ((X, TEXTS), LABELS)),
+    "hard negatives": (one_encoder, None, ((X, X + 0.1, X[::-1]), LABELS)),
 }
 
 
 @pytest.mark.parametrize(
     ("name", "steps"),
     [
-        *((name, 5) for name in LOSSES),
+        *((name, 5) for name in ("supcon", "pairs")),
+        *(pytest.param(name, 7, marks=pytest.mark.slow) for name in LOSSES),
         *(pytest.param(name, steps, marks=pytest.mark.slow) for name in LOSSES for steps in (2, 32)),
     ],
 )
@@ -113,7 +122,9 @@ def test_compiled_in_another_way(how: dict[str, Any], float64: None) -> None:
     assert_same_fit(pair(tower, supcon, 4, **how), X, LABELS)
 
 
-@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum", "mean_with_sample_weight"])
+@pytest.mark.parametrize(
+    "reduction", ["mean_with_sample_weight", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sum", "mean"))]
+)
 def test_weights_of_examples(reduction: str, float64: None) -> None:
     loss = Contrast(reduction=reduction)
     assert_same_fit(pair(tower, loss, 5, 0.01), X, LABELS, sample_weight=WEIGHTS)
@@ -183,6 +194,7 @@ def test_moving_statistics_are_those_of_the_whole_batch() -> None:
         np.testing.assert_array_equal(one.numpy(), other.numpy())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision(name: str, policy: Any) -> None:
     policy(name)

@@ -67,6 +67,24 @@ class PerPositiveStep(keras.losses.Loss):
         return ops.squeeze((y - p) ** 2, -1) / ops.sum(ops.cast(y, p.dtype))
 
 
+class OneEncoder(keras.Model):
+    """One encoder for anchors, positives and hard negatives; each anchor is compared with all of the other two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = keras.Sequential([keras.layers.Dense(16, "tanh"), keras.layers.Dense(8)])
+
+    def call(self, x: Any) -> Any:
+        return tuple(self.encoder(part) for part in x)
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
+    ) -> Any:
+        anchors, positives, negatives = map(unit, y_pred)
+        logits = ops.matmul(anchors, ops.transpose(ops.concatenate([positives, negatives]))) / 0.05
+        return ops.mean(ops.logsumexp(logits, 1) - ops.sum(anchors * positives, -1) / 0.05)
+
+
 class TwoTowers(keras.Model):
     """Pairs (Radford et al. 2021): two embeddings, compared at a temperature that is learned; weights have a loss."""
 
