@@ -57,7 +57,7 @@ class WholeBatchStep(Step):
         if drawn := find_draws(self._outputs.get_concrete_function(batch).graph):
             raise ConfigError(
                 f"the model draws random numbers by {drawn[0]}, and the second pass over a micro-batch would draw "
-                "others: draw them from Mode.draws, or in a Keras layer from a keras.random.SeedGenerator"
+                "others: draw them from `mode.seed`, or in a Keras layer from a keras.random.SeedGenerator"
             )
         self._traced = True
 

@@ -192,7 +192,8 @@ class Window(tf.Module):
     def differentiate(self, batches: Sequence[Batch], outputs: Sequence[Any]) -> list[list[tf.Tensor]]:
         """Add the loss of the whole batch to its buffer. Return what `accumulate` takes for each micro-batch.
 
-        Afterwards no micro-batch is counted, so that `accumulate` draws the same random numbers again.
+        The gradient of weights that the loss itself reads is added, too. Afterwards no micro-batch is counted, so that
+        `accumulate` draws the same random numbers again.
 
         Args:
             outputs: of each micro-batch, from `compute_outputs`.
@@ -201,12 +202,19 @@ class Window(tf.Module):
         with tf.GradientTape() as tape:
             tape.watch(trained)
             own_examples, loss = self.loss_function.of_batches(batches, outputs)
-        (examples,) = all_reduce_sum([tf.cast(own_examples, self.dtype)])
-        gradients = tape.gradient(loss, trained, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        self.loss.assign_add(tf.cast(loss, self.loss.dtype) * tf.cast(own_examples, self.loss.dtype))
+        at_outputs, at_weights = tape.gradient(loss, (trained, self.variables_))
+        own_examples = tf.cast(own_examples, self.dtype)  # by all of which the commit divides
+        (examples,) = all_reduce_sum([own_examples])
+        self.loss.assign_add(tf.cast(tf.cast(loss, self.dtype) * own_examples, self.loss.dtype))
+        scale = own_examples if self.loss_scale is None else own_examples * self.loss_scale.value
+        known = [(variable, at) for variable, at in zip(self.variables_, at_weights, strict=True) if at is not None]
+        self._add_gradients([(variable, scale * tf.convert_to_tensor(at)) for variable, at in known])
         self.micro_step.assign(0)
-        # the commit divides by the examples
-        return [[gradient * tf.cast(examples, gradient.dtype) for gradient in each] for each in gradients]
+        zeros = [[tf.zeros_like(output) for output in each] for each in trained]
+        return [
+            [nothing if at is None else at * tf.cast(examples, at.dtype) for at, nothing in zip(*each, strict=True)]
+            for each in zip(at_outputs, zeros, strict=True)
+        ]
 
     def _add_gradients(self, gradients: Gradients) -> list[tf.Operation]:
         added = []

@@ -123,6 +123,14 @@ def test_losses_of_the_whole_batch(loss: Any, float64: None) -> None:
     assert summary["val"]["loss"] == pytest.approx(np.mean(of_parts), rel=1e-6)
 
 
+def test_a_loss_of_the_whole_batch_that_reads_a_weight(float64: None) -> None:
+    models = pair(cases.mlp, optimizer=lambda: keras.optimizers.SGD(0.1), loss="mse")
+    for model in models:
+        kernel = model.layers[0].kernel
+        model.compile(keras.optimizers.SGD(0.1), lambda y, z, k=kernel: supcon(y, z) + keras.ops.sum(k * k * k))
+    compare_updates(models, data_of(CASES["mlp"]), 1e-12, whole_batch=True)
+
+
 def two_heads() -> keras.Model:
     """The first output has integers, and the second no loss."""
     inputs = keras.Input((6,))

@@ -160,6 +160,14 @@ def test_several_outputs_losses_and_metrics(float64: None) -> None:
     assert_same_fit(models, X, {"z": LABELS, "r": TEXTS[:, :1], "n": TEXTS[:, :2]})
 
 
+def test_a_loss_that_reads_a_weight(float64: None) -> None:
+    models = pair(dense, None, 5)
+    for model in models:
+        kernel = model.layers[0].kernel
+        model.compile(keras.optimizers.SGD(0.1), lambda y, z, k=kernel: supcon(y, z) + ops.sum(k * k * k))
+    assert_same_fit(models, X, LABELS)
+
+
 def test_dropout_and_batch_norm_are_those_of_each_micro_batch(float64: None) -> None:
     """Against a loop that keeps all activations: a pass for each micro-batch, then one gradient through all of them."""
 
