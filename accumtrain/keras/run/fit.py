@@ -20,6 +20,7 @@ from accumtrain.errors import ConfigError, DataError
 from accumtrain.keras.accumulate_step import SplitTrainStep
 from accumtrain.keras.run.compiled import CompiledModel, check_losses, check_metrics, inner_optimizer, write_compiled
 from accumtrain.keras.run.examples import take_data
+from accumtrain.keras.run.streams import reason_of
 from accumtrain.models.config import STORE
 from accumtrain.models.keras_applications import POLICIES
 from accumtrain.models.keras_cuts import cut_model
@@ -27,7 +28,6 @@ from accumtrain.process.child import prepared_by
 
 JOBS = ("train", "plan", "verify")
 PRECISIONS = {policy: precision for precision, policy in POLICIES.items()}
-GRAPH_ERROR_PREFIXES = ("Graph execution error", "Detected at node", "File ")  # of lines that give no reason
 MODEL_GROUPS = ("model", "optim", "schedule", "loss", "data")  # which the compiled model decides
 YAML_TYPES = (int, float, str, bool, type(None))
 LOSS_ATTRIBUTES = vars(keras.losses.Loss()).keys()  # of every loss
@@ -38,8 +38,9 @@ def fit(
     data: Any,
     *,
     job: str = "train",
-    batch_size: int = 32,
+    batch_size: int | None = None,
     epochs: float = 1,
+    steps_per_epoch: int | None = None,
     steps: int | str | None = None,
     memory: str = "store",
     memory_limit_mb: int | None = None,
@@ -58,18 +59,21 @@ def fit(
 
     Args:
         model: built or not, compiled, on one device.
-        data: `(x, y)` or `(x, y, sample_weight)` of arrays or structures of arrays [examples, ...]; a finite
-            `tf.data.Dataset` of such examples, batched or not, which is read into memory; or an `accumtrain.Split`.
-            Every epoch has an order of its own.
+        data: `(x, y)` or `(x, y, sample_weight)` of arrays or structures of arrays [examples, ...]; or an
+            `accumtrain.Split`. Every epoch has an order of its own. Or a stream, which is not read whole and comes in
+            its own order: a `tf.data.Dataset` of such examples, batched or not; a `keras.utils.PyDataset`; or a
+            function that returns an iterator over batches, such as a generator function.
         job: `train`, `plan` or `verify`. `plan` measures memory and time of each micro-batch. `verify` checks that
             accumulation and recomputation keep the gradient of this model. These two leave the model as it is.
-        batch_size: examples per update.
+        batch_size: examples per update. None is the size of the batches of a stream, else 32.
         epochs: passes over the data, which may be a fraction; the last update counts whole.
+        steps_per_epoch: of a stream, the updates that count as an epoch. None is a pass, of which a last batch counts
+            as a full one where its size is not known.
         steps: micro-batches per update, which divide `batch_size`. "auto" finds the smallest number that fits into
             memory, by trials in child processes. None is "auto" with a memory limit, else 1.
         memory: `store` keeps activations, `recompute` computes them again between cut points that are found.
         memory_limit_mb: megabytes of tensors at the peak, `data` not counted, that "auto" plans with.
-        validation_data: like `data`. None holds out examples of `data`, evenly spaced.
+        validation_data: like `data`. A stream must have an end. None holds out examples of arrays, evenly spaced.
         validation_split: the share of the examples that is held out without `validation_data`.
         run_name: name of the run's folder in `run_dir`; None is that of the model.
         seed: of the order of examples, and of dropout.
@@ -90,14 +94,19 @@ def fit(
             f"memory_limit_mb={memory_limit_mb} and steps={steps}: the limit is what steps='auto' plans with; leave "
             "one of the two out"
         )
-    compiled = CompiledModel(model, take_data(model, data, validation_data, validation_split))
+    _check_count("batch_size", batch_size)
+    _check_count("steps_per_epoch", steps_per_epoch)
+    given = take_data(
+        model, data, validation_data, validation_split, batch_size=batch_size, steps_per_epoch=steps_per_epoch
+    )
+    compiled = CompiledModel(model, given)
     check_losses(compiled)
     check_metrics(compiled)
     steps = ("auto" if memory_limit_mb else 1) if steps is None else steps
     asked = job == "train" or memory != STORE  # other jobs leave recomputation out where there are no cut points
     values: dict[str, Any] = {
         "job": job,
-        "batch_size": _number(batch_size),
+        "batch_size": _number(given.batch_size),
         "train": {"epochs": _number(epochs)},
         "accum": {"steps": _number(steps)},
         "device": {"kind": KIND, "memory_limit_mb": _number(memory_limit_mb)},
@@ -115,17 +124,16 @@ def fit(
         try:
             result = dispatch.run(_configuration(values, settings or {}))
         except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
-            raise DataError(f"the model or its loss does not take a value of the data: {_reason(error)}") from error
+            raise DataError(f"the model or its loss does not take a value of the data: {reason_of(error)}") from error
     if job == "train":
         inner_optimizer(model).finalize_variable_values(model.trainable_variables)  # averages, with use_ema
     assert result is not None, "one process is the chief"
     return result
 
 
-def _reason(error: tf.errors.OpError) -> str:
-    """Return the line of a graph's error that gives the reason."""
-    lines = [line.strip() for line in error.message.splitlines() if line.strip()]
-    return next((line for line in lines if line[0].isupper() and not line.startswith(GRAPH_ERROR_PREFIXES)), lines[0])
+def _check_count(name: str, count: Any) -> None:
+    if count is not None and not (isinstance(count, (int, np.integer)) and count > 0):
+        raise ConfigError(f"{name}={count!r}: must be a whole number, 1 or more")
 
 
 def _check(model: keras.Model, job: str) -> None:
