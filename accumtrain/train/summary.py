@@ -29,7 +29,7 @@ from accumtrain.train.build import training_loss
 from accumtrain.train.checkpoint import Checkpoints
 from accumtrain.train.config import CrossEntropyConfig
 from accumtrain.train.memory import Meter, activation_bytes, at_peak, state_bytes, tensor_bytes
-from accumtrain.train.metrics import MetricsLogger
+from accumtrain.train.metrics import MetricsLogger, Place
 from accumtrain.train.recovery import SKIPPED, compares
 
 # ---- summary.json, and the table at the end --------------------------------------------------------------------------
@@ -102,6 +102,17 @@ def summary_of_the_end(run: Run, done: int) -> dict[str, Any] | None:
     summary = read_summary(run.path) or {}
     is_whole = summary.keys() >= CLOSING and (summary["status"], summary["step"]) == ("completed", done)
     return summary if is_whole else None
+
+
+def why_finished(config: Config, place: Place, total: int, reason: str | None) -> str:
+    """Say why a run needs no further update. `reason` is that of a hook that has ended it, or None."""
+    done, epoch = place.done, place.shown_epoch
+    if done < total:
+        patience = f"{config.train.patience} evaluations in a row were no better than the best (train.patience)"
+        return f"stopping early after update {done}, epoch {epoch}: {reason or patience}"
+    return (
+        f"nothing left to do: all {done} updates, {epoch} epochs, are made (train.epochs or train.steps sets how many)"
+    )
 
 
 def print_summary(

@@ -108,17 +108,21 @@ def test_what_can_not_be_logged_is_refused(small, tmp_path, logged, message):
         run(small(tmp_path))
 
 
+def imported(added):
+    return Hooks(added, print, place=None, ready=print, assigned=print, total_steps=1)
+
+
 def test_a_hook_by_name_is_imported_when_the_run_begins(added, monkeypatch):
     add_hook("my_hooks:tell")
     assert hook_modules() == {"my_hooks"}
     with pytest.raises(ConfigError, match=r"the hook my_hooks:tell can't be imported: No module named 'my_hooks'"):
-        Hooks(added, print)
+        imported(added)
     module = ModuleType("my_hooks")
     monkeypatch.setitem(sys.modules, "my_hooks", module)
     with pytest.raises(ConfigError, match="has no attribute 'tell'"):
-        Hooks(added, print)
+        imported(added)
     module.tell = print
-    assert Hooks(added, print).due("update", 1) == [print]
+    assert imported(added).due("update", 1) == [print]
 
 
 @pytest.mark.parametrize(
