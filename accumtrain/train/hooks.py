@@ -165,8 +165,13 @@ class Hooks:
         """Their part of the manifest of a checkpoint."""
         return {"kept": deepcopy(self._kept), "finished": self.reason_to_finish, "total": self._total}
 
-    def restore(self, facts: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint. A run that a hook has ended goes on if it is to have another length now."""
+    def restore(self, facts: Mapping[str, Any] | None) -> None:
+        """Go on from a checkpoint; None is one that holds no facts of hooks.
+
+        A run that a hook has ended goes on if it is to have another length now.
+        """
+        if facts is None:
+            return
         self._kept = deepcopy(facts["kept"])
         self.reason_to_finish = facts["finished"] if facts["total"] == self._total else None
 

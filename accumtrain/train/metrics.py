@@ -47,7 +47,8 @@ class Place:
     def restore(self, manifest: Mapping[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.done, self.examples = manifest["step"], manifest["examples"]
-        self.in_epoch, self._sums = manifest["epoch"]["begun"], manifest["epoch"]["sums"]
+        epoch = manifest.get("epoch", {"begun": False, "sums": {}})  # which the first checkpoints did not hold
+        self.in_epoch, self._sums = epoch["begun"], epoch["sums"]
         self._epochs.restore(self.done, epochs_of(manifest))
 
     def advance(self, done: int) -> None:

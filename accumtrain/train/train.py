@@ -310,7 +310,7 @@ class Trainer:
             return False
         self.recovery.restore(manifest["recovery"])
         self.place.restore(manifest)
-        self.hooks.restore(manifest["hooks"])
+        self.hooks.restore(manifest.get("hooks"))
         chosen = learned_values(self.config)
         if any(manifest["learned"].get(key) != chosen[key] for key in BEST_KEYS):  # run.resume=force
             self.checkpoints.forget_best()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -12,12 +14,13 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain import dispatch
-from accumtrain.config.compiled import KIND, load_in_child, running_with
+from accumtrain.config.compiled import KIND, CompiledOptimConfig, load_in_child, running_with
 from accumtrain.config.read import from_mapping
 from accumtrain.config.schema import Config
 from accumtrain.data.source import hash_texts
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.keras.accumulate_step import SplitTrainStep
+from accumtrain.keras.run.callbacks import CallbackHooks
 from accumtrain.keras.run.compiled import CompiledModel, check_losses, check_metrics, inner_optimizer, write_compiled
 from accumtrain.keras.run.examples import take_data
 from accumtrain.keras.run.streams import reason_of
@@ -25,6 +28,8 @@ from accumtrain.models.config import STORE
 from accumtrain.models.keras_applications import POLICIES
 from accumtrain.models.keras_cuts import cut_model
 from accumtrain.process.child import prepared_by
+from accumtrain.runs.run import Run
+from accumtrain.train.hooks import hooked
 
 JOBS = ("train", "plan", "verify")
 PRECISIONS = {policy: precision for precision, policy in POLICIES.items()}
@@ -46,6 +51,7 @@ def fit(
     memory_limit_mb: int | None = None,
     validation_data: Any = None,
     validation_split: float = 0.1,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
     run_name: str | None = None,
     run_dir: str | os.PathLike[str] = "runs",
     seed: int = 0,
@@ -75,6 +81,8 @@ def fit(
         memory_limit_mb: megabytes of tensors at the peak, `data` not counted, that "auto" plans with.
         validation_data: like `data`. A stream must have an end. None holds out examples of arrays, evenly spaced.
         validation_split: the share of the examples that is held out without `validation_data`.
+        callbacks: called at the beginnings and ends of training, epochs, updates and evaluations, of job="train". A
+            continued run gives each what it had noted in its attributes, or says that it begins anew.
         run_name: name of the run's folder in `run_dir`; None is that of the model.
         seed: of the order of examples, and of dropout.
         settings: other keys of the command line by their dotted names, such as {"checkpoint.every": 50}.
@@ -115,20 +123,38 @@ def fit(
         "data": {"kind": KIND},
         **_describe_model(model, memory, cuts=_may_be_cut(model) and (asked or _is_cut(model))),
     }
+
+    def finalize() -> None:
+        """Give the model the averages of its weights, with use_ema."""
+        inner_optimizer(model).finalize_variable_values(model.trainable_variables)
+
+    per_epoch = math.ceil(given.train.size / given.batch_size)
+    called = CallbackHooks(model, callbacks, steps=per_epoch, finalize=finalize)
+    config = _with_first_rate(_configuration(values, settings or {}), called)
     with ExitStack() as stack:
         if job == "plan" or steps == "auto":  # tried in child processes
             stack.enter_context(prepared_by(load_in_child, str(stack.enter_context(write_compiled(compiled)))))
         if job != "train":
             stack.enter_context(compiled.unchanged())
         stack.enter_context(running_with(compiled))
+        stack.enter_context(hooked(called.hooks))
         try:
-            result = dispatch.run(_configuration(values, settings or {}))
+            result = dispatch.run(config)
         except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
             raise DataError(f"the model or its loss does not take a value of the data: {reason_of(error)}") from error
-    if job == "train":
-        inner_optimizer(model).finalize_variable_values(model.trainable_variables)  # averages, with use_ema
+    if job == "train" and not called.finalized:  # as the run had ended before
+        finalize()
     assert result is not None, "one process is the chief"
     return result
+
+
+def _with_first_rate(config: Config, called: CallbackHooks) -> Config:
+    """Return `config` with the learning rate that the run has begun with, which callbacks may have changed."""
+    assert isinstance(config.optim, CompiledOptimConfig), "fit chooses it"
+    rate = called.first_rate(Run(config))
+    if rate is None or "learning_rate" not in config.optim.args:
+        return config
+    return replace(config, optim=replace(config.optim, args=config.optim.args | {"learning_rate": rate}))
 
 
 def _check_count(name: str, count: Any) -> None:
