@@ -43,8 +43,8 @@ class Step:
         self._update = for_xla()(window.commit) if on_tpu else window.commit
         self.compiled_micro_steps = CompiledFunction(self._accumulate, FUSION_ONLY)
         self.compiled_commit = CompiledFunction(self._commit, NO_GRAPH_OPTIMIZER)
-        # the two functions that `_updates` calls keep their own settings
-        self.compiled_updates = CompiledFunction(self._updates, NO_GRAPH_OPTIMIZER)
+        # what it calls is optimized as a part of it: without fusion some activations would have other bits here
+        self.compiled_updates = CompiledFunction(self._updates, FUSION_ONLY)
         self._micro_steps_held: int | None = 0  # since the last commit; None if a call has failed amid them
         self.eager, self.makes_updates_together = eager, not eager
 

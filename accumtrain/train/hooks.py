@@ -188,7 +188,7 @@ class Hooks:
 
     def end_epoch(self, metrics: Mapping[str, float]) -> None:
         self.call(EPOCH, metrics)
-        self._place.in_epoch = False
+        self._place.end_epoch()
 
     def call(self, event: str, metrics: Mapping[str, float] | None = None) -> None:
         """Call the hooks that are due on an event after the last update."""

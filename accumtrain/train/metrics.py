@@ -41,14 +41,17 @@ class Place:
     @property
     def facts(self) -> dict[str, Any]:
         """Its part of the manifest of a checkpoint."""
-        epoch = {"begun": self.in_epoch, "sums": self._sums}
-        return {"examples": self.examples, "epochs": str(self._epochs.at(self.done)), "epoch": epoch}
+        return {
+            "examples": self.examples,
+            "epochs": str(self._epochs.at(self.done)),
+            "epoch_sums": self._sums,
+        }
 
     def restore(self, manifest: Mapping[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.done, self.examples = manifest["step"], manifest["examples"]
-        epoch = manifest.get("epoch", {"begun": False, "sums": {}})  # which the first checkpoints did not hold
-        self.in_epoch, self._sums = epoch["begun"], epoch["sums"]
+        self._sums = manifest.get("epoch_sums", {})  # which the first checkpoints did not hold
+        self.in_epoch = bool(self._sums)
         self._epochs.restore(self.done, epochs_of(manifest))
 
     def advance(self, done: int) -> None:
@@ -60,7 +63,10 @@ class Place:
         self.examples += self._batch_size
 
     def begin_epoch(self) -> None:
-        self.in_epoch, self._sums = True, {}
+        self.in_epoch = True
+
+    def end_epoch(self) -> None:
+        self.in_epoch, self._sums = False, {}
 
     def add(self, sums: Mapping[str, float]) -> None:
         """Add sums of updates over their examples, and the number of these, to those of the epoch."""

@@ -165,12 +165,13 @@ class CallbackHooks:
         for number, callback in enumerate(self._callbacks):
             name = type(callback).__name__
             found = known.get((name, number))
-            if found is None:
-                say(f"{name} begins anew, as it was no callback of this run before")
-            elif found["lost"]:
-                say(f"{name} begins anew, as checkpoints do not hold its {', '.join(found['lost'])}")
-            else:
+            if found is not None and not found["lost"]:
                 vars(callback).update({key: _unpack(value) for key, value in found["values"].items()})
+                continue
+            reason = f"checkpoints do not hold its {', '.join(found['lost'])}" if found else "this run had none before"
+            say(f"{name} begins anew, as {reason}")
+            if state.epoch_metrics:  # amid an epoch
+                callback.on_epoch_begin(self._epoch)
 
 
 def _check(callbacks: Sequence[keras.callbacks.Callback]) -> None:

@@ -172,11 +172,12 @@ class DataSetStream(IteratedStream):
 
     def __init__(self, model: keras.Model, data: tf.data.Dataset):
         super().__init__("the tf.data.Dataset")
-        spec, length, batched = data.element_spec, int(data.cardinality()), self._is_batched(model, data)
+        spec, length = data.element_spec, int(data.cardinality())
         if not (isinstance(spec, tuple) and len(spec) in (2, 3)):
             raise DataError(
                 f"an element of {self.name} is a {type(spec).__name__}: make it (x, y) or (x, y, sample_weight)"
             )
+        batched = self._is_batched(model, data)
         self.rows = (data if batched else data.batch(CHUNK)).map(_as_example)
         self.endless = length == tf.data.INFINITE_CARDINALITY
         with self._explained():
