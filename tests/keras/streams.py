@@ -22,7 +22,8 @@ class Batches(keras.utils.PyDataset):
 
     def __init__(self, size: int = 96, **options: Any) -> None:
         super().__init__(**options)
-        self.arrays, self.read = examples(size), []
+        self.arrays = examples(size)
+        self.read: list[int] = []
 
     def __len__(self) -> int:
         return -(-len(self.arrays[0]) // BATCH)
