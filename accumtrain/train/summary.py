@@ -39,7 +39,9 @@ CLOSING = {  # keys of a summary that are shown at the end of a run
     *("skipped_windows", "skipped_examples", "best_on"),
 }
 USE = "evaluate, predict and export use it, or with state=last the last"
-USE_AFTER_FIT = "the model is left in the last state; docs/keras.md shows how to get the best"
+USE_AFTER_FIT = (
+    "the model is left in the last state, unless a callback sets its weights; docs/keras.md shows how to get the best"
+)
 TEST_CHOSE = "it was chosen on the test images, so its test figures are too good: give a new run data.val_fraction=0.1"
 LEARNED = 0.99  # of the loss of a guess; a model that has learned anything is below
 BEHIND = 0.05  # share of their initial values in moving statistics that says that they lag behind

@@ -23,7 +23,7 @@ KEPT = "callbacks"  # among the values that hooks keep
 BATCH_METHODS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 TEST_BATCH_METHODS = ("on_test_batch_begin", "on_test_batch_end")
 OWN = ("_model", "params")  # attributes that a training sets
-OWN_STEPS = ("train_step", "test_step", "train_function", "compute_loss", "call")  # methods that may be replaced
+OWN_STEPS = ("train_step", "test_step", "compute_loss", "compute_metrics", "call")  # methods that may be replaced
 PLAIN = (type(None), bool, int, str)  # of JSON
 
 
@@ -35,6 +35,9 @@ class CallbackHooks:
         callbacks: instances of keras.callbacks.Callback, in the order of their calls.
         steps: updates of an epoch.
         finalize: gives the model the weights that it is to have after the training, before callbacks see its end.
+
+    Attributes:
+        finalized: `finalize` was called.
 
     Raises:
         ConfigError: one is no callback, or saves the run by itself.
