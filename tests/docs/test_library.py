@@ -23,12 +23,12 @@ def programs(page):
 JOB, LIBRARY, MINE, *RECIPES = programs("library.md")
 OF_KERAS = dict(
     zip(
-        ["accumulate", "Accumulate", "fit", "best state", "reversible", "quick start"],
+        ["accumulate", "Accumulate", "fit", "stream", "best state", "reversible", "quick start"],
         [*programs("keras.md"), *programs("index.md")],
         strict=True,
     )
 )
-SLOW = {"fit", "best state", "reversible"}
+SLOW = {"fit", "stream", "best state", "reversible"}
 
 
 @pytest.fixture
