@@ -130,6 +130,15 @@ def test_a_py_dataset_is_read_where_it_is_needed() -> None:
     assert max(begun[2:]) < 12 > max(continued[2:])
 
 
+def test_a_stream_that_begins_with_other_examples_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    data = data_set().shuffle(96, seed=1)
+    said = []
+    for given, updates in ((data, 2), (data_set().shuffle(96, seed=1), 3), (data, 4)):
+        fit(compiled(), given, updates, run_name="shuffled")
+        said.append("begins with other examples than at the beginning of this run" in capsys.readouterr().err)
+    assert said == [False, False, True]
+
+
 PROGRAM = """
 import sys
 import keras, numpy as np, tensorflow as tf

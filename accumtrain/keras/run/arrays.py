@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import google_crc32c
 import keras
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.data.source import hash_texts
 from accumtrain.errors import DataError
 
+CHECKSUM_CHUNK = 2**20  # values of an array that are summed up at a time
 TEXT_KINDS = "SU"  # of numpy.dtype
 
 
@@ -45,6 +48,18 @@ def as_arrays(model: keras.Model, data: Any, name: str = "data") -> tuple[Any, A
 def length_of(arrays: Any) -> int:
     """Return the number of examples of nested arrays."""
     return len(tf.nest.flatten(arrays)[0])
+
+
+def hash_arrays(arrays: Any) -> str:
+    """Return a short digest of the content of nested arrays."""
+    return hash_texts(f"{array.shape} {array.dtype} {_checksum(array)}" for array in tf.nest.flatten(arrays))
+
+
+def _checksum(array: np.ndarray) -> int:
+    checksum, flat = 0, array.reshape(-1)
+    for start in range(0, flat.size, CHECKSUM_CHUNK):
+        checksum = google_crc32c.extend(checksum, flat[start : start + CHECKSUM_CHUNK].tobytes())
+    return checksum
 
 
 def _have_text(arrays: Any) -> bool:

@@ -7,20 +7,18 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, ClassVar
 
-import google_crc32c
 import keras
 import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.holdout import hold_out_evenly
 from accumtrain.data.preprocess import Preprocess
-from accumtrain.data.source import Dataset, Split, Stream, hash_texts
+from accumtrain.data.source import Dataset, Split, Stream
 from accumtrain.errors import ConfigError, DataError
-from accumtrain.keras.run.arrays import as_arrays
+from accumtrain.keras.run.arrays import as_arrays, hash_arrays, length_of
 from accumtrain.keras.run.streams import open_stream
 
 BATCH_SIZE = 32  # examples of an update, unless they come in batches of another size
-CHECKSUM_CHUNK = 2**20  # values of an array that are summed up at a time
 
 
 def take_data(
@@ -151,21 +149,13 @@ class InMemorySplit(Split):
     channels = 1
 
     def __init__(self, inputs: Any, targets: Any) -> None:
-        arrays = tf.nest.flatten((inputs, targets))
-        self.size = len(arrays[0])
-        self.content = hash_texts(f"{array.shape} {array.dtype} {_checksum(array)}" for array in arrays)
+        self.size = length_of(inputs)
+        self.content = hash_arrays((inputs, targets))
         with tf.device("CPU"):
             self._examples = tf.nest.map_structure(tf.constant, (inputs, targets))
 
     def read(self, index: tf.Tensor) -> tuple[Any, Any]:
         return tf.nest.map_structure(lambda tensor: tf.gather(tensor, index), self._examples)
-
-
-def _checksum(array: np.ndarray) -> int:
-    checksum, flat = 0, array.reshape(-1)
-    for start in range(0, flat.size, CHECKSUM_CHUNK):
-        checksum = google_crc32c.extend(checksum, flat[start : start + CHECKSUM_CHUNK].tobytes())
-    return checksum
 
 
 class OwnSplit(Split):

@@ -23,7 +23,7 @@ from accumtrain.keras.accumulate_step import SplitTrainStep
 from accumtrain.keras.run.callbacks import CallbackHooks
 from accumtrain.keras.run.compiled import CompiledModel, check_losses, check_metrics, inner_optimizer, write_compiled
 from accumtrain.keras.run.examples import take_data
-from accumtrain.keras.run.streams import reason_of
+from accumtrain.keras.run.streams import hooks_of, reason_of
 from accumtrain.models.config import STORE
 from accumtrain.models.keras_applications import POLICIES
 from accumtrain.models.keras_cuts import cut_model
@@ -137,7 +137,7 @@ def fit(
         if job != "train":
             stack.enter_context(compiled.unchanged())
         stack.enter_context(running_with(compiled))
-        stack.enter_context(hooked(called.hooks))
+        stack.enter_context(hooked([*hooks_of(given.train), *called.hooks]))
         try:
             result = dispatch.run(config)
         except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:

@@ -16,12 +16,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.console import say
-from accumtrain.data.source import Stream
+from accumtrain.console import say, warn
+from accumtrain.data.source import Split, Stream
 from accumtrain.errors import DataError
-from accumtrain.keras.run.arrays import as_arrays, length_of
+from accumtrain.keras.run.arrays import as_arrays, hash_arrays, length_of
+from accumtrain.train.hooks import Hook, TrainingState
 
 ENDLESS = 2**40  # batches
+FIRST_BATCH = "first batch"  # among the values that hooks keep
 CHUNK = 64  # single examples that are read together
 READING = "IteratorGetNext"  # the operation that TensorFlow names in errors of a data set
 EPOCH_METHODS = ("on_epoch_begin", "on_epoch_end")  # of a PyDataset
@@ -106,6 +108,16 @@ class GivenStream(Stream):
             with self._explained():
                 self.examples = sum(length_of(batch) for batch in self.batches_once(CHUNK))
         self.size = self.examples
+
+    def warn_if_changed(self, state: TrainingState) -> None:
+        """Warn, as a hook at the beginning, if the first batch is not the one with which the run has begun."""
+        first = hash_arrays(self.first)
+        if state.kept.setdefault(FIRST_BATCH, first) != first:
+            warn(
+                f"{self.name} begins with other examples than at the beginning of this run, so its bits will not be "
+                "those of a run that was not stopped: give what draws at random a seed, and make the data anew for "
+                "each call"
+            )
 
     def read(self, index: tf.Tensor) -> tuple[Any, Any]:
         if int(tf.reduce_max(index)) >= length_of(self.first):
@@ -253,11 +265,11 @@ def _of_at_least(examples: int, rows: tf.data.Dataset) -> tf.data.Dataset:
         return tf.zeros([0, *(size or 0 for size in spec.shape[1:])], spec.dtype)
 
     def counted(before: tf.Tensor, batch: Any) -> tuple[tf.Tensor, Any]:
-        rows = tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
-        enough = (rows > 0) | (before >= examples)
+        size = tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
+        enough = (size > 0) | (before >= examples)
         told = f"it ends before the example {examples:,}, and steps_per_epoch asks for more: give fewer"
         with tf.control_dependencies([tf.debugging.Assert(enough, [told])]):
-            return before + rows, batch
+            return before + size, batch
 
     end = tf.data.Dataset.from_tensors(tf.nest.map_structure(none_of, rows.element_spec))
     return rows.concatenate(end).scan(tf.constant(0, tf.int64), counted)
@@ -332,6 +344,11 @@ def _spec_of(arrays: Any) -> Any:
     return tf.nest.map_structure(
         lambda array: tf.TensorSpec([None, *array.shape[1:]], tf.as_dtype(array.dtype)), arrays
     )
+
+
+def hooks_of(split: Split) -> list[Hook]:
+    """Return the hooks of a split to train on."""
+    return [Hook(split.warn_if_changed, 1, "begin")] if isinstance(split, GivenStream) else []
 
 
 def reason_of(error: tf.errors.OpError) -> str:
