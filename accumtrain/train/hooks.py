@@ -42,7 +42,7 @@ class TrainingState:
         log: writes numbers by name to metrics.jsonl (split "hook") and all trackers.
         request_stop: stops the run as a signal does, for a reason that is told: its state is saved, the exit code is
             75, and the same command goes on. All workers stop after the same update.
-        finish: ends the run as complete after this update, for a reason that is told.
+        finish: ends the run as complete after this update, for a reason that is told. It is for one worker alone.
     """
 
     step: int
@@ -127,6 +127,7 @@ class Hooks:
         place: of the run.
         ready: called before hooks, so that variables and files are those of the last update.
         assigned: called after hooks that may have assigned to variables.
+        alone: there is one worker.
         total_steps: updates of the whole run.
         others: `model` and `folder` as in `TrainingState`.
 
@@ -148,12 +149,13 @@ class Hooks:
         place: Place,
         ready: Callable[[], None],
         assigned: Callable[[], None],
+        alone: bool,
         total_steps: int,
         **others: Any,
     ):
         self._hooks = [(hook, _imported(hook.function)) for hook in added]
         self._log, self._place, self._ready, self._assigned = log, place, ready, assigned
-        self._total, self._others = total_steps, others
+        self._alone, self._total, self._others = alone, total_steps, others
         self._kept: dict[str, Any] = {}
         self.intervals = [hook.every for hook in added if hook.on in ("update", "update_begin")]
         self.follow_epochs = any(hook.on == EPOCH for hook in added)
@@ -218,6 +220,11 @@ class Hooks:
         self.reason_to_stop = reason
 
     def _finish(self, reason: str) -> None:
+        if not self._alone:
+            raise ConfigError(
+                f"a hook has called finish({reason!r}), which only this worker would do: call request_stop, which "
+                "stops all workers after the same update"
+            )
         self.reason_to_finish = reason
 
 

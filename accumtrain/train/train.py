@@ -125,9 +125,8 @@ class Trainer:
         else:
             self.window, self.started = window_with_weights(config, data, self.total, devices.strategy)
         check_micro_batch(config, self.window.model, devices.replicas)
-        self.recovery = Recovery(  # before the commit is traced
-            config.run.on_nonfinite, config.run.max_nonfinite, config.run.seed, self.window
-        )
+        # before the commit is traced
+        self.recovery = Recovery(config.run.on_nonfinite, config.run.max_nonfinite, config.run.seed, self.window)
         with devices.strategy.scope():
             self.step = devices.runtime.build_step(self.window, eager=config.debug.eager)
             self.evaluator = self._build_evaluator(data.evaluated_split)
@@ -140,6 +139,7 @@ class Trainer:
             place=self.place,
             ready=self._prepare_hooks,
             assigned=devices.runtime.reload,
+            alone=self.alone,
             total_steps=self.total,
             model=self.window.model,
             folder=run.path,

@@ -11,6 +11,7 @@ from accumtrain.report.compare import read_ranked
 from accumtrain.report.pictures import list_metrics
 from accumtrain.train import hooks
 from accumtrain.train.hooks import BEGINNINGS, EPOCH, Hook, Hooks, add_hook, hook_modules, hooked
+from accumtrain.train.metrics import Place
 from tests.train.conftest import records_of
 
 
@@ -99,6 +100,16 @@ def test_a_hook_keeps_values_and_ends_a_run(small, tmp_path, capsys):
     assert run(small(tmp_path, "train.steps=9"))["step"] == 9
 
 
+def test_a_run_of_several_workers_is_not_ended_by_one(added, monkeypatch):
+    monkeypatch.setattr(Place, "epoch", 1.0)
+    add_hook(lambda state: state.finish("mine"))
+    hooks = Hooks(
+        added, print, place=Place(1, None), ready=int, assigned=int, alone=False, total_steps=1, model=None, folder=None
+    )
+    with pytest.raises(ConfigError, match=r"finish\('mine'\), which only this worker would do: call request_stop"):
+        hooks.call("update")
+
+
 def test_hooks_at_beginnings_and_at_the_ends_of_epochs(small, tmp_path):
     """Epochs of 1437 examples end within updates 3 and 6. A stopped epoch goes on where it was."""
     told = []
@@ -158,7 +169,7 @@ def test_what_can_not_be_logged_is_refused(small, tmp_path, logged, message):
 
 
 def imported(added):
-    return Hooks(added, print, place=None, ready=print, assigned=print, total_steps=1)
+    return Hooks(added, print, place=Place(1, None), ready=print, assigned=print, alone=False, total_steps=1)
 
 
 def test_a_hook_by_name_is_imported_when_the_run_begins(added, monkeypatch):
