@@ -9,7 +9,7 @@ from accumtrain.data.config import SOURCES, DataConfig
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.holdout import add_validation_split
 from accumtrain.data.preprocess import make_preprocess
-from accumtrain.data.source import SPLIT_WORDS, Dataset, Source, compute_fingerprint
+from accumtrain.data.source import SPLIT_WORDS, Dataset, Source, Stream, compute_fingerprint
 from accumtrain.errors import DataError
 
 
@@ -55,4 +55,6 @@ def explain_input_error(error: tf.errors.OpError, data: Dataset) -> DataError | 
                 split.inspect_recent()
             except DataError as found:
                 return found
+        if isinstance(split, Stream) and (explained := split.explain(error)) is not None:
+            return explained
     return None

@@ -1,7 +1,7 @@
 """From positions in the stream to batches: the endless training stream and the finite evaluation.
 
-Examples are read by index, so any batch is reached without reading those before it. Everything runs in compiled graphs,
-in parallel, with results in a fixed order.
+Examples are read by index, so any batch is reached without reading those before it. Those of a `Stream` come in its
+order. Everything runs in compiled graphs, in parallel, with results in a fixed order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.holdout import Subset
 from accumtrain.data.images import decode
 from accumtrain.data.preprocess import Preprocess
-from accumtrain.data.source import ArraySplit, Dataset, Split, read_labels
+from accumtrain.data.source import ArraySplit, Dataset, Split, Stream, read_labels
 from accumtrain.data.stream import balanced_order, example_at, example_key
 
 RESIDENT_BYTES = 256 * 2**20  # limit for one decoded split in memory; MNIST and CIFAR are below it
@@ -96,7 +96,7 @@ def make_train_batches(
         batch: Examples over all processes and replicas. Batch k begins at position first + k * batch.
         first: Position in the stream.
         seed: Decides order and augmentation.
-        shard: The part of each batch to read: one element for each of its replicas.
+        shard: The part of each batch to read: one element for each of its replicas. A stream is read whole.
 
     Returns:
         Elements {"image": float32 [n, height, width, channels], "label": int32 [n], "weight": float32 [n]} with
@@ -107,6 +107,8 @@ def make_train_batches(
         DataError: An image can't be read (small data sets are read into memory here).
     """
     train = data.train
+    if isinstance(train, Stream):
+        return _shape_batches(data, train.batches_from(first, batch), batch)
 
     def stream(seed: int, *, keyed: bool = False) -> tf.data.Dataset:
         by_labels = balanced_order(read_labels(train), seed) if data.balanced else None
@@ -138,6 +140,8 @@ def make_eval_batches(
     `data.fills_last_batch` is false. Elements are as in `make_train_batches`.
     """
     examples = data.splits[split]
+    if isinstance(examples, Stream):
+        return _shape_batches(data, examples.batches_once(batch), None)
     stored = cache_decoded(examples.whole)
     whole, rest = divmod(examples.size, batch)
 
@@ -194,6 +198,17 @@ def _batches(
     if not isinstance(split, EncodedSplit):  # to optimize a graph copies the arrays in it, for every iterator
         options.experimental_optimization.apply_default_optimizations = False
     return batches.prefetch(_PREFETCH).with_options(options)
+
+
+def _shape_batches(data: Dataset, batches: tf.data.Dataset, size: int | None) -> tf.data.Dataset:
+    """Return the batches of a stream as elements of image, label and weight, of `size` examples."""
+
+    @do_not_convert
+    def finish(image: Any, label: Any) -> Example:
+        weight = tf.ones(tf.shape(tf.nest.flatten(label)[0])[:1])
+        return data.shaped({"image": image, "label": label, "weight": weight}, size)
+
+    return batches.map(finish, tf.data.AUTOTUNE).prefetch(_PREFETCH).with_options(_options())
 
 
 def _prepare_image(preprocess: Preprocess, split: Split, example: Example, training: bool) -> tf.Tensor:

@@ -136,6 +136,33 @@ class ArraySplit(Split):
         return super().weights(index) if self._weights is None else tf.gather(self._weights, index)
 
 
+class Stream(Split):
+    """Examples that come in an order of their own and are read from a position on.
+
+    Position p counts the examples of all passes. `size` of them are an epoch, which need not be a pass.
+    """
+
+    image_shape = None
+    channels = 1
+
+    @abstractmethod
+    def batches_from(self, position: int, batch: int) -> tf.data.Dataset:
+        """Return batches of `batch` examples from a position on, without end: inputs and targets as `read` does."""
+
+    @abstractmethod
+    def batches_once(self, batch: int) -> tf.data.Dataset:
+        """Return every example once, in batches of `batch` examples, of which the last may be smaller."""
+
+    @abstractmethod
+    def explain(self, error: tf.errors.OpError) -> DataError | None:
+        """Return the DataError behind an error raised while iterating over batches; None if it has another cause."""
+
+    def read(self, index: tf.Tensor) -> tuple[Any, Any]:
+        """Return the examples `index`, int64 [n], of the first pass. All before the last of them are read, too."""
+        first = next(iter(self.batches_once(int(tf.reduce_max(index)) + 1)))
+        return tf.nest.map_structure(lambda tensor: tf.gather(tensor, index), first)
+
+
 @dataclass(frozen=True)
 class Source:
     """An opened source.
@@ -210,8 +237,8 @@ class Dataset(Source):
         counts = [f"{split.size - len(split.skipped):,} {SPLIT_WORDS[name]}" for name, split in self.splits.items()]
         return ", ".join(counts[:-1]) + f" and {counts[-1]}"
 
-    def shaped(self, batch: dict[str, Any], size: int) -> dict[str, Any]:
-        """Return the same batch of image, label and weight with known shapes: `size` examples."""
+    def shaped(self, batch: dict[str, Any], size: int | None) -> dict[str, Any]:
+        """Return the same batch of image, label and weight with known shapes: `size` examples, None if any number."""
         if self.labels is not None:
             batch = {**batch, "label": tf.gather(self.labels, batch["label"])}
         shapes = {"image": [size, *self.image_shape], "label": [size], "weight": [size]}

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from accumtrain.devices.config import DeviceConfig
 from accumtrain.engine.runtime import Runtime
+from accumtrain.engine.sums import values_of_workers
 from accumtrain.errors import ConfigError
 
 
@@ -45,6 +46,10 @@ class Devices:
     def chief(self) -> bool:
         """Return whether this is the one process that writes and prints."""
         return self.worker == 0
+
+    def values_of_workers(self, value: int) -> list[int]:
+        """Return the value of each worker in order, once all of them have asked for it."""
+        return values_of_workers(self.strategy, self.worker, self.workers, value)
 
 
 def make_devices(

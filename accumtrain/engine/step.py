@@ -43,8 +43,8 @@ class Step:
         self._update = for_xla()(window.commit) if on_tpu else window.commit
         self.compiled_micro_steps = CompiledFunction(self._accumulate, FUSION_ONLY)
         self.compiled_commit = CompiledFunction(self._commit, NO_GRAPH_OPTIMIZER)
-        # the two functions that `_updates` calls keep their own settings
-        self.compiled_updates = CompiledFunction(self._updates, NO_GRAPH_OPTIMIZER)
+        # what it calls is optimized as a part of it: without fusion some activations would have other bits here
+        self.compiled_updates = CompiledFunction(self._updates, FUSION_ONLY)
         self._micro_steps_held: int | None = 0  # since the last commit; None if a call has failed amid them
         self.eager, self.makes_updates_together = eager, not eager
 
@@ -156,14 +156,14 @@ class Step:
             before, update = update, self.compiled_commit()
             for name in ("exact", "compared"):  # streams out of range end the loop: that update is not finite
                 update[name] &= before[name]
-            examples = update["examples"]
-            added = {"examples": examples, **{name: update[name] * examples for name in names}}
+            examples = tf.cast(update["examples"], tf.float64)  # a sum of many updates is rounded less
+            added = {"examples": examples, **{name: tf.cast(update[name], tf.float64) * examples for name in names}}
             return done + 1, update, {name: total + added[name] for name, total in sums.items()}
 
         scalars = self.compiled_commit.get_concrete_function().structured_outputs
         # before the first update all that is a bool is true
         start = {name: tf.ones(scalar.shape, scalar.dtype) for name, scalar in scalars.items()}
-        nothing = {name: tf.zeros_like(start[name]) for name in ("examples", *names)}
+        nothing = dict.fromkeys(("examples", *names), tf.zeros([], tf.float64))
         _, last, sums = tf.while_loop(
             lambda done, update, sums: (done < count) & update["finite"] & update["state_finite"],
             body,

@@ -15,7 +15,6 @@ from accumtrain.data.source import Dataset, class_counts
 from accumtrain.devices.found import Devices
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.losses import LossScale, PerExample, SplitMetrics, WholeBatch, class_index, cross_entropy
-from accumtrain.engine.sums import values_of_workers
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
 from accumtrain.models.build import build_model, find_rate_factors
@@ -185,7 +184,7 @@ def agree_on_steps(config: Config, devices: Devices) -> Config:
     """Return `config` with accum.steps of the worker with the least memory, which needs the most micro-steps."""
     if devices.workers == 1:
         return config
-    found = values_of_workers(devices.strategy, devices.worker, devices.workers, config.accum.count)
+    found = devices.values_of_workers(config.accum.count)
     if min(found) < max(found):
         say(f"accum.steps={max(found)}, which worker {found.index(max(found))} needs")
     return config.with_accum_steps(max(found))

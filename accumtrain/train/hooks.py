@@ -5,7 +5,9 @@ No TensorFlow here, as programs add hooks before the command line is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,8 +18,11 @@ from accumtrain.registry import load, module_of
 
 if TYPE_CHECKING:
     from accumtrain.backprop.model import Model
+    from accumtrain.train.metrics import Place
 
 EVENTS = ("update", "evaluation", "checkpoint", "end")
+BEGINNINGS = ("begin", "epoch_begin", "update_begin", "evaluation_begin")  # of a session, an epoch, ...
+EPOCH = "epoch"  # the end of one, after its evaluation; or of the training amid one
 
 
 @dataclass(frozen=True)
@@ -32,9 +37,12 @@ class TrainingState:
             evaluation, and of the last one at the end; of the last update after a checkpoint.
         model: the model. Read it: changed weights are not supported.
         folder: the folder of the run.
+        epoch_metrics: means of loss and metrics over the updates of this epoch so far.
+        kept: JSON values by name that hooks keep in the checkpoints. A continued run has them again.
         log: writes numbers by name to metrics.jsonl (split "hook") and all trackers.
         request_stop: stops the run as a signal does, for a reason that is told: its state is saved, the exit code is
             75, and the same command goes on. All workers stop after the same update.
+        finish: ends the run as complete after this update, for a reason that is told. It is for one worker alone.
     """
 
     step: int
@@ -45,15 +53,22 @@ class TrainingState:
     folder: Path
     log: Callable[[Mapping[str, float]], None]
     request_stop: Callable[[str], None]
+    epoch_metrics: Mapping[str, float]
+    kept: dict[str, Any]
+    finish: Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Hook:
-    """A function that is called on an event; of updates on every so manieth."""
+    """A function that is called on an event; of updates on every so manieth.
+
+    `on` is one of EVENTS, BEGINNINGS or EPOCH. One that `assigns` may change weights and variables of the optimizer.
+    """
 
     function: str | Callable[[TrainingState], Any]
     every: int
     on: str
+    assigns: bool = False
 
 
 ADDED: list[Hook] = []  # in the order of the calls
@@ -88,6 +103,17 @@ def add_hook(function: str | Callable[[TrainingState], Any], every: int = 1, on:
     ADDED.append(Hook(function, every, on))
 
 
+@contextmanager
+def hooked(hooks: Sequence[Hook]) -> Iterator[None]:
+    """Have job=train call more hooks within this context."""
+    ADDED.extend(hooks)
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            ADDED.remove(hook)
+
+
 def hook_modules() -> set[str]:
     return {module_of(hook.function) for hook in ADDED}
 
@@ -98,36 +124,108 @@ class Hooks:
     Args:
         added: what `add_hook` was given; empty on a worker that is not the chief.
         log: takes the update and the numbers that a hook logs.
-        others: `total_steps`, `model`, `folder` as in `TrainingState`.
+        place: of the run.
+        ready: called before hooks, so that variables and files are those of the last update.
+        assigned: called after hooks that may have assigned to variables.
+        alone: there is one worker.
+        total_steps: updates of the whole run.
+        others: `model` and `folder` as in `TrainingState`.
 
     Attributes:
         intervals: of the hooks on updates, the updates from one call to the next.
+        follow_epochs: some are called at the ends of epochs.
         reason_to_stop: of a hook that has asked the run to stop; None before.
+        reason_to_finish: of a hook that has ended the run as complete; None before.
 
     Raises:
         ConfigError: a hook can't be imported.
     """
 
-    def __init__(self, added: Sequence[Hook], log: Callable[[int, Mapping[str, float]], None], **others: Any):
+    def __init__(
+        self,
+        added: Sequence[Hook],
+        log: Callable[[int, Mapping[str, float]], None],
+        *,
+        place: Place,
+        ready: Callable[[], None],
+        assigned: Callable[[], None],
+        alone: bool,
+        total_steps: int,
+        **others: Any,
+    ):
         self._hooks = [(hook, _imported(hook.function)) for hook in added]
-        self._log, self._others = log, others
-        self.intervals = [hook.every for hook in added if hook.on == "update"]
+        self._log, self._place, self._ready, self._assigned = log, place, ready, assigned
+        self._alone, self._total, self._others = alone, total_steps, others
+        self._kept: dict[str, Any] = {}
+        self.intervals = [hook.every for hook in added if hook.on in ("update", "update_begin")]
+        self.follow_epochs = any(hook.on == EPOCH for hook in added)
         self.reason_to_stop: str | None = None
+        self.reason_to_finish: str | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Their part of the manifest of a checkpoint."""
+        return {"kept": deepcopy(self._kept), "finished": self.reason_to_finish, "total": self._total}
+
+    def restore(self, facts: Mapping[str, Any] | None) -> None:
+        """Go on from a checkpoint; None is one that holds no facts of hooks.
+
+        A run that a hook has ended goes on if it is to have another length now.
+        """
+        if facts is None:
+            return
+        self._kept = deepcopy(facts["kept"])
+        self.reason_to_finish = facts["finished"] if facts["total"] == self._total else None
 
     def due(self, event: str, step: int) -> list[Callable[[TrainingState], Any]]:
         """Return the functions to call on an event after update `step`."""
         return [function for hook, function in self._hooks if hook.on == event and step % hook.every == 0]
 
-    def call(self, event: str, step: int, epoch: float, metrics: Mapping[str, float]) -> None:
-        log = partial(self._log, step)
+    def begin_update(self) -> None:
+        """Tell of the beginning of an update, and of the epoch before its first one."""
+        if not self._place.in_epoch:
+            self._place.begin_epoch()
+            self.call("epoch_begin")
+        self.call("update_begin")
+
+    def end_epoch(self, metrics: Mapping[str, float]) -> None:
+        self.call(EPOCH, metrics)
+        self._place.end_epoch()
+
+    def call(self, event: str, metrics: Mapping[str, float] | None = None) -> None:
+        """Call the hooks that are due on an event after the last update."""
+        step = self._place.done
+        due = self.due(event, step)
+        if not due:
+            return
+        self._ready()
         state = TrainingState(
-            step=step, epoch=epoch, metrics=metrics, log=log, request_stop=self._request_stop, **self._others
+            step=step,
+            epoch=self._place.epoch,
+            metrics=metrics or {},
+            epoch_metrics=self._place.epoch_means,
+            log=partial(self._log, step),
+            request_stop=self._request_stop,
+            finish=self._finish,
+            kept=self._kept,
+            total_steps=self._total,
+            **self._others,
         )
-        for function in self.due(event, step):
+        for function in due:
             function(state)
+        if any(hook.on == event and hook.assigns for hook, _ in self._hooks):
+            self._assigned()
 
     def _request_stop(self, reason: str) -> None:
         self.reason_to_stop = reason
+
+    def _finish(self, reason: str) -> None:
+        if not self._alone:
+            raise ConfigError(
+                f"a hook has called finish({reason!r}), which only this worker would do: call request_stop, which "
+                "stops all workers after the same update"
+            )
+        self.reason_to_finish = reason
 
 
 def _imported(function: str | Callable[[TrainingState], Any]) -> Callable[[TrainingState], Any]:

@@ -21,7 +21,7 @@ from accumtrain.train.trackers import Tracker
 
 
 class Place:
-    """The place of a run: updates made, examples taken, epochs. Checkpoints hold all three.
+    """The place of a run: updates made, examples taken, epochs, the sums of this epoch. Checkpoints hold all of them.
 
     Args:
         epochs: of the run.
@@ -29,20 +29,29 @@ class Place:
     Attributes:
         done: updates made.
         examples: taken from the stream, those of windows that made no update too: the position in it.
+        in_epoch: hooks know of the beginning of this epoch, and not of its end.
     """
 
     def __init__(self, batch_size: int, epochs: Epochs):
         self._batch_size, self._epochs = batch_size, epochs
         self.done = self.examples = 0
+        self.in_epoch = False
+        self._sums: dict[str, float] = {}
 
     @property
     def facts(self) -> dict[str, Any]:
         """Its part of the manifest of a checkpoint."""
-        return {"examples": self.examples, "epochs": str(self._epochs.at(self.done))}
+        return {
+            "examples": self.examples,
+            "epochs": str(self._epochs.at(self.done)),
+            "epoch_sums": self._sums,
+        }
 
     def restore(self, manifest: Mapping[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.done, self.examples = manifest["step"], manifest["examples"]
+        self._sums = manifest.get("epoch_sums", {})  # which the first checkpoints did not hold
+        self.in_epoch = bool(self._sums)
         self._epochs.restore(self.done, epochs_of(manifest))
 
     def advance(self, done: int) -> None:
@@ -52,6 +61,21 @@ class Place:
     def pass_over(self) -> None:
         """Go on after the examples of a window that made no update."""
         self.examples += self._batch_size
+
+    def begin_epoch(self) -> None:
+        self.in_epoch = True
+
+    def end_epoch(self) -> None:
+        self.in_epoch, self._sums = False, {}
+
+    def add(self, sums: Mapping[str, float]) -> None:
+        """Add sums of updates over their examples, and the number of these, to those of the epoch."""
+        self._sums = {name: self._sums.get(name, 0.0) + value for name, value in sums.items()}
+
+    @property
+    def epoch_means(self) -> dict[str, float]:
+        """The means over the examples of this epoch so far; none without an update."""
+        return {name: value / self._sums["examples"] for name, value in self._sums.items() if name != "examples"}
 
     @property
     def epoch(self) -> float:
@@ -77,6 +101,7 @@ class Intervals:
         evaluate: updates from one evaluation to the next, or "epoch".
         checkpoint: updates from one checkpoint to the next.
         hooks: updates from one call of a hook to the next, of each.
+        at_epochs: hooks are called at the ends of epochs, too.
     """
 
     def __init__(
@@ -88,10 +113,11 @@ class Intervals:
         evaluate: int | str,
         checkpoint: int,
         hooks: Sequence[int] = (),
+        at_epochs: bool = False,
     ):
         self._total, self._epochs = total, epochs
         self._log_every, self._evaluate_every, self._checkpoint_every = log, evaluate, checkpoint
-        self._hooks = hooks
+        self._hooks, self._at_epochs = hooks, at_epochs
 
     def log(self, done: int) -> bool:
         return done % self._log_every == 0 or done in (1, self._total)
@@ -103,6 +129,10 @@ class Intervals:
         if done == 0:
             return False
         return done >= self._total or done == self._next_evaluation(done - 1)
+
+    def epoch_end(self, done: int) -> bool:
+        """Return whether the update `done` completes an epoch, or all of them."""
+        return done > 0 and (done >= self._total or done == self._next_epoch_end(done - 1))
 
     def evaluations_from(self, done: int) -> int:
         """Return the number of evaluations after the updates from `done` to the last, both included."""
@@ -119,13 +149,15 @@ class Intervals:
         if done == 0:
             return 1
         others = [_next(done, every) for every in (self._log_every, self._checkpoint_every, *self._hooks)]
-        return min(*others, self._next_evaluation(done), self._total)
+        epoch_end = self._next_epoch_end(done) if self._at_epochs else self._total
+        return min(*others, self._next_evaluation(done), epoch_end, self._total)
 
     def _next_evaluation(self, done: int) -> int:
         every = self._evaluate_every
-        if isinstance(every, int):
-            return _next(done, every)
-        return self._epochs.update_of(math.floor(self._epochs.at(done)) + 1)  # "epoch"
+        return _next(done, every) if isinstance(every, int) else self._next_epoch_end(done)
+
+    def _next_epoch_end(self, done: int) -> int:
+        return self._epochs.update_of(math.floor(self._epochs.at(done)) + 1)
 
 
 def _next(done: int, every: int) -> int:
@@ -287,17 +319,21 @@ class RunningMeans:
         self._names, self._updates = names, updates
         self._calls: deque[tuple[int, dict[str, float]]] = deque()
 
-    def add(self, count: int, update: Mapping[str, float]) -> None:
+    def add(self, count: int, update: Mapping[str, float]) -> dict[str, float]:
         """Add `count` updates.
 
         Args:
             update: the scalars of the last of them, and with more than one the sums of all, as Step.updates returns it.
+
+        Returns:
+            The sums of these updates over their examples, and the number of these.
         """
         examples = {"examples": update.get(f"{SUM}examples", update["examples"])}
-        sums = {name: update.get(f"{SUM}{name}", update[name] * update["examples"]) for name in self._names}
-        self._calls.append((count, sums | examples))
+        sums = {name: update.get(f"{SUM}{name}", update[name] * update["examples"]) for name in self._names} | examples
+        self._calls.append((count, sums))
         while sum(count for count, _ in self._calls) - self._calls[0][0] >= self._updates:
             self._calls.popleft()
+        return sums
 
     def read(self) -> dict[str, float]:
         """Return the means by name."""

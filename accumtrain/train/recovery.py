@@ -129,6 +129,16 @@ def out_of_range(model: ModelConfig, window: Window) -> str:
     )
 
 
+def describe_divergence(update: Mapping[str, float], done: int, model: ModelConfig, folder: Path) -> str:
+    """Say of an update that ends a run how large its values are, what is saved in the run's folder, and what to do."""
+    if update["state_finite"]:
+        last = f"it was not made, and the state after update {done} is saved in {folder}"
+    else:
+        last = f"it is not saved, and the last checkpoint in {folder} is finite"
+    what_to_do = remedy(model, folder.name, in_range=bool(update["in_range"]))
+    return f"(loss {update['loss']:.4g}, gradient norm {update['grad_norm']:.4g}); {last}: {what_to_do}"
+
+
 def remedy(model: ModelConfig, run: str, *, in_range: bool) -> str:
     """Return what to do about the run of this name, which has diverged."""
     smaller = "lower optim.lr, lengthen schedule.warmup or set optim.clip_norm=1, under another run.name"

@@ -29,7 +29,7 @@ from accumtrain.train.build import training_loss
 from accumtrain.train.checkpoint import Checkpoints
 from accumtrain.train.config import CrossEntropyConfig
 from accumtrain.train.memory import Meter, activation_bytes, at_peak, state_bytes, tensor_bytes
-from accumtrain.train.metrics import MetricsLogger
+from accumtrain.train.metrics import MetricsLogger, Place
 from accumtrain.train.recovery import SKIPPED, compares
 
 # ---- summary.json, and the table at the end --------------------------------------------------------------------------
@@ -39,7 +39,9 @@ CLOSING = {  # keys of a summary that are shown at the end of a run
     *("skipped_windows", "skipped_examples", "best_on"),
 }
 USE = "evaluate, predict and export use it, or with state=last the last"
-USE_AFTER_FIT = "the model is left in the last state; docs/keras.md shows how to get the best"
+USE_AFTER_FIT = (
+    "the model is left in the last state, unless a callback sets its weights; docs/keras.md shows how to get the best"
+)
 TEST_CHOSE = "it was chosen on the test images, so its test figures are too good: give a new run data.val_fraction=0.1"
 LEARNED = 0.99  # of the loss of a guess; a model that has learned anything is below
 BEHIND = 0.05  # share of their initial values in moving statistics that says that they lag behind
@@ -102,6 +104,17 @@ def summary_of_the_end(run: Run, done: int) -> dict[str, Any] | None:
     summary = read_summary(run.path) or {}
     is_whole = summary.keys() >= CLOSING and (summary["status"], summary["step"]) == ("completed", done)
     return summary if is_whole else None
+
+
+def why_finished(config: Config, place: Place, total: int, reason: str | None) -> str:
+    """Say why a run needs no further update. `reason` is that of a hook that has ended it, or None."""
+    done, epoch = place.done, place.shown_epoch
+    if done < total:
+        patience = f"{config.train.patience} evaluations in a row were no better than the best (train.patience)"
+        return f"stopping early after update {done}, epoch {epoch}: {reason or patience}"
+    return (
+        f"nothing left to do: all {done} updates, {epoch} epochs, are made (train.epochs or train.steps sets how many)"
+    )
 
 
 def print_summary(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from typing import Any, NoReturn
@@ -24,7 +24,6 @@ from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve_devices
 from accumtrain.engine.losses import SMALLEST_LOSS_SCALE
 from accumtrain.engine.step import WORTH_TOGETHER, CallLength
-from accumtrain.engine.sums import values_of_workers
 from accumtrain.errors import CheckpointError, DivergedError, Preempted
 from accumtrain.models.kernels import tell_emulation
 from accumtrain.process.program import is_own_run
@@ -48,8 +47,8 @@ from accumtrain.train.recovery import (
     Recovery,
     Reversal,
     SkippedExamples,
+    describe_divergence,
     describe_update,
-    remedy,
     warn_of_rate_jump,
 )
 from accumtrain.train.remedies import explain_errors
@@ -62,6 +61,7 @@ from accumtrain.train.summary import (
     speed_and_memory,
     summary_of_the_end,
     tell_changes,
+    why_finished,
 )
 from accumtrain.train.trackers import Profile, TensorBoardTracker, open_service
 from accumtrain.train.weights import Started, digest, images_of, show_start, window_with_weights
@@ -121,20 +121,29 @@ class Trainer:
         self.started: Started | None = None
         if continued:
             # Code of the user may compute with initial weights, though others will be restored.
-            draws = not is_own_run(config)
-            self.window = build_window(config, data, self.total, devices.strategy, draws=draws)
+            self.window = build_window(config, data, self.total, devices.strategy, draws=not is_own_run(config))
         else:
             self.window, self.started = window_with_weights(config, data, self.total, devices.strategy)
         check_micro_batch(config, self.window.model, devices.replicas)
-        self.recovery = Recovery(  # before the commit is traced
-            config.run.on_nonfinite, config.run.max_nonfinite, config.run.seed, self.window
-        )
+        # before the commit is traced
+        self.recovery = Recovery(config.run.on_nonfinite, config.run.max_nonfinite, config.run.seed, self.window)
         with devices.strategy.scope():
             self.step = devices.runtime.build_step(self.window, eager=config.debug.eager)
             self.evaluator = self._build_evaluator(data.evaluated_split)
-            has_both = data.val is not None and data.test is not None
-            self.tester = self._build_evaluator("test") if has_both else None  # at the end, of the best state
+            self.tester = self._build_evaluator("test") if data.val and data.test else None  # of the best state
         self.best_by = BestBy.of(config.train.monitor, config.eval.metrics, self.evaluator.names)
+
+        self.hooks = Hooks(
+            ADDED if devices.chief else (),
+            lambda step, values: self.logger.hook(step, values),
+            place=self.place,
+            ready=self._prepare_hooks,
+            assigned=devices.runtime.reload,
+            alone=self.alone,
+            total_steps=self.total,
+            model=self.window.model,
+            folder=run.path,
+        )
 
         # ---- where it begins
         self._weights_digest = digest(config)
@@ -158,8 +167,6 @@ class Trainer:
         self.tensorboard = TensorBoardTracker(
             run.path / "tensorboard", dict(flatten_keys(to_mapping(config))), self.done
         )
-        added = ADDED if devices.chief else ()
-        self.hooks = Hooks(added, self.logger.hook, total_steps=self.total, model=self.window.model, folder=run.path)
         self.due = Intervals(
             self.total,
             self.epochs,
@@ -167,6 +174,7 @@ class Trainer:
             evaluate=config.eval.every,
             checkpoint=config.checkpoint.every,
             hooks=self.hooks.intervals,
+            at_epochs=self.hooks.follow_epochs,
         )
         self.recent = RunningMeans(("loss", *self.window.metrics), config.log.every)
         self.progress = Progress(
@@ -198,7 +206,7 @@ class Trainer:
         """Make all updates that are left. Return the summary; None on a worker that is not the chief."""
         self._show_opening()
         if self._is_complete() and (summary := summary_of_the_end(self.run, self.done)):
-            say(self._why_finished())
+            say(why_finished(self.config, self.place, self.total, self.hooks.reason_to_finish))
             self._show_closing(summary)
             return summary if self.devices.chief else None
         if self.resumed:
@@ -210,13 +218,15 @@ class Trainer:
         batches = self._batches()
         self.meter.start()
         with self.watchdog, self.interrupt, self.checkpoints, self.progress, self.profile:
-            self._evaluate_if_due()  # the run may have been stopped during an evaluation
+            self.hooks.call("begin")
+            self._end_update()  # the run may have been stopped during an evaluation
             if not self._is_trained():
                 self._prepare_step(batches)
             self.checkpoints.save()  # of a new run, so that a full disk shows now
             while not self._is_trained():
                 done_before = self.done
                 self.profile.turn(self.done)
+                self.hooks.begin_update()
                 update = self._make_updates(batches)
                 if not (update["finite"] and update["state_finite"]):
                     # The last update was made, but a state that is not finite can't be used.
@@ -228,19 +238,19 @@ class Trainer:
                 self.recovery.after_update()
                 self._report(update, self.done - done_before)
                 values = self.logger.values(update)
-                self._call_hooks("update", values)
-                self._evaluate_if_due()
+                self.hooks.call("update", values)
+                self._end_update()
                 if self.due.checkpoint(self.done) and self.checkpoints.save():
-                    self._call_hooks("checkpoint", values)
+                    self.hooks.call("checkpoint", values)
                 if update["stop"] and not self._is_trained():
                     self._stop()
             self.profile.close(self.done)
             self.checkpoints.save()
             if self.done < self.total:
-                self.progress.event(self._why_finished())
+                self.progress.event(why_finished(self.config, self.place, self.total, self.hooks.reason_to_finish))
             self._test_best_state()
             self._measure_workspace(batches)
-            self._call_hooks("end", self.logger.last(self.data.evaluated_split) or {})
+            self.hooks.call("end", self.logger.last(self.data.evaluated_split) or {})
         return self._finish()
 
     @property
@@ -253,10 +263,11 @@ class Trainer:
         return self.place.shown_epoch
 
     def _is_trained(self) -> bool:
-        """Return whether all updates are made, or the last evaluations were no better than one before them."""
+        """Return whether all updates are made, a hook has ended them, or the last evaluations have not been better."""
         patience, min_delta = self.config.train.patience, self.config.train.min_delta
-        if self.done >= self.total or patience is None:
-            return self.done >= self.total
+        at_end = self.done >= self.total or self.hooks.reason_to_finish is not None
+        if at_end or patience is None:
+            return at_end
         records = self.logger.records_of(self.data.evaluated_split)
         return evaluations_since_best(records, self.best_by, min_delta) >= patience
 
@@ -264,15 +275,6 @@ class Trainer:
         """Return whether neither an update nor an evaluation is left."""
         is_tested = self.tester is None or self.logger.evaluated(self.done, "test")
         return self._is_trained() and self.logger.evaluated(self.done, self.data.evaluated_split) and is_tested
-
-    def _why_finished(self) -> str:
-        if self.done < self.total:
-            return (
-                f"stopping early after update {self.done}, epoch {self.epoch}: {self.config.train.patience} "
-                "evaluations in a row were no better than the best (train.patience)"
-            )
-        made = f"{self.done} updates, {self.epoch} epochs"
-        return f"nothing left to do: all {made}, are made (train.epochs or train.steps sets how many)"
 
     # ---- parts ---------------------------------------------------------------------------------------------------
 
@@ -298,6 +300,7 @@ class Trainer:
             **self.place.facts,
             "total_steps": self.total,
             "recovery": self.recovery.counts,
+            "hooks": self.hooks.facts,
         }
 
     def _restore(self, *, needed: bool) -> bool:
@@ -308,6 +311,7 @@ class Trainer:
             return False
         self.recovery.restore(manifest["recovery"])
         self.place.restore(manifest)
+        self.hooks.restore(manifest.get("hooks"))
         chosen = learned_values(self.config)
         if any(manifest["learned"].get(key) != chosen[key] for key in BEST_KEYS):  # run.resume=force
             self.checkpoints.forget_best()
@@ -320,15 +324,11 @@ class Trainer:
         return True
 
     def _check_workers_agree(self) -> None:
-        if not self.alone and len(set(self._updates_of_workers())) > 1:
+        if not self.alone and len(set(self.devices.values_of_workers(self.done))) > 1:
             raise CheckpointError(
                 f"worker {self.devices.worker} read the state after update {self.done} from {self.run.path}, "
                 "others that of another one: run.dir must be a folder that all workers share"
             )
-
-    def _updates_of_workers(self) -> list[int]:
-        """Return the number of updates that each worker has done, once all of them have asked for it."""
-        return values_of_workers(self.devices.strategy, self.devices.worker, self.devices.workers, self.done)
 
     def _batches(self) -> Any:
         """Return the micro-batches from the next window on."""
@@ -378,16 +378,20 @@ class Trainer:
         self.place.advance(update["step"])  # which does not count an update that is not finite
         return update
 
-    def _call_hooks(self, event: str, metrics: Mapping[str, float]) -> None:
-        if not self.hooks.due(event, self.done):
-            return
+    def _prepare_hooks(self) -> None:
         self.watchdog.beat(f"hooks after update {self.done}")
         self.checkpoints.wait()  # hooks read its files, and `publish` changes what it writes
         self.devices.runtime.publish()
-        self.hooks.call(event, self.done, self.place.epoch, metrics)
+
+    def _end_update(self) -> None:
+        """Evaluate and end the epoch, if that is due after the last update."""
+        split = self.data.evaluated_split
+        self._evaluate_if_due()
+        if self.place.in_epoch and (self.due.epoch_end(self.done) or self._is_trained()):
+            self.hooks.end_epoch((self.logger.evaluated(self.done, split) and self.logger.last(split)) or {})
 
     def _report(self, update: dict[str, float], count: int) -> None:
-        self.recent.add(count, update)
+        self.place.add(self.recent.add(count, update))
         self.reversal.note(update, self.done)
         self.progress.update(
             self.done,
@@ -401,8 +405,10 @@ class Trainer:
     # ---- evaluation and the best state ---------------------------------------------------------------------------
 
     def _evaluate_if_due(self) -> None:
-        if not self.due.evaluation(self.done) or self.logger.evaluated(self.done, self.data.evaluated_split):
+        due = self.due.evaluation(self.done) or self.hooks.reason_to_finish is not None
+        if not due or self.logger.evaluated(self.done, self.data.evaluated_split):
             return
+        self.hooks.call("evaluation_begin")
         self.checkpoints.wait()  # averages take the place of the weights that it writes
         result = self._evaluate(self.evaluator)
         best = self.checkpoints.save_if_best(result)
@@ -411,7 +417,7 @@ class Trainer:
         self.logger.evaluation(self.done, self.data.evaluated_split, result)
         found = f"{self._means(self.data.evaluated_split, result)}{' (best)' if best else ''}"
         self.progress.event(f"update {self.done}, epoch {self.epoch}: {found}")
-        self._call_hooks("evaluation", {name: result[name] for name in self.evaluator.names})
+        self.hooks.call("evaluation", {name: result[name] for name in self.evaluator.names})
 
     def _test_best_state(self) -> None:
         """Evaluate the best state on the test split, once, at the end."""
@@ -419,7 +425,7 @@ class Trainer:
             return
         self.checkpoints.wait()
         if not self.alone:
-            self._updates_of_workers()  # the chief has written what the others read
+            self.devices.values_of_workers(self.done)  # the chief has written what the others read
         try:
             best, manifest = self.checkpoints.restore_best()
             result = self._evaluate(self.tester)
@@ -495,14 +501,8 @@ class Trainer:
     def _diverged(self, update: dict[str, float], reason: str) -> NoReturn:
         if update["state_finite"]:
             self.checkpoints.save()
-            last = f"it was not made, and the state after update {self.done} is saved in {self.run.path}"
-        else:
-            last = f"it is not saved, and the last checkpoint in {self.run.path} is finite"
-        what_to_do = remedy(self.config.model, self.run.path.name, in_range=bool(update["in_range"]))
-        raise DivergedError(
-            f"{reason} (loss {update['loss']:.4g}, gradient norm {update['grad_norm']:.4g}); {last}: {what_to_do}",
-            self._summarize("diverged"),
-        )
+        said = describe_divergence(update, self.done, self.config.model, self.run.path)
+        raise DivergedError(f"{reason} {said}", self._summarize("diverged"))
 
     # ---- stopping ------------------------------------------------------------------------------------------------
 

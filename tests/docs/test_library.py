@@ -23,12 +23,12 @@ def programs(page):
 JOB, LIBRARY, MINE, *RECIPES = programs("library.md")
 OF_KERAS = dict(
     zip(
-        ["accumulate", "whole batch", "Accumulate", "fit", "best state", "reversible", "quick start"],
+        ["accumulate", "whole batch", "Accumulate", "fit", "stream", "best state", "reversible", "quick start"],
         [*programs("keras.md"), *programs("index.md")],
         strict=True,
     )
 )
-SLOW = {"whole batch", "fit", "best state", "reversible"}
+SLOW = {"whole batch", "fit", "stream", "best state", "reversible"}
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from accumtrain.errors import AccumtrainError, ConfigError, Preempted
 from accumtrain.report.compare import read_ranked
 from accumtrain.report.pictures import list_metrics
 from accumtrain.train import hooks
-from accumtrain.train.hooks import Hooks, add_hook, hook_modules
+from accumtrain.train.hooks import BEGINNINGS, EPOCH, Hook, Hooks, add_hook, hook_modules, hooked
+from accumtrain.train.metrics import Place
 from tests.train.conftest import records_of
 
 
@@ -82,6 +83,65 @@ def test_a_hook_stops_a_run_as_a_signal_does(small, tmp_path):
     assert run(small(tmp_path))["step"] == 8
 
 
+def test_a_hook_keeps_values_and_ends_a_run(small, tmp_path, capsys):
+    """A longer run goes on, and a checkpoint holds what was kept."""
+
+    def count(state):
+        state.kept["calls"] = state.kept.get("calls", 0) + 1
+        if state.kept["calls"] == 5:
+            state.finish("five are enough")
+
+    add_hook(count)
+    run(small(tmp_path, "train.steps=3"))
+    for _ in range(2):
+        summary = run(small(tmp_path))
+        assert (summary["status"], summary["step"]) == ("completed", 5)
+        assert "stopping early after update 5, epoch 0.2227: five are enough\n" in capsys.readouterr().out
+    assert run(small(tmp_path, "train.steps=9"))["step"] == 9
+
+
+def test_a_run_of_several_workers_is_not_ended_by_one(added, monkeypatch):
+    monkeypatch.setattr(Place, "epoch", 1.0)
+    add_hook(lambda state: state.finish("mine"))
+    hooks = Hooks(
+        added, print, place=Place(1, None), ready=int, assigned=int, alone=False, total_steps=1, model=None, folder=None
+    )
+    with pytest.raises(ConfigError, match=r"finish\('mine'\), which only this worker would do: call request_stop"):
+        hooks.call("update")
+
+
+def test_hooks_at_beginnings_and_at_the_ends_of_epochs(small, tmp_path):
+    """Epochs of 1437 examples end within updates 3 and 6. A stopped epoch goes on where it was."""
+    told = []
+
+    def note(event):
+        def hook(state):
+            told.append((event, state.step))
+            if event == "update" and state.step == 4:
+                state.request_stop("enough")
+            if event == EPOCH:
+                means.append(state.epoch_metrics["loss"])
+
+        return hook
+
+    def train():
+        with hooked([Hook(note(event), 1, event) for event in (*BEGINNINGS, EPOCH, "update")]):
+            run(small(tmp_path, "batch_size=512", "accum.steps=8", "train.steps=7", "log.every=1", "eval.every=100"))
+
+    means = []
+    with pytest.raises(Preempted):
+        train()
+    train()
+    begun = [("update_begin", step) for step in range(7)]
+    ends = [("update", step) for step in range(1, 8)]
+    first = [("begin", 0), ("epoch_begin", 0), begun[0], ends[0], begun[1], ends[1], begun[2], ends[2], (EPOCH, 3)]
+    stopped = [("epoch_begin", 3), begun[3], ends[3], begun[4]]  # it stops once the update has begun
+    rest = [("begin", 4), begun[4], ends[4], begun[5], ends[5], (EPOCH, 6), ("epoch_begin", 6), begun[6], ends[6]]
+    assert told == [*first, *stopped, *rest, ("evaluation_begin", 7), (EPOCH, 7)]
+    losses = [record["loss"] for record in records_of(tmp_path / "one", "train")]
+    assert means == pytest.approx([sum(losses[:3]) / 3, sum(losses[3:6]) / 3, losses[6]])
+
+
 @pytest.mark.parametrize("error", [AccumtrainError("the gradient exploded"), ZeroDivisionError("mine")])
 def test_an_error_of_a_hook_ends_the_run(small, tmp_path, error):
     def fail(state):
@@ -108,17 +168,21 @@ def test_what_can_not_be_logged_is_refused(small, tmp_path, logged, message):
         run(small(tmp_path))
 
 
+def imported(added):
+    return Hooks(added, print, place=Place(1, None), ready=print, assigned=print, alone=False, total_steps=1)
+
+
 def test_a_hook_by_name_is_imported_when_the_run_begins(added, monkeypatch):
     add_hook("my_hooks:tell")
     assert hook_modules() == {"my_hooks"}
     with pytest.raises(ConfigError, match=r"the hook my_hooks:tell can't be imported: No module named 'my_hooks'"):
-        Hooks(added, print)
+        imported(added)
     module = ModuleType("my_hooks")
     monkeypatch.setitem(sys.modules, "my_hooks", module)
     with pytest.raises(ConfigError, match="has no attribute 'tell'"):
-        Hooks(added, print)
+        imported(added)
     module.tell = print
-    assert Hooks(added, print).due("update", 1) == [print]
+    assert imported(added).due("update", 1) == [print]
 
 
 @pytest.mark.parametrize(

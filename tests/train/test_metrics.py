@@ -49,6 +49,14 @@ def test_evaluation_after_the_update_that_completes_an_epoch(compose):
     assert [n for n in range(9) if due.evaluation(n)] == [2, 4, 5, 7, 8]  # epochs end within updates 2, 4, 5, 7, 8
 
 
+def test_calls_end_at_epochs_if_hooks_are_called_there(compose):
+    config = compose("batch_size=64", "log.every=1000", "eval.every=1000", "checkpoint.every=1000")
+    epochs = Epochs(config, 100)
+    due = Intervals(9, epochs, log=1000, evaluate=1000, checkpoint=1000, at_epochs=True)
+    assert [n for n in range(10) if due.epoch_end(n)] == [2, 4, 5, 7, 8, 9]
+    assert [due.next(n) for n in range(9)] == [1, 2, 4, 4, 5, 7, 7, 8, 9]
+
+
 def test_the_first_and_the_last_update(compose):
     config = compose("log.every=10", "eval.every=400", "checkpoint.every=400")
     due = intervals(config, 35, Epochs(config, 100))

@@ -22,14 +22,15 @@ from accumtrain.backprop.model import Model
 from accumtrain.config.compiled import CompiledModelConfig, running
 from accumtrain.console import warn
 from accumtrain.data.config import DataConfig
-from accumtrain.data.source import Split
+from accumtrain.data.source import Split, Stream
 from accumtrain.engine.losses import PerExample, SplitMetrics
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.keras.accumulate_optimizer import accumulates, check_summable
 from accumtrain.keras.accumulate_step import CompiledMetric, WholeBatchMetrics, compiled_metrics
 from accumtrain.keras.loss_trial import LossTrial
 from accumtrain.keras.model_copy import read_model, write_model
-from accumtrain.keras.run.examples import GivenData, InMemorySplit, given_data
+from accumtrain.keras.run.arrays import length_of
+from accumtrain.keras.run.examples import GivenData, InMemorySplit, examples_of, given_data
 from accumtrain.keras.split_loss import LossShare, Trials, has_own_loss, record_loss_calls
 from accumtrain.keras.whole_batch import WholeBatchLoss
 from accumtrain.models.keras_call import call_stateless, find_batch_norms, mask_of
@@ -73,7 +74,8 @@ class CompiledModel:
 
     def __init__(self, model: keras.Model, data: GivenData):
         self.model, self.data = model, data
-        self.inputs, self.targets = data.train.read(tf.zeros([EXAMPLES_TRACED], tf.int64))
+        first = examples_of(data.train, 1)
+        self.inputs, self.targets = tf.nest.map_structure(lambda each: tf.repeat(each[:1], EXAMPLES_TRACED, 0), first)
         with _data_errors(model):
             model._symbolic_build(data_batch=(self.inputs, *self.targets))
         if not model.trainable_variables:
@@ -82,7 +84,7 @@ class CompiledModel:
             )
         with config_errors():
             check_summable(model.trainable_variables)
-        self.weighted = any(len(split.read(tf.zeros([1], tf.int64))[1]) > 1 for split in data.splits.values())
+        self.weighted = any(len(examples_of(split, 1)[1]) > 1 for split in data.splits.values())
         self._before: list[tuple[keras.Variable, np.ndarray]] = []
         self.moving, self.penalised, self.outputs = self._trace()
 
@@ -164,7 +166,7 @@ def write_compiled(compiled: CompiledModel) -> Iterator[Path]:
     with temporary_folder("model") as folder:
         with config_errors("\nOr give `steps` as a number: nothing is tried out then"):
             write_model(compiled.model, folder)
-        examples = {name: _read_first(split) for name, split in compiled.data.splits.items()}
+        examples = {name: _read_some(compiled.data, split) for name, split in compiled.data.splits.items()}
         (folder / EXAMPLES).write_bytes(pickle.dumps(examples))
         yield folder
 
@@ -176,10 +178,10 @@ def read_compiled(folder: Path) -> CompiledModel:
     return CompiledModel(read_model(folder), given_data(splits["train"], splits["val"]))
 
 
-def _read_first(split: Split) -> Any:
-    """Return the first examples of a split, as arrays."""
-    index = tf.range(min(split.size, MOST_EXAMPLES), dtype=tf.int64)
-    return tf.nest.map_structure(lambda tensor: tensor.numpy(), split.read(index))
+def _read_some(data: GivenData, split: Split) -> Any:
+    """Return examples of a split as arrays; of a stream no more than an update takes, as an example may be large."""
+    count = min(data.batch_size, MOST_EXAMPLES) if isinstance(split, Stream) else MOST_EXAMPLES
+    return tf.nest.map_structure(lambda tensor: tensor.numpy(), examples_of(split, count))
 
 
 # --- model ------------------------------------------------------------------------------------------------------------
@@ -336,9 +338,9 @@ def check_losses(compiled: CompiledModel, *, whole_batch: bool) -> None:
 
 def _check_terms(compiled: CompiledModel, loss: LossShare | WholeBatchLoss) -> None:
     """Raise ConfigError if the loss of real examples has a term that is no mean over them."""
-    model, split = compiled.model, compiled.data.train
-    count = min(split.size, EXAMPLES_TRIED)
-    inputs, targets = split.read(tf.cast(tf.linspace(0, split.size - 1, count), tf.int64))
+    model = compiled.model
+    inputs, targets = examples_of(compiled.data.train, EXAMPLES_TRIED)
+    count = length_of(inputs)
     batch = keras.utils.unpack_x_y_sample_weight((inputs, *targets))
     with config_errors():
         terms = LossTrial(model, batch, min(count, TRIED_AT_ONCE), loss).find_terms(None)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -12,22 +14,25 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain import dispatch
-from accumtrain.config.compiled import KIND, OF_BATCHES, load_in_child, running_with
+from accumtrain.config.compiled import KIND, OF_BATCHES, CompiledOptimConfig, load_in_child, running_with
 from accumtrain.config.read import from_mapping
 from accumtrain.config.schema import Config
 from accumtrain.data.source import hash_texts
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.keras.accumulate_step import SplitTrainStep
+from accumtrain.keras.run.callbacks import CallbackHooks
 from accumtrain.keras.run.compiled import CompiledModel, check_losses, check_metrics, inner_optimizer, write_compiled
 from accumtrain.keras.run.examples import take_data
+from accumtrain.keras.run.streams import hooks_of, reason_of
 from accumtrain.models.config import STORE
 from accumtrain.models.keras_applications import POLICIES
 from accumtrain.models.keras_cuts import cut_model
 from accumtrain.process.child import prepared_by
+from accumtrain.runs.run import Run
+from accumtrain.train.hooks import hooked
 
 JOBS = ("train", "plan", "verify")
 PRECISIONS = {policy: precision for precision, policy in POLICIES.items()}
-GRAPH_ERROR_PREFIXES = ("Graph execution error", "Detected at node", "File ")  # of lines that give no reason
 MODEL_GROUPS = ("model", "optim", "schedule", "loss", "data")  # which the compiled model decides
 YAML_TYPES = (int, float, str, bool, type(None))
 LOSS_ATTRIBUTES = vars(keras.losses.Loss()).keys()  # of every loss
@@ -38,14 +43,16 @@ def fit(
     data: Any,
     *,
     job: str = "train",
-    batch_size: int = 32,
+    batch_size: int | None = None,
     epochs: float = 1,
+    steps_per_epoch: int | None = None,
     steps: int | str | None = None,
     memory: str = "store",
     whole_batch: bool = False,
     memory_limit_mb: int | None = None,
     validation_data: Any = None,
     validation_split: float = 0.1,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
     run_name: str | None = None,
     run_dir: str | os.PathLike[str] = "runs",
     seed: int = 0,
@@ -59,21 +66,26 @@ def fit(
 
     Args:
         model: built or not, compiled, on one device.
-        data: `(x, y)` or `(x, y, sample_weight)` of arrays or structures of arrays [examples, ...]; a finite
-            `tf.data.Dataset` of such examples, batched or not, which is read into memory; or an `accumtrain.Split`.
-            Every epoch has an order of its own.
+        data: `(x, y)` or `(x, y, sample_weight)` of arrays or structures of arrays [examples, ...]; or an
+            `accumtrain.Split`. Every epoch has an order of its own. Or a stream, which is not read whole and comes in
+            its own order: a `tf.data.Dataset` of such examples, batched or not; a `keras.utils.PyDataset`; or a
+            function that returns an iterator over batches, such as a generator function.
         job: `train`, `plan` or `verify`. `plan` measures memory and time of each micro-batch. `verify` checks that
             accumulation and recomputation keep the gradient of this model. These two leave the model as it is.
-        batch_size: examples per update.
+        batch_size: examples per update. None is the size of the batches of a stream, else 32.
         epochs: passes over the data, which may be a fraction; the last update counts whole.
+        steps_per_epoch: of a stream, the updates that count as an epoch. None is a pass, of which a last batch counts
+            as a full one where its size is not known.
         steps: micro-batches per update, which divide `batch_size`. "auto" finds the smallest number that fits into
             memory, by trials in child processes. None is "auto" with a memory limit, else 1.
         memory: `store` keeps activations, `recompute` computes them again between cut points that are found.
         whole_batch: the loss compares examples with each other, or divides by a number of the whole batch. Each
             micro-batch is computed twice; examples and outputs of an update are kept (docs/keras.md).
         memory_limit_mb: megabytes of tensors at the peak, `data` not counted, that "auto" plans with.
-        validation_data: like `data`. None holds out examples of `data`, evenly spaced.
+        validation_data: like `data`. A stream must have an end. None holds out examples of arrays, evenly spaced.
         validation_split: the share of the examples that is held out without `validation_data`.
+        callbacks: called at the beginnings and ends of training, epochs, updates and evaluations, of job="train". A
+            continued run gives each what it had noted in its attributes, or says that it begins anew.
         run_name: name of the run's folder in `run_dir`; None is that of the model.
         seed: of the order of examples, and of dropout.
         settings: other keys of the command line by their dotted names, such as {"checkpoint.every": 50}.
@@ -93,14 +105,19 @@ def fit(
             f"memory_limit_mb={memory_limit_mb} and steps={steps}: the limit is what steps='auto' plans with; leave "
             "one of the two out"
         )
-    compiled = CompiledModel(model, take_data(model, data, validation_data, validation_split))
+    _check_count("batch_size", batch_size)
+    _check_count("steps_per_epoch", steps_per_epoch)
+    given = take_data(
+        model, data, validation_data, validation_split, batch_size=batch_size, steps_per_epoch=steps_per_epoch
+    )
+    compiled = CompiledModel(model, given)
     check_losses(compiled, whole_batch=whole_batch)
     check_metrics(compiled)
     steps = ("auto" if memory_limit_mb else 1) if steps is None else steps
     asked = job == "train" or memory != STORE  # other jobs leave recomputation out where there are no cut points
     values: dict[str, Any] = {
         "job": job,
-        "batch_size": _number(batch_size),
+        "batch_size": _number(given.batch_size),
         "train": {"epochs": _number(epochs)},
         "accum": {"steps": _number(steps)},
         "device": {"kind": KIND, "memory_limit_mb": _number(memory_limit_mb)},
@@ -109,26 +126,43 @@ def fit(
         "data": {"kind": KIND},
         **_describe_model(model, memory, whole_batch, cuts=_may_be_cut(model) and (asked or _is_cut(model))),
     }
+
+    def finalize() -> None:
+        """Give the model the averages of its weights, with use_ema."""
+        inner_optimizer(model).finalize_variable_values(model.trainable_variables)
+
+    per_epoch = math.ceil(given.train.size / given.batch_size)
+    called = CallbackHooks(model, callbacks, steps=per_epoch, finalize=finalize)
+    config = _with_first_rate(_configuration(values, settings or {}), called)
     with ExitStack() as stack:
         if job == "plan" or steps == "auto":  # tried in child processes
             stack.enter_context(prepared_by(load_in_child, str(stack.enter_context(write_compiled(compiled)))))
         if job != "train":
             stack.enter_context(compiled.unchanged())
         stack.enter_context(running_with(compiled))
+        stack.enter_context(hooked([*hooks_of(given.train), *called.hooks]))
         try:
-            result = dispatch.run(_configuration(values, settings or {}))
+            result = dispatch.run(config)
         except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
-            raise DataError(f"the model or its loss does not take a value of the data: {_reason(error)}") from error
-    if job == "train":
-        inner_optimizer(model).finalize_variable_values(model.trainable_variables)  # averages, with use_ema
+            raise DataError(f"the model or its loss does not take a value of the data: {reason_of(error)}") from error
+    if job == "train" and not called.finalized:  # as the run had ended before
+        finalize()
     assert result is not None, "one process is the chief"
     return result
 
 
-def _reason(error: tf.errors.OpError) -> str:
-    """Return the line of a graph's error that gives the reason."""
-    lines = [line.strip() for line in error.message.splitlines() if line.strip()]
-    return next((line for line in lines if line[0].isupper() and not line.startswith(GRAPH_ERROR_PREFIXES)), lines[0])
+def _with_first_rate(config: Config, called: CallbackHooks) -> Config:
+    """Return `config` with the learning rate that the run has begun with, which callbacks may have changed."""
+    assert isinstance(config.optim, CompiledOptimConfig), "fit chooses it"
+    rate = called.first_rate(Run(config))
+    if rate is None or "learning_rate" not in config.optim.args:
+        return config
+    return replace(config, optim=replace(config.optim, args=config.optim.args | {"learning_rate": rate}))
+
+
+def _check_count(name: str, count: Any) -> None:
+    if count is not None and not (isinstance(count, (int, np.integer)) and count > 0):
+        raise ConfigError(f"{name}={count!r}: must be a whole number, 1 or more")
 
 
 def _check(model: keras.Model, job: str) -> None:
