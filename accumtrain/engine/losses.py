@@ -74,6 +74,17 @@ def join_examples(parts: Sequence[Any]) -> Any:
     return tf.nest.map_structure(joined, *parts)
 
 
+def check_outputs(outputs: Any, examples: int | None) -> None:
+    """Raise ConfigError if an output is neither a scalar nor real numbers for each example of a micro-batch."""
+    for output in tf.nest.flatten(outputs):
+        rows = output.shape[0] if output.shape.rank else examples
+        if output.dtype.is_complex or (None not in (rows, examples) and rows != examples):
+            raise ConfigError(
+                f"an output of the model has the shape {output.shape} and dtype {output.dtype.name} for {examples} "
+                "examples: a loss of the whole batch takes real numbers for each example"
+            )
+
+
 def trained_outputs(outputs: Any) -> list[tf.Tensor]:
     """Return the outputs of a model through which a gradient goes."""
     return [output for output in tf.nest.flatten(outputs) if output.dtype.is_floating]

@@ -12,7 +12,11 @@ from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
 
-DRAWS = ("Random", "Truncated", "Parameterized", "Multinomial", "Stateful", "Rng")  # how names of operations begin
+# How names of operations begin that draw other random numbers each time.
+DRAWS = (
+    *("Random", "Truncated", "Parameterized", "Multinomial", "Stateful", "Rng", "Fractional", "AllCandidate"),
+    *("Uniform", "LogUniform", "LearnedUnigram", "FixedUnigram", "ThreadUnsafeUnigram"),
+)
 
 
 class WholeBatchStep(Step):
@@ -54,7 +58,7 @@ class WholeBatchStep(Step):
 
     def _check_draws(self, batch: Any) -> None:
         """Raise ConfigError if the model draws random numbers that the second pass would not draw again."""
-        if drawn := find_draws(self._outputs.get_concrete_function(batch).graph):
+        if drawn := find_operations(self._outputs.get_concrete_function(batch).graph, DRAWS):
             raise ConfigError(
                 f"the model draws random numbers by {drawn[0]}, and the second pass over a micro-batch would draw "
                 "others: draw them from `mode.seed`, or in a Keras layer from a keras.random.SeedGenerator"
@@ -81,9 +85,9 @@ class WholeBatchStep(Step):
         self._strategy.run(self._window.accumulate, args=(batch, at_outputs))
 
 
-def find_draws(graph: tf.Graph) -> list[str]:
-    """Return the operations of a graph that draw other random numbers each time, by their kinds."""
-    return [kind for kind in _operations(graph.as_graph_def()) if kind.startswith(DRAWS)]
+def find_operations(graph: tf.Graph, beginnings: tuple[str, ...]) -> list[str]:
+    """Return the kinds of the operations in a graph and its functions whose names begin so."""
+    return [kind for kind in _operations(graph.as_graph_def()) if kind.startswith(beginnings)]
 
 
 def _operations(graph: Any) -> Iterator[str]:

@@ -24,6 +24,7 @@ from accumtrain.engine.losses import (
     PerExample,
     WholeBatch,
     accuracy,
+    check_outputs,
     cross_entropy,
     example_weights,
     trained_outputs,
@@ -198,6 +199,8 @@ class Window(tf.Module):
         Args:
             outputs: of each micro-batch, from `compute_outputs`.
         """
+        for batch, each in zip(batches, outputs, strict=True):
+            check_outputs(each, example_weights(batch).shape[0])
         trained = [trained_outputs(each) for each in outputs]
         with tf.GradientTape() as tape:
             tape.watch(trained)

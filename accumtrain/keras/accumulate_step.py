@@ -224,6 +224,7 @@ class BatchSums:
         self.state = [variable for variable in variables if id(variable) not in others]
         # places of weights with a gradient before the first micro-batch, and of those without any
         self._given: set[int] = set()
+        self._assigned: Sequence[tuple[keras.Variable, tf.Tensor]] = ()  # what a loss of the whole batch has changed
         self._missing: set[int] = set()
 
     def begin(self, whole: BatchLoss | None) -> dict[str, Any]:
@@ -234,6 +235,7 @@ class BatchSums:
         if whole is None:
             nothing = [tf.zeros((), dtype) for _ in self._trackers]
             whole = BatchLoss(tf.zeros((), dtype), nothing, at_outputs=[], at_weights=[None] * len(zeros))
+        self._assigned = whole.assigned
         self._given = {place for place, gradient in enumerate(whole.at_weights) if gradient is not None}
         return {
             "gradients": [add_gradient(*pair) for pair in zip(zeros, whole.at_weights, strict=True)],
@@ -300,6 +302,8 @@ class BatchSums:
         for variable, value in zip(self.state, totals["state"], strict=True):
             variable.assign(value)
         self.statistics.write(totals["statistics"])
+        for variable, value in self._assigned:
+            variable.assign(value)
         self._metrics.update(totals["outputs"])
         replicas = tf.cast(tf.distribute.get_strategy().num_replicas_in_sync, share.dtype)
         model._loss_tracker.update_state(_mean(totals["loss"], share) * replicas, sample_weight=self._examples)

@@ -97,12 +97,14 @@ class BatchLoss(NamedTuple):
         losses: the value of each of several losses, as Keras shows them.
         at_outputs: the gradient at each output, [N, ...], or None; empty without such a loss.
         at_weights: the gradient at each weight that the loss itself reads, or None; on several replicas a share.
+        assigned: variables that the loss has changed, with their new values.
     """
 
     loss: tf.Tensor | float
     losses: list[tf.Tensor]
     at_outputs: list[tf.Tensor | None]
     at_weights: list[tf.Tensor | None]
+    assigned: Sequence[tuple[keras.Variable, tf.Tensor]] = ()
 
 
 class LossShare:

@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from accumtrain.engine.replica import join_replicas
-from accumtrain.engine.whole_batch import find_draws
+from accumtrain.engine.whole_batch import DRAWS, find_operations
 from accumtrain.keras.split_batch import Split, count_examples, put_examples, run_micro_batches
 from accumtrain.keras.split_loss import (
     BatchLoss,
@@ -27,6 +27,7 @@ from accumtrain.keras.split_loss import (
 )
 from accumtrain.models.keras_call import StatelessCall, call_in_mode, join_masks, read_values, separate_masks
 
+ASSIGNMENTS = ("Assign", "ResourceScatter")  # how names of operations begin that change a variable
 Variables = Sequence[tuple[keras.Variable, tf.Tensor]]
 
 
@@ -77,19 +78,20 @@ class WholeBatchLoss:
             fixed: variables that each micro-batch finds as they are here.
         """
         x, y, sample_weight = batch
-        outputs = self._forward(x, splits, state, fixed)
+        outputs, state = self._forward(x, splits, state, fixed)
         y, sample_weight = join_replicas((y, sample_weight))
         weights = read_values(self._model.trainable_variables)
         trackers = [] if self._model._compile_loss is None else self._model._compile_loss.metrics
         tracked = [(variable, tf.zeros_like(variable)) for tracker in trackers for variable in tracker.variables]
         leaves = tf.nest.flatten(outputs)
         trained = [leaf for leaf in leaves if leaf.dtype.is_floating]
-        with StatelessCall([*weights, *tracked]):
+        with StatelessCall([*weights, *tracked, *state, *fixed]) as call:
             with tf.GradientTape() as tape:
                 tape.watch([trained, [value for _, value in weights]])
                 loss = self._compute(x, y, join_masks(join_replicas(outputs)), sample_weight)
                 scaled = self._model.optimizer.scale_loss(loss)
             losses = [tf.cast(tracker.result(), keras.config.floatx()) for tracker in trackers]
+        call.check_changes(self._model, self._model.trainable_variables, "in its loss, which a run can't keep")
         at_trained, at_weights = tape.gradient(scaled, (trained, [value for _, value in weights]))
         known = iter(at_trained)
         at_outputs = [next(known) if leaf.dtype.is_floating else None for leaf in leaves]
@@ -98,10 +100,20 @@ class WholeBatchLoss:
             losses,
             [None if gradient is None else _replicas() * gradient for gradient in at_outputs],
             at_weights,
+            [
+                (variable, call.get_current_value(variable))
+                for variable, _ in (*state, *fixed)
+                if call.assigns(variable)
+            ],
         )
 
-    def _forward(self, x: Any, splits: Sequence[Split], state: Variables, fixed: Variables) -> Any:
-        """Return the outputs of the batch, with their masks separate. The passes go on from the state of each other."""
+    def _forward(
+        self, x: Any, splits: Sequence[Split], state: Variables, fixed: Variables
+    ) -> tuple[Any, list[tuple[keras.Variable, tf.Tensor]]]:
+        """Return the outputs of the batch, with their masks separate, and the state after it.
+
+        Each micro-batch goes on from the state of the one before.
+        """
         model, variables = self._model, [variable for variable, _ in state]
         like = trace_outputs(model, x)
 
@@ -116,7 +128,8 @@ class WholeBatchLoss:
         totals = [value for _, value in state], zeros_like_outputs(like, x)
         for split in splits:
             totals = run_micro_batches(partial(add, split), (x,), split, totals)
-        return tf.nest.pack_sequence_as(like.structured_outputs, totals[1])
+        outputs = tf.nest.pack_sequence_as(like.structured_outputs, totals[1])
+        return outputs, [*zip(variables, totals[0], strict=True)]
 
     def _compute(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
         """Return the loss without that of layers; on several replicas the share of one, as Keras divides it.
@@ -182,11 +195,22 @@ def trace_outputs(model: keras.Model, x: Any) -> Any:
     with tf.init_scope():
         specs = keras.tree.map_structure(lambda tensor: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype), x)
         traced = tf.function(forward, autograph=False).get_concrete_function(specs)
-    if drawn := find_draws(traced.graph):
+    if drawn := find_operations(traced.graph, DRAWS):
         raise ValueError(
             f"a layer of {model.name} draws random numbers by {drawn[0]}, and the second pass over a micro-batch would "
             "draw others: draw them from a keras.random.SeedGenerator"
         )
+    if changed := find_operations(traced.graph, ASSIGNMENTS):
+        raise ValueError(
+            f"a layer of {model.name} changes a tf.Variable by {changed[0]}, and the second pass over a micro-batch "
+            "would find another value: make it a keras.Variable of the layer, by add_weight(trainable=False)"
+        )
+    for output in tf.nest.flatten(traced.structured_outputs):
+        if output is None or output.shape.rank in (None, 0) or output.shape[0] is not None or output.dtype.is_complex:
+            raise ValueError(
+                f"{model.name} has an output that is not real numbers for each example ({output}): with whole_batch "
+                "return tensors [N, ...] of real numbers alone"
+            )
     return traced
 
 

@@ -42,6 +42,10 @@ class StatelessCall(keras.StatelessScope):
         self.reads[id(variable)] += 1
         return super().get_current_value(variable)
 
+    def assigns(self, variable: keras.Variable) -> bool:
+        """Return whether the call has assigned a variable."""
+        return self.assignments[id(variable)] > 0
+
     def changed(self) -> dict[int, tf.Tensor]:
         """Return the new values, by the id of the variable."""
         return {key: value for key, value in self.state_mapping.items() if value is not self._given.get(key)}

@@ -168,6 +168,37 @@ def test_a_loss_that_reads_a_weight(float64: None) -> None:
     assert_same_fit(models, X, LABELS)
 
 
+class Counting(TwoTowers):
+    """Counts its passes, draws in its loss, and shows a metric of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes = self.add_weight(shape=(), initializer="zeros", trainable=False, name="passes")
+        self.noise, self.shown = keras.layers.GaussianNoise(0.1, seed=1), keras.metrics.Mean(name="shown")
+
+    def call(self, x: Any) -> Any:
+        self.passes.assign_add(1.0)
+        return super().call(x)
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
+    ) -> Any:
+        self.shown.update_state(self.passes)
+        noisy = {name: self.noise(value, training=True) for name, value in y_pred.items()}
+        return super().compute_loss(x, y, noisy) * self.passes
+
+
+def test_state_that_a_loss_reads_and_changes(float64: None) -> None:
+    """With one micro-batch, as a counter of passes counts micro-batches."""
+
+    def build() -> keras.Model:
+        model = Counting()
+        model((X, TEXTS))
+        return model
+
+    assert_same_fit(pair(build, None, 1), (X, TEXTS), LABELS)
+
+
 def test_dropout_and_batch_norm_are_those_of_each_micro_batch(float64: None) -> None:
     """Against a loop that keeps all activations: a pass for each micro-batch, then one gradient through all of them."""
 
@@ -243,6 +274,31 @@ def test_examples_of_other_replicas_are_compared(tmp_path: Any) -> None:
     run_python("-c", REPLICAS)
 
 
+class Counter(keras.layers.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes = tf.Variable(0.0)
+
+    def call(self, x: Any) -> Any:
+        self.passes.assign_add(1.0)
+        return x
+
+
+class Queue(keras.losses.Loss):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = keras.Variable(0.0)
+
+    def call(self, y: Any, z: Any) -> Any:
+        self.mean.assign(ops.mean(z))
+        return ops.mean(z - self.mean, -1)
+
+
+def of_outputs(function: Any) -> keras.Model:
+    inputs = keras.Input((6,))
+    return keras.Model(inputs, keras.layers.Lambda(function)(keras.layers.Dense(8)(inputs)))
+
+
 class Draws(keras.layers.Layer):
     def call(self, x: Any) -> Any:
         return x + tf.random.normal(tf.shape(x), dtype=x.dtype)
@@ -253,10 +309,23 @@ class Draws(keras.layers.Layer):
     [
         (dense, Contrast(reduction=None), (X, LABELS), "has reduction=None"),
         (lambda: tower(Draws()), supcon, (X, LABELS), "draws random numbers by RandomStandardNormal"),
+        (lambda: tower(Counter()), supcon, (X, LABELS), "changes a tf.Variable by AssignAdd"),
+        (lambda: of_outputs(lambda z: ops.mean(z, 0, keepdims=True)), supcon, (X, LABELS), "not real numbers for each"),
+        (lambda: of_outputs(ops.mean), per_positive, (X, MASKS), "not real numbers for each"),
+        (dense, Queue(), (X, LABELS), "changes a variable that is not its own"),
         (lambda: two_towers("l2"), None, ((X, TEXTS), LABELS), "add losses, and its compute_loss .* leave one"),
         (lambda: tower(AddLoss(lambda z, _: ops.mean(ops.var(z, axis=0)))), supcon, (X, LABELS), "neither the mean"),
     ],
-    ids=["no number", "other draws", "compute_loss and add_loss", "add_loss over a batch"],
+    ids=[
+        "no number",
+        "other draws",
+        "counter",
+        "a row",
+        "a scalar",
+        "queue",
+        "compute_loss and add_loss",
+        "add_loss over a batch",
+    ],
 )
 def test_what_cannot_be_exact_is_refused(build: Any, loss: Any, data: Any, message: str) -> None:
     model, _ = pair(build, loss, 4)

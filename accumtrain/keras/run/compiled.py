@@ -33,7 +33,7 @@ from accumtrain.keras.run.arrays import length_of
 from accumtrain.keras.run.examples import GivenData, InMemorySplit, examples_of, given_data
 from accumtrain.keras.split_loss import LossShare, Trials, has_own_loss, record_loss_calls
 from accumtrain.keras.whole_batch import WholeBatchLoss
-from accumtrain.models.keras_call import call_stateless, find_batch_norms, mask_of
+from accumtrain.models.keras_call import StatelessCall, call_stateless, find_batch_norms, mask_of, read_values
 from accumtrain.models.keras_model import KerasModel
 from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.keras_optimizer import WeightView
@@ -223,8 +223,12 @@ def build_batch_loss(config: LossConfig) -> Callable[[Any, Any], tf.Tensor]:
     def loss(targets: Any, outputs: Any) -> tf.Tensor:
         y_pred, penalty = _split(compiled, outputs)
         y, *weights = targets
-        with keras.StatelessScope():  # several losses keep means of each, which nobody reads here
+        # several losses keep means of each, which nobody reads here
+        means = [variable for metric in compiled.model._compile_loss.metrics for variable in metric.variables]
+        with StatelessCall(read_values(means)) as call:
             value = compiled.model._compile_loss(y, y_pred, weights[0] if weights else None)
+        with config_errors():
+            call.check_changes(compiled.model, (), "in its loss, which a run can't keep")
         return tf.cast(value, penalty.dtype) + penalty
 
     return loss
