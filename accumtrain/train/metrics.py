@@ -44,13 +44,13 @@ class Place:
         return {
             "examples": self.examples,
             "epochs": str(self._epochs.at(self.done)),
-            "epoch_sums": self._sums,
+            "epoch_sums": list(self._sums.items()),
         }
 
     def restore(self, manifest: Mapping[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.done, self.examples = manifest["step"], manifest["examples"]
-        self._sums = manifest.get("epoch_sums", {})  # which the first checkpoints did not hold
+        self._sums = dict(manifest.get("epoch_sums", ()))  # which the first checkpoints did not hold
         self.in_epoch = bool(self._sums)
         self._epochs.restore(self.done, epochs_of(manifest))
 
