@@ -19,6 +19,7 @@ from accumtrain.backprop.pullback import Streams
 from accumtrain.backprop.tracing import after, by_cpu_kernels, is_for_xla, on_gpu
 
 INTEGERS = {tf.float32: tf.int32, tf.float64: tf.int64}
+RESTS = {tf.float32: tf.int8, tf.float64: tf.int16}  # a float has so few bits less than the integers below the limit
 SCALABLE = (tf.float32, tf.bfloat16)  # float16 has no exponents for values times 2^bits
 PARTS = 2  # of a sum in place
 
@@ -90,6 +91,28 @@ class FixedPoint:
             return _as_floats(sum_(_as_integers(x), _cut_off(y, INTEGERS[x.dtype]) if is_for_xla() else y))
 
         return _integers(integer_sum, stream, value)
+
+    def rest(self, stream: tf.Tensor) -> tf.Tensor:
+        """Return what `read` rounds off within the range, in a fourth of a stream's memory: int8, of float64 int16."""
+        if self.bits == 0:
+            return tf.zeros([], tf.int8)
+
+        def left(x: tf.Tensor) -> tf.Tensor:
+            integers = _as_integers(x)
+            return tf.cast(integers - tf.cast(tf.cast(integers, x.dtype), integers.dtype), RESTS[x.dtype])
+
+        return _integers(left, stream)
+
+    def restore(self, value: tf.Tensor, rest: tf.Tensor) -> tf.Tensor:
+        """Return the stream of which `value` was read and `rest` was left."""
+        if self.bits == 0:
+            return value
+
+        def stream(value: tf.Tensor, rest: tf.Tensor) -> tf.Tensor:
+            integer = INTEGERS[value.dtype]
+            return _as_floats(tf.cast(value * self.scale(value.dtype), integer) + tf.cast(rest, integer))
+
+        return _integers(stream, value, rest)
 
     def reach(self, streams: tuple[tf.Tensor, ...]) -> tf.Tensor:
         """Return the largest magnitude in the streams as a share of their limit, float32 []. 1 is out of the range.

@@ -20,7 +20,7 @@ from accumtrain.backprop.fixed_point import FLOATS, FixedPoint, add, fingerprint
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Gradients, Module, Pullback, Streams, chain_pullback, pullback
 from accumtrain.backprop.replay import Consume, Keep, forward_stored, replay, save_for_backward
-from accumtrain.backprop.tracing import after
+from accumtrain.backprop.tracing import after, is_for_xla
 
 Backward = Callable[[Streams, Streams], tuple[Streams, Streams]]  # (output, its gradient) -> (input, its gradient)
 
@@ -169,9 +169,11 @@ class Coupling(tf.Module):
     def _check_range(self, y: tuple[tf.Tensor, tf.Tensor], mode: Mode) -> tuple[tf.Tensor, tf.Tensor]:
         """Return y. Note in the mode how near its limit it comes, where `checks_range` asks for that."""
         numbers = self.numbers.for_mode(mode)
-        if self.checks_range and numbers.bits and not mode.replaying:
-            mode.reach.append(numbers.reach(y))
-        return y
+        if not self.checks_range or not numbers.bits or mode.replaying:
+            return y
+        reach = numbers.reach(y)
+        mode.reach.append(reach)
+        return y if is_for_xla() else after([reach], y)  # a late check would keep y in memory
 
     def reverse(
         self, kept: Streams | None, y: Streams, d_y: Streams, mode: Mode, consume: Consume

@@ -114,13 +114,14 @@ def _spec(argument: Any) -> Any:
 class ReversibleLayer(keras.layers.Layer):
     """The base of `Reversible` and `ReversibleSequence`: two streams, joined in one tensor or apart.
 
-    The streams are float32, or float64 under the policy float64, whatever the layers inside compute in. A stream keeps
-    its mask, which the layers get with it. The call takes the keywords of the layers inside, too, and hands each layer
-    those that it takes.
+    In training the streams are integers in the memory of float32, or of float64 under the policy float64
+    (backprop/fixed_point.py), whatever the layers inside compute in. Evaluations use floats. The output is floats, too,
+    and what they round off is kept for the backward pass. A stream keeps its mask, which the layers get with it. The
+    call takes the keywords of the layers inside, too, and hands each layer those that it takes.
 
     Args:
         layers: all layers inside.
-        snap_bits: the streams are rounded to multiples of 2^-snap_bits; 0 turns it off.
+        snap_bits: bits of the integers behind the point; 0 stands for floats.
         memory: `reverse` keeps the output, `store` all activations.
     """
 
@@ -148,7 +149,7 @@ class ReversibleLayer(keras.layers.Layer):
             raise ValueError(f"memory={memory!r} is neither 'reverse' nor 'store'; use 'reverse' to save memory")
         self.snap_bits, self.memory = snap_bits, memory
         self.supports_masking = True
-        self.supports_jit = not on_cpu()  # there XLA drops the order of replays
+        self.supports_jit = not on_cpu()  # else `fit` would compile with XLA, which is slower there and not exact
 
     @property
     def pairs(self) -> list[Pair]:
@@ -193,15 +194,18 @@ class ReversibleLayer(keras.layers.Layer):
             outputs = [tf.concat(values, axis=-1)] if joined else values
             dtypes = [tensor.dtype for tensor in tensors]
 
-            def backward(y: list[tf.Tensor], d_y: list[tf.Tensor], consume: Consume) -> list[tf.Tensor | None]:
+            def backward(kept: list[tf.Tensor], d_y: list[tf.Tensor], consume: Consume) -> list[tf.Tensor | None]:
                 *d_y, _ = d_y
-                d_streams, streams = _split_streams(d_y), tuple(after(d_y, y))
+                *y, rest1, rest2 = after(d_y, kept)
+                streams: Streams = tuple(map(numbers.restore, _split_streams(y), (rest1, rest2)))
+                d_streams = _split_streams(d_y)
                 for unit in reversed(units):
                     streams, d_streams = unit.reverse(None, streams, d_streams, mode, consume)
                 d_x = [tf.concat(d_streams, axis=-1)] if joined else d_streams
                 return [tf.cast(gradient, dtype) for gradient, dtype in zip(d_x, dtypes, strict=True)]
 
-            return [*outputs, tf.reduce_max([*reach, *mode.reach])], list(streams), backward
+            rests = [numbers.rest(stream) for stream in streams]  # others keep the output, too
+            return [*outputs, tf.reduce_max([*reach, *mode.reach])], [*outputs, *rests], backward
 
         if self.memory == "store":
             (*outputs, reach), _, _ = forward(tensors)
@@ -259,11 +263,13 @@ class Reversible(ReversibleLayer):
         f: a Keras layer or model, from [N, ..., C] to the same shape. One that requires several tensors, such as
             keras.layers.MultiHeadAttention, gets the stream for each.
         g: another one.
-        snap_bits: streams and outputs of f and g are rounded to multiples of 2^-snap_bits. So the reversal is exact to
-            the bit while streams stay below 2^(24 - snap_bits). 0 turns it off.
+        snap_bits: in training the streams are integers in units of 2^-snap_bits, so the reversal is exact to the bit.
+            They must stay below 2^(30 - snap_bits). 0 stands for floats, which are reversed up to rounding.
 
     Raises:
         ValueError: f or g is no Keras layer, changes the shape of its input, or the last axis can't be halved.
+        tf.errors.InvalidArgumentError: a stream has reached its limit in training. XLA has no assertions: there the
+            output and the gradients are NaN.
     """
 
     def __init__(self, f: keras.layers.Layer, g: keras.layers.Layer, snap_bits: int = 22, **kwargs: Any):
@@ -304,6 +310,7 @@ class ReversibleSequence(ReversibleLayer):
     Raises:
         ValueError: a unit is no pair of Keras layers or has another snap_bits; f or g changes the shape of its input;
             the last axis can't be halved.
+        tf.errors.InvalidArgumentError: as in `Reversible`.
     """
 
     def __init__(self, units: Sequence[Pair | Reversible], snap_bits: int = 22, memory: str = "reverse", **kwargs: Any):
@@ -341,7 +348,7 @@ def _as_reversible(place: int, unit: Pair | Reversible, snap_bits: int, dtype: A
         if unit.snap_bits != snap_bits:
             raise ValueError(
                 f"units[{place}].snap_bits={unit.snap_bits}, but the sequence has {snap_bits}, and all units of a "
-                "sequence are rounded alike; give both the same"
+                "sequence have the same numbers; give both the same"
             )
         return unit
     if not isinstance(unit, (list, tuple)) or len(unit) != 2:

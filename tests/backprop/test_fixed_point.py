@@ -75,6 +75,20 @@ def test_values_kept_in_place_of_streams_are_read_alike():
             np.testing.assert_array_equal(NUMBERS.read(again, tf.bfloat16, factor), expected)
 
 
+@pytest.mark.parametrize(("dtype", "rest"), [(tf.float32, tf.int8), (tf.float64, tf.int16)])
+@pytest.mark.parametrize("compute", [tf.function, partial(tf.function, jit_compile=True)], ids=["graph", "xla"])
+def test_a_stream_is_restored_from_its_values_and_their_rest(compute, dtype, rest):
+    limit = 2 ** (8 * dtype.size - 2)
+    near = limit - 1 - np.arange(300)
+    numbers = np.concatenate([near, -near, near // 3, -(near // 3), near // 2**20, [0, 1, -1, -limit]])
+    stream = tf.bitcast(tf.constant(numbers, module.INTEGERS[dtype]), dtype)
+    left = NUMBERS.rest(stream)
+    assert left.dtype == rest
+    assert np.any(left != 0)
+    again = compute(lambda: NUMBERS.restore(NUMBERS.read(stream), NUMBERS.rest(stream)))()
+    np.testing.assert_array_equal(tf.bitcast(again, module.INTEGERS[dtype]), numbers)
+
+
 def test_float64_has_32_bits_more():
     value = values(1, tf.float64)
     error = NUMBERS.read(NUMBERS.encode(scaled(value, tf.float64))) - value

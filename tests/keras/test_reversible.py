@@ -429,7 +429,7 @@ REFUSED = {
     "empty": (lambda: ReversibleSequence([]), "no unit"),
     "single": (lambda: ReversibleSequence([dense()]), r"units\[0\]"),
     "memory": (lambda: ReversibleSequence(pairs(1, dense), memory="recompute"), "neither"),
-    "grids": (lambda: ReversibleSequence([Reversible(dense(), dense(), snap_bits=12)]), "rounded alike"),
+    "grids": (lambda: ReversibleSequence([Reversible(dense(), dense(), snap_bits=12)]), "the same numbers"),
     "unseeded": (lambda: ReversibleSequence([(Unseeded(), dense())]), "SeedGenerator"),
     "assigned": (lambda: ReversibleSequence([(Renorm(), dense())]), "assigns its weight"),
     "foreign": (lambda: ReversibleSequence([(lends(), dense())]), "not one of its weights"),
@@ -524,7 +524,7 @@ def test_memory_does_not_grow_with_the_units(way):
                 loss = tf.reduce_sum(model(x, training=True) ** 2)
             weights = model.trainable_variables
             for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
-                weight.assign_sub(gradient)
+                weight.assign_sub(1e-6 * gradient)
 
         step = WAYS[way](step)
         step()
