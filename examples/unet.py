@@ -22,7 +22,10 @@ from matplotlib import pyplot
 
 BATCH = 16  # patches of an update
 CLASSES = ("background", "circle", "square", "star", "ring")
-SIZES = {2: {"patch": 64, "picture": 160, "examples": 512}, 3: {"patch": 32, "picture": 48, "examples": 64}}
+SIZES = {  # by the number of dimensions
+    2: {"patch": 64, "picture": 160, "examples": 512, "epochs": 16},
+    3: {"patch": 32, "picture": 48, "examples": 64, "epochs": 60},
+}
 
 
 # --- data: pictures [side, side, 1], or volumes with one axis more, and the class of each pixel -----------------------
@@ -66,7 +69,8 @@ def unet(dimensions: int, memory: str, channels: int = 16, levels: int = 4, unit
     """From pictures of any size that 2^(levels - 1) divides to the logits of each pixel.
 
     Args:
-        memory: `reverse`: blocks are reversed, and changes of resolution computed again; `store`: all is kept.
+        memory: `store` keeps all activations, `recompute` computes each part again from its input, `reverse` each block
+            from its output, and changes of resolution from their inputs.
     """
     layers = keras.layers
     conv, conv_transpose = getattr(layers, f"Conv{dimensions}D"), getattr(layers, f"Conv{dimensions}DTranspose")
@@ -76,11 +80,14 @@ def unet(dimensions: int, memory: str, channels: int = 16, levels: int = 4, unit
 
     def blocks(x: keras.KerasTensor) -> keras.KerasTensor:
         half = x.shape[-1] // 2
-        pairs = [[normalised(conv(half, 3, padding="same")) for _ in range(2)] for _ in range(units)]
-        return ReversibleSequence(pairs, memory=memory)(x)
+        parts = [normalised(conv(half, 3, padding="same")) for _ in range(2 * units)]
+        if memory == "recompute":
+            parts = [recompute(part) for part in parts]
+        pairs = list(zip(parts[::2], parts[1::2], strict=True))
+        return ReversibleSequence(pairs, memory="reverse" if memory == "reverse" else "store")(x)
 
     def change(layer: keras.layers.Layer) -> keras.layers.Layer:
-        return recompute(normalised(layer)) if memory == "reverse" else normalised(layer)
+        return normalised(layer) if memory == "store" else recompute(normalised(layer))
 
     inputs = keras.Input((None,) * dimensions + (1,))
     x = conv(channels, 3, padding="same")(inputs)
@@ -149,19 +156,18 @@ def draw_masks(file: str, pictures: np.ndarray, truth: np.ndarray, found: np.nda
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--dimensions", type=int, choices=[2, 3], default=2)
-    parser.add_argument("--memory", choices=["reverse", "store"], default="reverse")
-    parser.add_argument("--epochs", type=int, default=16)
+    parser.add_argument("--memory", choices=["store", "recompute", "reverse"], default="reverse")
     options = parser.parse_args()
     size, dimensions = SIZES[options.dimensions], options.dimensions
     keras.utils.set_random_seed(1)
 
-    updates = options.epochs * size["examples"] // BATCH
+    updates = size["epochs"] * size["examples"] // BATCH
     rate = keras.optimizers.schedules.CosineDecay(0.0, updates, warmup_target=0.004, warmup_steps=updates // 10)
     model = unet(dimensions, options.memory)
     model.compile(keras.optimizers.Adam(rate), dice_and_cross_entropy)
     accumulate(model, steps=4)  # one update from 16 patches, in the memory of 4
     patches, labels = dataset(1, size["examples"], size["patch"], dimensions)
-    model.fit(patches, labels, batch_size=BATCH, epochs=options.epochs, verbose=2)
+    model.fit(patches, labels, batch_size=BATCH, epochs=size["epochs"], verbose=2)
 
     pictures, truth = dataset(2, 3, size["picture"], dimensions)  # larger ones that it has not seen
     found = np.stack([predict(model, picture, size["patch"]) for picture in pictures])
