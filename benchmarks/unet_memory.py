@@ -1,11 +1,12 @@
 """Memory of a training step of the U-Net of examples/unet.py, by patch size: stored, recomputed, reversed (10 minutes).
 
     .venv/bin/python benchmarks/unet_memory.py
-    .venv/bin/python benchmarks/unet_memory.py --dimensions 3 --patches 32 48 64
+    .venv/bin/python benchmarks/unet_memory.py --dimensions 3 --limit 0
 
 MB at the peak of a step over what is there before it, as asked of the CPU's allocator; 4 units in a block, batch 1,
-float32. Each figure is from a process of its own. `largest` tries patches in steps of 16, up to LIMIT MB. `recomputed`
-computes each function f and g of the reversible blocks again, and the changes of resolution.
+float32. Each figure is from a process of its own. The last column is the largest patch, in steps of 16, within
+`--limit` MB, tried from a linear estimate downward; 0 leaves it out. `recomputed` computes each function f and g of the
+reversible blocks again, and the changes of resolution.
 """
 
 import argparse
@@ -24,9 +25,8 @@ from asked import bytes_asked_at_peak
 from workbench import Table
 
 MB = 2**20
-LIMIT = 2048
 MEMORIES = {"store": "stored", "recompute": "recomputed", "reverse": "reversed"}
-PATCHES = {2: [128, 256, 512], 3: [32, 48, 64]}
+PATCHES = {2: [128, 256, 512], 3: [32, 48]}
 UNITS = 4
 
 
@@ -53,10 +53,10 @@ def alone(memory: str, dimensions: int, patch: int) -> float:
         return process.submit(measure, memory, dimensions, patch).result()
 
 
-def largest(memory: str, dimensions: int, patch: int, found: float) -> int:
-    """The largest patch below the limit, from the memory of a smaller one, which grows with the number of pixels."""
-    patch = int(patch * (LIMIT / found) ** (1 / dimensions)) // 16 * 16
-    while alone(memory, dimensions, patch) > LIMIT:
+def largest(memory: str, dimensions: int, limit: int, patch: int, found: float) -> int:
+    """The largest patch within the limit, from the memory of a smaller one, which grows with the number of pixels."""
+    patch = int(patch * (limit / found) ** (1 / dimensions)) // 16 * 16
+    while alone(memory, dimensions, patch) > limit:
         patch -= 16
     return patch
 
@@ -65,9 +65,12 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--dimensions", type=int, choices=[2, 3], default=2)
     parser.add_argument("--patches", type=int, nargs="+")
+    parser.add_argument("--limit", type=int, default=2048)
     options = parser.parse_args()
     dimensions, patches = options.dimensions, options.patches or PATCHES[options.dimensions]
-    table = Table("memory", *(" x ".join([str(patch)] * dimensions) for patch in patches), f"largest in {LIMIT} MB")
+    last = [f"largest in {options.limit} MB"] if options.limit else []
+    table = Table("memory", *(" x ".join([str(patch)] * dimensions) for patch in patches), *last)
     for memory, name in MEMORIES.items():
         found = [alone(memory, dimensions, patch) for patch in patches]
-        table.row(name, *(f"{value:.0f}" for value in found), largest(memory, dimensions, patches[-1], found[-1]))
+        last = [str(largest(memory, dimensions, options.limit, patches[-1], found[-1]))] if options.limit else []
+        table.row(name, *(f"{value:.0f}" for value in found), *last)
