@@ -20,11 +20,10 @@ from accumtrain.keras import ReversibleSequence, accumulate, recompute
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
-BATCH = 16  # patches of an update
 CLASSES = ("background", "circle", "square", "star", "ring")
 SIZES = {  # by the number of dimensions
-    2: {"patch": 64, "picture": 160, "examples": 512, "epochs": 16},
-    3: {"patch": 32, "picture": 48, "examples": 64, "epochs": 60},
+    2: {"patch": 64, "picture": 160, "examples": 512, "batch": 16, "epochs": 16},
+    3: {"patch": 32, "picture": 48, "examples": 64, "batch": 4, "epochs": 20},
 }
 
 
@@ -161,13 +160,13 @@ def main() -> None:
     size, dimensions = SIZES[options.dimensions], options.dimensions
     keras.utils.set_random_seed(1)
 
-    updates = size["epochs"] * size["examples"] // BATCH
+    updates = size["epochs"] * size["examples"] // size["batch"]
     rate = keras.optimizers.schedules.CosineDecay(0.0, updates, warmup_target=0.004, warmup_steps=updates // 10)
     model = unet(dimensions, options.memory)
     model.compile(keras.optimizers.Adam(rate), dice_and_cross_entropy)
-    accumulate(model, steps=4)  # one update from 16 patches, in the memory of 4
+    accumulate(model, steps=4)  # one update from a batch, in the memory of a fourth
     patches, labels = dataset(1, size["examples"], size["patch"], dimensions)
-    model.fit(patches, labels, batch_size=BATCH, epochs=size["epochs"], verbose=2)
+    model.fit(patches, labels, batch_size=size["batch"], epochs=size["epochs"], verbose=2)
 
     pictures, truth = dataset(2, 3, size["picture"], dimensions)  # larger ones that it has not seen
     found = np.stack([predict(model, picture, size["patch"]) for picture in pictures])
