@@ -5,21 +5,28 @@ measured here: in a graph it refuses the keyword argument `training`, which batc
 
     .venv/bin/python benchmarks/keras_reversible.py
     .venv/bin/python benchmarks/keras_reversible.py --ways fit --policies float32 --units 12 48
+    .venv/bin/python benchmarks/keras_reversible.py --errors
 
 Each line is a process of its own: MB at the peak of one training step over what is there before it (weights), without
 the weights' gradients, which any way of training needs: as asked of the CPU's allocator, and as handed out by it.
-`fit` is Keras's training loop, `fit-xla` the same with jit_compile=True, `function` one's own step in a tf.function.
+`fit` is Keras's training loop, `function` one's own step in a tf.function, `xla` that with jit_compile=True.
+
+`--errors` shows instead how far gradients are from those of float64 with streams of floats, for each number of bits, as
+gradient_error.py does for accumtrain's own networks: 12 units, 32 images of 16 x 16 and group norm, for each of SEEDS
+of weights and images (3 minutes).
 """
 
 import argparse
 import multiprocessing
 import os
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 os.environ.update(TF_CPU_ALLOCATOR_USE_BFC="true", TF_CPP_MIN_LOG_LEVEL="3")  # before TensorFlow is imported
 
 import keras
+import numpy as np
 import tensorflow as tf
 from asked import bytes_asked_at_peak
 from workbench import Table, timed
@@ -28,8 +35,9 @@ from accumtrain.keras import ReversibleSequence, recompute
 
 MB = 2**20
 BATCH, SIDE, CHANNELS = 16, 64, 16  # of one stream
-WAYS = ("fit", "fit-xla", "function")
+WAYS = ("fit", "function", "xla")
 MEMORIES = ("store", "reverse", "recompute", "remat")
+SEEDS, BITS, ERROR_UNITS, IMAGES = range(100, 148), (0, 16, 22), 12, (32, 16, 16, 3)
 
 
 def residual() -> keras.Sequential:
@@ -72,9 +80,9 @@ def measure(memory: str, units: int, way: str, policy: str) -> tuple[float, floa
     model = build(memory, units)
     images, labels = tf.random.stateless_normal([BATCH, SIDE, SIDE, 3], [0, 1]), tf.range(BATCH) % 10
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(0.01), loss, jit_compile=way == "fit-xla")
+    model.compile(keras.optimizers.SGD(0.01), loss, jit_compile=False)
 
-    @tf.function
+    @tf.function(jit_compile=way == "xla")
     def step() -> None:
         with tf.GradientTape() as tape:
             value = loss(labels, model(images, training=True))
@@ -85,10 +93,10 @@ def measure(memory: str, units: int, way: str, policy: str) -> tuple[float, floa
     data = tf.data.Dataset.from_tensors((images, labels)).repeat()
 
     def work() -> None:
-        if way == "function":
-            step()
-        else:
+        if way == "fit":
             model.fit(data, steps_per_epoch=1, shuffle=False, verbose=0)
+        else:
+            step()
 
     work()  # traces
     seconds = min(timed(work).seconds for _ in range(3))
@@ -105,13 +113,60 @@ def alone(*arguments: Any) -> tuple[float, float, float]:
         return process.submit(measure, *arguments).result()
 
 
+def group_normalised() -> keras.Sequential:
+    conv = keras.layers.Conv2D(CHANNELS, 3, padding="same", use_bias=False)
+    return keras.Sequential([keras.layers.GroupNormalization(4), keras.layers.ReLU(), conv])
+
+
+def gradient_of(policy: str, bits: int) -> tuple[keras.Model, Callable[[tf.Tensor], list[np.ndarray]]]:
+    """A model, and the function from images to the gradient of its summed loss, as float64."""
+    keras.config.set_dtype_policy(policy)
+    inputs = keras.Input(IMAGES[1:])
+    x = keras.layers.Conv2D(2 * CHANNELS, 3, padding="same")(inputs)
+    pairs = [(group_normalised(), group_normalised()) for _ in range(ERROR_UNITS)]
+    x = ReversibleSequence(pairs, snap_bits=bits)(x)
+    model = keras.Model(inputs, keras.layers.Dense(10)(keras.layers.GlobalAveragePooling2D()(x)))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+
+    @tf.function
+    def run(images: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            value = loss(tf.range(len(images)) % 10, model(images, training=True))
+        return tape.gradient(value, [weight.value for weight in model.trainable_variables])
+
+    return model, lambda images: [value.numpy().astype(np.float64) for value in run(tf.cast(images, policy))]
+
+
+def show_errors() -> None:
+    exact_model, exact_gradient = gradient_of("float64", 0)
+    others = {bits: gradient_of("float32", bits) for bits in BITS}
+    errors: dict[int, list[float]] = {bits: [] for bits in BITS}
+    for seed in SEEDS:
+        keras.utils.set_random_seed(seed)
+        weights, images = gradient_of("float32", 0)[0].get_weights(), tf.random.stateless_normal(IMAGES, [seed, 1])
+        for model in (exact_model, *(model for model, _ in others.values())):
+            model.set_weights(weights)
+        exact = exact_gradient(images)
+        for bits, (_, gradient) in others.items():
+            apart = sum(np.sum((a - b) ** 2) for a, b in zip(gradient(images), exact, strict=True))
+            errors[bits].append(float(np.sqrt(apart / sum(np.sum(a**2) for a in exact))))
+    table = Table("snap_bits", "median", "mean", "beside floats")
+    for bits, found in errors.items():
+        mean = np.mean(found)
+        table.row(bits, f"{np.median(found):.1e}", f"{mean:.1e}", f"{mean / np.mean(errors[0]):.2f}")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--units", type=int, nargs="+", default=[12, 24, 48])
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--memories", nargs="+", choices=MEMORIES, default=MEMORIES)
     parser.add_argument("--policies", nargs="+", default=["float32", "mixed_bfloat16"])
+    parser.add_argument("--errors", action="store_true")
     options = parser.parse_args()
+    if options.errors:
+        show_errors()
+        raise SystemExit
     print(f"batch {BATCH}, streams [{SIDE}, {SIDE}, {CHANNELS}]\n")
     table = Table("policy", "way", "memory", "units", "MB asked for", "MB handed out", "seconds")
     for policy in options.policies:

@@ -34,7 +34,7 @@ class Mode:
         saved: layer -> tensors that its replay may use instead of computing them again.
         inexact: a bool for each reversed stage, true if its reversal gave other bits than the stage began with.
         not_compared: True for each reversed stage whose reversal is not compared.
-        out_of_range: a bool for each stage, true if its streams have left the range of their numbers.
+        reach: the largest magnitude in each stage's streams as a share of their limit, float32 [].
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Mode:
         self.saved: dict[tf.Module, Any] = {}
         self.inexact: list[tf.Tensor] = []
         self.not_compared: list[tf.Tensor] = []
-        self.out_of_range: list[tf.Tensor] = []
+        self.reach: list[tf.Tensor] = []
 
     def record(self, layer: MovingStatistics, mean: tf.Tensor, variance: tf.Tensor) -> None:
         """Store mean [C] and biased variance [C] of a layer. Raise ValueError if they are already there."""
@@ -59,9 +59,14 @@ class Mode:
         """Return the tensors that the recorded pass has saved, if this is a replay and there are any, else None."""
         return self.saved.get(layer) if self.replaying else None
 
+    @property
+    def out_of_range(self) -> list[tf.Tensor]:
+        """A bool for each stage, true if its streams have left the range of their numbers."""
+        return [reach >= 1 for reach in self.reach]
+
     def invalidate_out_of_range(self, logits: tf.Tensor) -> tf.Tensor:
         """Return the logits, or NaN if a stream has left its range. No update is made of a loss that is not finite."""
-        if not self.out_of_range:
+        if not self.reach:
             return logits
         return tf.where(tf.reduce_any(self.out_of_range), tf.constant(float("nan"), logits.dtype), logits)
 

@@ -16,11 +16,11 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from accumtrain.backprop.fixed_point import FLOATS, FixedPoint, add, fingerprint_streams
+from accumtrain.backprop.fixed_point import FLOATS, FixedPoint, add, fingerprint_streams, times
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Gradients, Module, Pullback, Streams, chain_pullback, pullback
 from accumtrain.backprop.replay import Consume, Keep, forward_stored, replay, save_for_backward
-from accumtrain.backprop.tracing import after
+from accumtrain.backprop.tracing import after, is_for_xla
 
 Backward = Callable[[Streams, Streams], tuple[Streams, Streams]]  # (output, its gradient) -> (input, its gradient)
 
@@ -62,14 +62,49 @@ class Chain(tf.Module):
         return forward_by_memory(self, x, mode, consume)
 
 
+class OnStreams(tf.Module):
+    """A function whose output is added to a stream, or becomes one.
+
+    Args:
+        function: its pullback takes and returns gradients for values without a factor.
+        numbers: of the stream.
+        dtype: of the output and of the gradient of the input: float32, float64, or the lower precision that the
+            function computes in.
+        scales: the function itself returns values times `numbers.factor`.
+    """
+
+    def __init__(self, function: Module, numbers: FixedPoint, dtype: tf.DType, scales: bool = True):
+        super().__init__()
+        self.function, self.numbers, self.dtype, self.scales = function, numbers, dtype, scales
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        with tf.control_dependencies([x]):  # or the kernels of all units are cast, and kept, from the start
+            return self._scaled(self.function(x, mode), mode)
+
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+        """Return the output and its pullback, which takes the gradient of the values without the scale."""
+        with tf.control_dependencies([x]):
+            y, function_backward = pullback(self.function, x, mode)
+
+            def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
+                d_x, gradients = function_backward(tf.cast(d_y, y.dtype))
+                return tf.cast(d_x, self.dtype), gradients
+
+            return self._scaled(y, mode), backward
+
+    def _scaled(self, y: tf.Tensor, mode: Mode) -> tf.Tensor:
+        numbers = self.numbers.for_mode(mode)
+        done = numbers.factor(y.dtype) if self.scales else 1.0
+        return times(tf.cast(y, self.dtype), numbers.scale(self.dtype) / done)
+
+
 class Coupling(tf.Module):
     """One reversible unit (Gomez et al. 2017, arXiv:1707.04585): y1 = s1(x1) + F(x2), y2 = s2(x2) + G(y1).
 
-    Reversal is exact to the bit for streams in fixed point. For floats it is if F and G return multiples of one power
-    of two (keras/layers.py).
+    Reversal is exact to the bit for streams in fixed point, and up to rounding for floats.
 
     Args:
-        f: a function of (x [N, ...], mode), whose values are those that `numbers.add` takes.
+        f: a function of (x [N, ...], mode), whose values are those that `numbers.add` takes (`OnStreams`).
         g: another one.
         shortcuts: s1 and s2, such functions too; None is the identity, and only then the unit is invertible.
         numbers: of the streams.
@@ -132,11 +167,13 @@ class Coupling(tf.Module):
         return self._check_range((y1, numbers.add(s2, g, in_place=in_place)), mode), backward
 
     def _check_range(self, y: tuple[tf.Tensor, tf.Tensor], mode: Mode) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return y. Note in the mode whether it has left the range, where `checks_range` asks for that."""
+        """Return y. Note in the mode how near its limit it comes, where `checks_range` asks for that."""
         numbers = self.numbers.for_mode(mode)
-        if self.checks_range and numbers.bits and not mode.replaying:
-            mode.out_of_range.append(numbers.is_out_of_range(y))
-        return y
+        if not self.checks_range or not numbers.bits or mode.replaying:
+            return y
+        reach = numbers.reach(y)
+        mode.reach.append(reach)
+        return y if is_for_xla() else after([reach], y)  # a late check would keep y in memory
 
     def reverse(
         self, kept: Streams | None, y: Streams, d_y: Streams, mode: Mode, consume: Consume

@@ -11,11 +11,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from accumtrain.backprop.fixed_point import FixedPoint, times
 from accumtrain.backprop.mode import Mode
-from accumtrain.backprop.pullback import Converted, Module, Streams
+from accumtrain.backprop.pullback import Streams
 from accumtrain.backprop.replay import Consume, replay
-from accumtrain.backprop.segments import Coupling
-from accumtrain.backprop.tracing import after, is_for_xla
+from accumtrain.backprop.segments import Coupling, OnStreams
+from accumtrain.backprop.tracing import after, is_for_xla, on_cpu
 from accumtrain.keras.pure_layer import Backward, LayerVariables, PureLayer, with_own_gradient
 from accumtrain.models.keras_call import mask_of, set_mask
 
@@ -113,13 +114,14 @@ def _spec(argument: Any) -> Any:
 class ReversibleLayer(keras.layers.Layer):
     """The base of `Reversible` and `ReversibleSequence`: two streams, joined in one tensor or apart.
 
-    The streams are float32, or float64 under the policy float64, whatever the layers inside compute in. A stream keeps
-    its mask, which the layers get with it. The call takes the keywords of the layers inside, too, and hands each layer
-    those that it takes.
+    In training the streams are integers in the memory of float32, or of float64 under the policy float64
+    (backprop/fixed_point.py), whatever the layers inside compute in. Evaluations use floats. The output is floats, too,
+    and what they round off is kept for the backward pass. A stream keeps its mask, which the layers get with it. The
+    call takes the keywords of the layers inside, too, and hands each layer those that it takes.
 
     Args:
         layers: all layers inside.
-        snap_bits: the streams are rounded to multiples of 2^-snap_bits; 0 turns it off.
+        snap_bits: bits of the integers behind the point; 0 stands for floats.
         memory: `reverse` keeps the output, `store` all activations.
     """
 
@@ -139,14 +141,15 @@ class ReversibleLayer(keras.layers.Layer):
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
         wide = policy.variable_dtype == "float64"
         super().__init__(dtype="float64" if wide else "float32", autocast=False, **kwargs)
-        if isinstance(snap_bits, bool) or not isinstance(snap_bits, int) or not 0 <= snap_bits <= 23:
+        if isinstance(snap_bits, bool) or not isinstance(snap_bits, int) or not 0 <= snap_bits <= 27:
             raise ValueError(
-                f"snap_bits={snap_bits!r}: must be a whole number from 0 to 23; use 16, or 0 to turn it off"
+                f"snap_bits={snap_bits!r}: must be a whole number from 0 to 27; use 22, or 0 for streams of floats"
             )
         if memory not in ("reverse", "store"):
             raise ValueError(f"memory={memory!r} is neither 'reverse' nor 'store'; use 'reverse' to save memory")
         self.snap_bits, self.memory = snap_bits, memory
         self.supports_masking = True
+        self.supports_jit = not on_cpu()  # else `fit` would compile with XLA, which is slower there and not exact
 
     @property
     def pairs(self) -> list[Pair]:
@@ -172,39 +175,71 @@ class ReversibleLayer(keras.layers.Layer):
         shared, pack = flatten_with_masks((masks, keywords))
         masks, keywords = pack(shared)  # tensors in the place of variables
         mask_of_x1, mask_of_x2 = masks * (2 // len(masks))
-        values = LayerVariables((layer for pair in self.pairs for layer in pair), shared)
-        on_stream = partial(_call_on_stream, keywords=keywords, values=values, training=training)
-        calls = [(on_stream(f, mask_of_x2), on_stream(g, mask_of_x1)) for f, g in self.pairs]
-        dtype = tf.as_dtype(self.compute_dtype)
-        units = [Coupling(*(SnapToGrid(call, self.snap_bits, dtype) for call in pair)) for pair in calls]
+        variables = LayerVariables((layer for pair in self.pairs for layer in pair), shared)
         mode = Mode(training=bool(training))
+        dtype, numbers = tf.as_dtype(self.compute_dtype), FixedPoint(self.snap_bits).for_mode(mode)
+        on_stream = partial(_call_on_stream, numbers=numbers, keywords=keywords, values=variables, training=training)
+        calls = [(on_stream(f, mask_of_x2), on_stream(g, mask_of_x1)) for f, g in self.pairs]
+        added = partial(OnStreams, numbers=numbers, dtype=dtype, scales=False)
+        units = [Coupling(added(f), added(g), numbers=numbers, checks_range=True) for f, g in calls]
 
         def forward(tensors: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor], Backward]:
-            streams: Streams = tuple(snap_to_grid(tf.cast(x, dtype), self.snap_bits) for x in _split_streams(tensors))
+            scaled = (times(tf.cast(x, dtype), numbers.scale(dtype)) for x in _split_streams(tensors))
+            streams: Streams = tuple(map(numbers.differentiable_encode, scaled))
+            reach = [numbers.reach(streams)] if numbers.bits else [tf.zeros([])]
             for unit in units:
                 streams = unit(streams, mode)
+            values = [numbers.differentiable_read(stream) for stream in streams]
             joined = len(tensors) == 1
-            outputs = [tf.concat(streams, axis=-1)] if joined else list(streams)
+            outputs = [tf.concat(values, axis=-1)] if joined else values
             dtypes = [tensor.dtype for tensor in tensors]
 
-            def backward(y: list[tf.Tensor], d_y: list[tf.Tensor], consume: Consume) -> list[tf.Tensor | None]:
+            def backward(kept: list[tf.Tensor], d_y: list[tf.Tensor], consume: Consume) -> list[tf.Tensor | None]:
+                *d_y, _ = d_y
+                *y, rest1, rest2 = after(d_y, kept)
+                streams: Streams = tuple(map(numbers.restore, _split_streams(y), (rest1, rest2)))
                 d_streams = _split_streams(d_y)
-                streams: Streams = _split_streams(after(d_y, y))
                 for unit in reversed(units):
                     streams, d_streams = unit.reverse(None, streams, d_streams, mode, consume)
                 d_x = [tf.concat(d_streams, axis=-1)] if joined else d_streams
                 return [tf.cast(gradient, dtype) for gradient, dtype in zip(d_x, dtypes, strict=True)]
 
-            return outputs, outputs, backward
+            rests = [numbers.rest(stream) for stream in streams]  # others keep the output, too
+            return [*outputs, tf.reduce_max([*reach, *mode.reach])], [*outputs, *rests], backward
 
         if self.memory == "store":
-            outputs, _, _ = forward(tensors)
+            (*outputs, reach), _, _ = forward(tensors)
         else:
-            outputs = with_own_gradient(forward, tensors, values, [call for pair in calls for call in pair])
-        values.hand_over(self)
+            *outputs, reach = with_own_gradient(forward, tensors, variables, [call for pair in calls for call in pair])
+        variables.hand_over(self)
+        outputs = self._in_range(outputs, reach) if numbers.bits else outputs
         for output, stream_mask in zip(outputs, (mask_of_x1, mask_of_x2), strict=False):  # one, if joined
             set_mask(output, stream_mask)
         return tf.nest.pack_sequence_as(inputs, outputs)
+
+    def _in_range(self, outputs: list[tf.Tensor], reach: tf.Tensor) -> list[tf.Tensor]:
+        """Return the outputs. Fail where a stream has left its range; for XLA, which has no assertions, return NaN.
+
+        Args:
+            reach: the largest magnitude in the streams as a share of their limit, float32 [].
+        """
+        in_range = reach < 1
+        if is_for_xla():
+            factor = tf.stop_gradient(tf.where(in_range, 1.0, float("nan")))  # of the gradients, too
+            return [output * tf.cast(factor, output.dtype) for output in outputs]
+        limit, fewer = self._limit(self.snap_bits), max(self.snap_bits - 4, 0)
+        remedy = f"snap_bits={fewer}, " + (f"whose limit is {self._limit(fewer):g}" if fewer else "which has no limit")
+        message = [
+            f"{self.name}: the largest value in a stream is",
+            reach * limit,
+            f"but with snap_bits={self.snap_bits} streams must stay below {limit:g}. Build the layer with {remedy}; "
+            f"its weights stay. A value near {2 * limit:g} may stand for a larger one, infinity or NaN.",
+        ]
+        with tf.control_dependencies([tf.debugging.Assert(in_range, message)]):
+            return tf.nest.map_structure(tf.identity, outputs)
+
+    def _limit(self, bits: int) -> float:
+        return FixedPoint(bits).limit(tf.as_dtype(self.compute_dtype))
 
     def compute_output_spec(self, inputs: Any, **keywords: Any) -> Any:
         return keras.tree.map_structure(lambda x: keras.KerasTensor(x.shape, self.compute_dtype), inputs)
@@ -228,14 +263,16 @@ class Reversible(ReversibleLayer):
         f: a Keras layer or model, from [N, ..., C] to the same shape. One that requires several tensors, such as
             keras.layers.MultiHeadAttention, gets the stream for each.
         g: another one.
-        snap_bits: streams and outputs of f and g are rounded to multiples of 2^-snap_bits. So the reversal is exact to
-            the bit while streams stay below 2^(24 - snap_bits). 0 turns it off.
+        snap_bits: in training the streams are integers in units of 2^-snap_bits, so the reversal is exact to the bit.
+            They must stay below 2^(30 - snap_bits). 0 stands for floats, which are reversed up to rounding.
 
     Raises:
         ValueError: f or g is no Keras layer, changes the shape of its input, or the last axis can't be halved.
+        tf.errors.InvalidArgumentError: a stream has reached its limit in training. XLA has no assertions: there the
+            output and the gradients are NaN.
     """
 
-    def __init__(self, f: keras.layers.Layer, g: keras.layers.Layer, snap_bits: int = 16, **kwargs: Any):
+    def __init__(self, f: keras.layers.Layer, g: keras.layers.Layer, snap_bits: int = 22, **kwargs: Any):
         for name, layer in (("f", f), ("g", g)):
             if not isinstance(layer, keras.layers.Layer):
                 raise ValueError(f"{name}={layer!r} is not a Keras layer; wrap a function in keras.layers.Lambda")
@@ -273,9 +310,10 @@ class ReversibleSequence(ReversibleLayer):
     Raises:
         ValueError: a unit is no pair of Keras layers or has another snap_bits; f or g changes the shape of its input;
             the last axis can't be halved.
+        tf.errors.InvalidArgumentError: as in `Reversible`.
     """
 
-    def __init__(self, units: Sequence[Pair | Reversible], snap_bits: int = 16, memory: str = "reverse", **kwargs: Any):
+    def __init__(self, units: Sequence[Pair | Reversible], snap_bits: int = 22, memory: str = "reverse", **kwargs: Any):
         if not units:
             raise ValueError("units=[] holds no unit; give at least one pair (f, g)")
         reversibles = [_as_reversible(place, unit, snap_bits, kwargs.get("dtype")) for place, unit in enumerate(units)]
@@ -310,7 +348,7 @@ def _as_reversible(place: int, unit: Pair | Reversible, snap_bits: int, dtype: A
         if unit.snap_bits != snap_bits:
             raise ValueError(
                 f"units[{place}].snap_bits={unit.snap_bits}, but the sequence has {snap_bits}, and all units of a "
-                "sequence are rounded alike; give both the same"
+                "sequence have the same numbers; give both the same"
             )
         return unit
     if not isinstance(unit, (list, tuple)) or len(unit) != 2:
@@ -321,6 +359,7 @@ def _as_reversible(place: int, unit: Pair | Reversible, snap_bits: int, dtype: A
 def _call_on_stream(
     layer: keras.layers.Layer,
     mask: tf.Tensor | None,
+    numbers: FixedPoint,
     keywords: dict[str, Any],
     values: LayerVariables,
     training: bool | None,
@@ -331,7 +370,7 @@ def _call_on_stream(
 
     def arguments(x: tf.Tensor, shared: list[tf.Tensor]) -> tuple[list[tf.Tensor], dict[str, Any]]:
         mask, taken = pack(shared)
-        return [set_mask(x, mask)] * required_arguments(layer), taken
+        return [set_mask(numbers.differentiable_read(x), mask)] * required_arguments(layer), taken
 
     return PureLayer(layer, values, training, arguments, shared=shared)
 
@@ -426,33 +465,3 @@ def flatten_with_masks(structure: Any) -> tuple[list[tf.Tensor], Callable[[Seque
         return tf.nest.pack_sequence_as(template, [new.get(place, leaf) for place, leaf in rest])
 
     return [*tensors, *masks], pack
-
-
-# --- the grid of the streams: multiples of 2^-bits --------------------------------------------------------------------
-#
-# Sums of such numbers below 2^(24 - bits) are exact in float32, so (a + b) - b gives the bits of a. The output of a
-# Keras layer must be floats; networks of accumtrain's own carry finer numbers in the same memory (fixed_point.py).
-
-
-def snap_to_grid(x: tf.Tensor, bits: int) -> tf.Tensor:
-    """Round to multiples of 2^-bits, with the gradient of the identity. bits = 0 returns x."""
-    if bits == 0:
-        return x
-
-    @tf.custom_gradient
-    def rounded(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        wide = tf.cast(x, tf.float32) if x.dtype == tf.float16 else x  # x * 2^bits overflows in float16
-        return tf.cast(tf.round(wide * 2.0**bits) / 2.0**bits, x.dtype), lambda upstream: upstream
-
-    return rounded(x)
-
-
-class SnapToGrid(Converted):
-    """Round the output of `function` to the grid."""
-
-    def __init__(self, function: Module, bits: int, dtype: tf.DType):
-        super().__init__(function, dtype)
-        self.bits = bits
-
-    def converted(self, y: tf.Tensor, mode: Mode) -> tf.Tensor:
-        return snap_to_grid(tf.cast(y, self.dtype), self.bits)  # cast first, as rounding bfloat16 takes twice as long

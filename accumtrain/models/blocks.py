@@ -11,12 +11,12 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from accumtrain.backprop.fixed_point import FLOATS
+from accumtrain.backprop.fixed_point import FLOATS, times
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
 from accumtrain.backprop.pullback import Gradients, Module, Pullback, chain_pullback, tape_pullback
 from accumtrain.models.kept_convs import conv_shapes
-from accumtrain.models.layers import Conv, Dense, Initializer, times
+from accumtrain.models.layers import Conv, Dense, Initializer
 from accumtrain.models.norm_relu_conv import NormReLU, NormReLUConv, Numerics, rectify
 from accumtrain.models.norms import NORMS
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import tensorflow as tf
 from tensorflow.python.eager.record import could_possibly_record
 
+from accumtrain.backprop.fixed_point import times
 from accumtrain.backprop.pullback import Gradients
 from accumtrain.backprop.tracing import after, computed_after
 from accumtrain.models.kernels import is_faster_by_products, kernel_dtype, kernel_gradient
@@ -158,11 +159,6 @@ class Bias(tf.Module):
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         return tf.nn.bias_add(x, tf.cast(self.bias, x.dtype))
-
-
-def times(x: tf.Tensor, factor: float) -> tf.Tensor:
-    """Return x * factor, a power of two, so that no bit is lost. A factor of 1 takes no operation."""
-    return x if factor == 1.0 else x * tf.cast(factor, x.dtype)
 
 
 @dataclass(frozen=True)

