@@ -180,8 +180,8 @@ def _cut_off(value: tf.Tensor, integer: tf.DType) -> tf.Tensor:
 
 def _as_floats(x: tf.Tensor) -> tf.Tensor:
     """Return the stream of these integers. XLA would keep them beside it without the order."""
-    dtype = {integer: dtype for dtype, integer in INTEGERS.items()}[x.dtype]
-    return tf.bitcast(after([], x) if is_for_xla() else x, dtype)
+    stream = tf.bitcast(x, {integer: dtype for dtype, integer in INTEGERS.items()}[x.dtype])
+    return after([], stream) if is_for_xla() else stream
 
 
 def _integers(compute: Callable[..., tf.Tensor], *tensors: Any) -> tf.Tensor:

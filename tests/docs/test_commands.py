@@ -118,7 +118,7 @@ def check_pip(arguments):
 def check_python(arguments):
     """A script of ours is there and has the options. `mine.py` is run by test_library.py."""
     script, *options = arguments
-    if script.startswith(("benchmarks/", "tests/")):
+    if script.startswith(("benchmarks/", "examples/", "tests/")):
         text = (ROOT / script).read_text()
         flags = [each for each in options if each.startswith("--")]
         assert all(f'"{flag}"' in text for flag in flags), flags

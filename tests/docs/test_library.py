@@ -28,7 +28,7 @@ OF_KERAS = dict(
         strict=True,
     )
 )
-SLOW = {"whole batch", "fit", "stream", "best state", "reversible"}
+SLOW = {"whole batch", "Accumulate", "quick start", "fit", "stream", "best state", "reversible"}
 
 
 @pytest.fixture

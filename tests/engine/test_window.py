@@ -106,6 +106,7 @@ def test_nothing_but_buffers_changes_during_a_window():
     assert all(not np.any(buffer.numpy()) for buffer in window.buffers), "the commit clears the window"
 
 
+@pytest.mark.slow
 def test_a_commit_holds_no_more_functions_for_a_deeper_model():
     def functions(units):
         window = window_for(revnet38(units=units), OPTIMIZERS["adafactor"], SHAPE)

@@ -144,6 +144,7 @@ def test_dropout_is_drawn_for_each_micro_batch():
     assert not any(np.array_equal(a, b) for place, a in enumerate(seen) for b in seen[:place])
 
 
+@pytest.mark.slow
 def test_a_model_is_compiled_before_or_after_and_other_steps_take_effect_after_a_fit():
     before, whole = pair()
     after = keras.models.clone_model(before)

@@ -187,6 +187,7 @@ class StopAt(kc.Callback):
             self.model.stop_training = True
 
 
+@pytest.mark.slow
 def test_a_training_that_is_stopped_amid_an_epoch_is_evaluated_there() -> None:
     ours, plain = Told(), Told()
     model, expected = built(), built()
@@ -204,6 +205,7 @@ def test_a_run_that_a_callback_has_ended_stays_so_until_it_is_longer(capsys: pyt
     assert fit(built(), epochs=3)["step"] == 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("callback", "alone"),
     [
@@ -263,6 +265,7 @@ class Interrupt(kc.Callback):
             os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [(2, 0), (3, 2)], ids=["amid an epoch", "at its end"])
 @pytest.mark.parametrize("anew", [True, False], ids=["another model", "the same model"])
 def test_a_continued_run_goes_on_with_the_state_of_callbacks(
@@ -296,6 +299,7 @@ def test_an_epoch_whose_end_was_not_saved_is_ended_again(whole: tuple[keras.Mode
     assert given[2].history == whole[1].history
 
 
+@pytest.mark.slow
 def test_a_callback_that_begins_anew_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     def given() -> list[kc.Callback]:
         return [kc.EarlyStopping(patience=9, restore_best_weights=True), kc.CSVLogger("log.csv", append=True)]

@@ -145,6 +145,7 @@ def test_verify_checks_and_leaves_the_model_as_it_is() -> None:
     assert int(model.optimizer.iterations.numpy()) == 0
 
 
+@pytest.mark.slow
 def test_several_updates_in_one_call_have_the_same_bits() -> None:
     """Fused or not, a tanh has other last bits."""
     weights = []
@@ -155,6 +156,7 @@ def test_several_updates_in_one_call_have_the_same_bits() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(*weights, strict=True))
 
 
+@pytest.mark.slow
 def test_splits() -> None:
     model = compiled(lambda: keras.Sequential([keras.Input((1,)), keras.layers.Dense(4)], name="numbers"))
     summary = run(model, Numbers(), batch_size=16)

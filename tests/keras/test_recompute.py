@@ -136,6 +136,7 @@ def test_evaluation_is_the_plain_pass():
     assert_same_bits(state, [variable.numpy() for variable in model.non_trainable_variables])
 
 
+@pytest.mark.slow
 def test_fit_gives_the_weights_of_the_plain_model():
     found = []
     for wrap in (as_it_is, recompute):

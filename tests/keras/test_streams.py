@@ -130,6 +130,7 @@ def test_a_py_dataset_is_read_where_it_is_needed() -> None:
     assert max(begun[2:]) < 12 > max(continued[2:])
 
 
+@pytest.mark.slow
 def test_a_stream_that_begins_with_other_examples_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     data = data_set().shuffle(96, seed=1)
     said = []
@@ -299,6 +300,7 @@ def test_plan_and_auto_take_the_first_batch(monkeypatch: pytest.MonkeyPatch) -> 
     assert fit(compiled(), endless, steps="auto", memory_limit_mb=2000, steps_per_epoch=3)["accum_steps"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.xla
 @pytest.mark.parametrize("kind", ["PyDataset", "batches"])
 def test_jax_computes_from_streams(kind: str) -> None:

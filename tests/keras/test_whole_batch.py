@@ -122,6 +122,7 @@ def test_compiled_in_another_way(how: dict[str, Any], float64: None) -> None:
     assert_same_fit(pair(tower, supcon, 4, **how), X, LABELS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "reduction", ["mean_with_sample_weight", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sum", "mean"))]
 )

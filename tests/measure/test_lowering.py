@@ -51,6 +51,7 @@ def test_micro_steps_are_a_loop(program):
     assert (flops, more) == (2 * MICRO_BATCH * 2 * products, 6 * MICRO_BATCH * 2 * products)
 
 
+@pytest.mark.slow
 def test_replays_are_held_back_by_barriers():
     def barriers(memory):
         return lowered(revnet38(memory=memory, units=(2, 1)))[1].count("stablehlo.optimization_barrier")
@@ -89,6 +90,7 @@ def test_streams_of_half_the_lanes_are_kept_as_one(memory, joined, monkeypatch):
     assert (found is not None) == joined
 
 
+@pytest.mark.slow
 def test_another_process_makes_the_update_of_a_window_in_place():
     """With the same micro-batch twice, on this CPU."""
     window, expected = (window_for(lenet(), SGD, SHAPE, micro_steps=2) for _ in range(2))

@@ -106,6 +106,7 @@ def test_the_parent_does_without_tensorflow():
     output_of("-c", program)
 
 
+@pytest.mark.slow
 @pytest.mark.xla
 def test_the_compiler_takes_the_update_that_was_lowered(config, tmp_path):
     """That of this CPU, by the same calls."""

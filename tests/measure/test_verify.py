@@ -63,6 +63,7 @@ def failed(passed):
     return {check for check, verdict in passed.items() if verdict is False}
 
 
+@pytest.mark.slow
 def test_every_bound_holds_for_a_reversible_network(verified):
     passed = verified(*REVNET)
     assert failed(passed) == set()

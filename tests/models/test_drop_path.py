@@ -50,6 +50,7 @@ def test_a_pass_without_draws_is_refused():
         DropPath(0.25, 3)(tf.ones([2, 1, 1, 1]), Mode(training=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     ("config", "memory", "shape"),

@@ -50,6 +50,7 @@ def test_a_reversal_to_other_bits_is_told_where_it_must_be_exact(snap_bits, exac
     assert bool(told["compared"]) == (snap_bits > 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filters", [[32, 32, 64], [16, 32, 64]], ids=["no shortcuts", "shortcuts in the first unit"])
 def test_streams_of_integers_give_the_loss_of_floats(filters):
     windows = (window_of((2, 1), snap_bits=snap_bits, filters=filters)[0] for snap_bits in (24, 0))

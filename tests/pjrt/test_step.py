@@ -190,6 +190,7 @@ def test_weights_of_float32_with_sums_of_float64(runtime):
     assert_same_updates(runtime, window, tolerance=1e-5)
 
 
+@pytest.mark.slow
 def test_examples_of_weight_0_count_for_nothing(runtime):
     weights = tf.constant([1.0] * 8 + [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
     ragged = partial(batches_of, count=16, weight=weights)
@@ -208,6 +209,7 @@ def test_mixed_labels(runtime):
     assert_same_updates(runtime, lambda: float64(lenet(), micro_steps=2), mixed)
 
 
+@pytest.mark.slow
 def test_a_loss_scale_halves_where_float16_overflows(runtime):
     """The first windows of both overflow; what is skipped changes nothing else."""
 
@@ -236,6 +238,7 @@ def window():
     return float64(lenet(), micro_steps=2)
 
 
+@pytest.mark.slow
 def test_dropped_micro_steps_have_no_effect(runtime, window):
     other = float64(lenet(), micro_steps=2)
     one, two = runtime.build_step(window), runtime.build_step(other)
@@ -247,6 +250,7 @@ def test_dropped_micro_steps_have_no_effect(runtime, window):
     assert_same_bits(all_variables(window), all_variables(other))
 
 
+@pytest.mark.slow
 def test_a_window_that_is_not_full_is_refused_and_stays(runtime, window):
     step, batches = runtime.build_step(window), batches_of()
     step.accumulate(batches, 1)
@@ -299,6 +303,7 @@ def test_a_batch_that_was_sent_ahead_is_not_lost(runtime, window):
     assert_same_bits(all_variables(window), all_variables(other))
 
 
+@pytest.mark.slow
 def test_an_error_of_a_batch_is_that_of_the_micro_step_that_takes_it(runtime, window):
     data = tf.data.Dataset.range(3).map(
         lambda place: {name: tf.debugging.check_numerics(value, "bad") if name == "image" else value

@@ -79,6 +79,7 @@ for variable, value in zip(variables, values):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tensorflow", "keras"])
 def test_a_restore_takes_no_more_than_the_variables(tmp_path, kind):
     """A run that fills its memory must fit when it is continued, too, and TensorFlow reads all values at once."""

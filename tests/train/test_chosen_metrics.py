@@ -58,6 +58,7 @@ def test_what_is_chosen_is_measured_and_the_first_decides(summary, config):
     assert summary["best"]["error"] == min(record["error"] for record in records if record["split"] == "test")
 
 
+@pytest.mark.slow
 def test_the_error_is_what_accuracy_lacks(summary, config):
     evaluation = replace(config, job="evaluate")
     found = run(evaluation)
@@ -69,6 +70,7 @@ def test_the_error_is_what_accuracy_lacks(summary, config):
     assert other["best_by"] == {"metric": "accuracy", "higher_is_better": True}
 
 
+@pytest.mark.slow
 def test_another_choice_is_another_run_unless_forced(summary, config):
     another = replace(config, eval=replace(config.eval, metrics=["accuracy"]), train=replace(config.train, steps=10))
     with pytest.raises(ConfigError, match=r"eval.metrics=\[error,top5\] there and \[accuracy\] here.*run.resume=force"):

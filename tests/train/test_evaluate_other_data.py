@@ -174,6 +174,7 @@ def test_data_that_changed_is_new(here, command):
     assert result_of(here, "moved")["own_data"] is False
 
 
+@pytest.mark.slow
 def test_data_of_another_kind(here, command):
     labels = np.repeat(np.arange(3), 4)
     images = np.stack([pixels(label, 80 + number) for number, label in enumerate(labels)])

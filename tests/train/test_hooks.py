@@ -110,6 +110,7 @@ def test_a_run_of_several_workers_is_not_ended_by_one(added, monkeypatch):
         hooks.call("update")
 
 
+@pytest.mark.slow
 def test_hooks_at_beginnings_and_at_the_ends_of_epochs(small, tmp_path):
     """Epochs of 1437 examples end within updates 3 and 6. A stopped epoch goes on where it was."""
     told = []

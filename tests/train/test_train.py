@@ -231,6 +231,7 @@ def test_a_damaged_checkpoint_is_replaced_by_the_one_before(config, whole, tmp_p
     assert_same(whole, tmp_path / "damaged")
 
 
+@pytest.mark.slow
 def test_a_run_without_a_whole_checkpoint_does_not_begin_again(config, tmp_path):
     run(config("damaged", "train.steps=1", model=LENET))
     for index in (tmp_path / "damaged").rglob("state.index"):

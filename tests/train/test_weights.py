@@ -67,11 +67,13 @@ def test_a_run_starts_from_the_averages_of_another(config, runs, tmp_path, capsy
     assert "10 of 10 variables loaded, 21,386 of 21,386 values" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_by_the_name_of_a_run(compose, runs):
     run(compose(*LENET, f"run.dir={runs}", "run.name=two", "model.weights=base", "train.steps=1"))
     assert json_of(runs / "two", "weights")["left"] == {}
 
 
+@pytest.mark.slow
 def test_another_number_of_classes_gets_a_new_head(config, tmp_path, capsys):
     run(config("data=synthetic", "data.image_size=8", "data.channels=1", "data.num_classes=3", "train.steps=1"))
     said = json_of(tmp_path / "one", "weights")
