@@ -105,6 +105,7 @@ def test_a_job_that_is_stopped_before_it_has_a_state(run, tmp_path, begun):
     assert run(WAITS, lambda: begun and not (tmp_path / "ready").exists()).ended_with == 75
 
 
+@pytest.mark.slow
 def test_a_job_ends_with_the_process_that_waits_for_it(tmp_path, compose):
     values = to_mapping(compose("run.name=mine"))
     parent = (

@@ -111,6 +111,7 @@ def test_every_recipe_trains(everything, tmp_path):
     assert len(lines) == 2 + len(records)
 
 
+@pytest.mark.slow
 def test_a_job_of_ones_own(everything, tmp_path):
     everything("job=weights", "run.name=two", "batch_size=32")
     assert json.loads((tmp_path / "runs/trials/weights-two/weights.json").read_text())["batch_size"] == 32

@@ -215,6 +215,7 @@ def test_a_frozen_base_called_without_training_stays_as_it_is() -> None:
         run(model, data_of(CASES["mlp"]))
 
 
+@pytest.mark.slow
 def test_a_limit_of_the_users_own_starts_no_probe(monkeypatch) -> None:
     """It holds in this process; a child could not make the model, which was not written."""
     monkeypatch.setenv("TF_CPU_BFC_MEM_LIMIT_IN_MB", "100000")
@@ -223,6 +224,7 @@ def test_a_limit_of_the_users_own_starts_no_probe(monkeypatch) -> None:
     assert run(model, data_of(CASES["mlp"]), run_name="limited")["status"] == "completed"
 
 
+@pytest.mark.slow
 def test_numbers_and_paths_of_other_libraries(tmp_path: Path) -> None:
     def build(number: Callable[[float], Any]) -> keras.Model:
         keras.utils.set_random_seed(1)

@@ -87,6 +87,7 @@ print([size for size in reduced if size > 1], model.count_params())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", [pytest.param("Accumulate", marks=pytest.mark.slow), "accumulate"])
 def test_one_reduce_per_update(door):
     # Keras reduces 8 x 6 inputs and 8 x 3 targets when it builds the model; the update reduces all weights at once

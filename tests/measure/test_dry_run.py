@@ -140,6 +140,7 @@ def test_each_of_two_sizes_has_its_own_peak(compose, tmp_path, model):
 # ---- the updates ----
 
 
+@pytest.mark.slow
 def test_its_updates_are_those_of_training(run, config, data):
     """Each update has two micro-batches, those with which a run of this configuration begins."""
     assert min(run.update()) > 0
@@ -164,6 +165,7 @@ def test_the_seconds_are_those_of_a_micro_step_and_of_the_commit(run, monkeypatc
     assert asked == [2, 1]
 
 
+@pytest.mark.slow
 def test_short_updates_share_a_call_that_is_compiled_before(run, monkeypatch):
     run.update()
     lengths, calls = iter([1, 4, 4]), []
@@ -197,6 +199,7 @@ def test_workspaces_are_measured_in_one_micro_step(run):
     assert 0 <= memory["workspace_bytes"] < memory["tensor_peak_bytes"] - memory["tensor_static_bytes"]
 
 
+@pytest.mark.slow
 @pytest.mark.xla
 def test_xla_compiles_where_the_run_asks_for_it(compose, tmp_path):
     """Its micro-step is one operation, of which no workspace can be told apart."""

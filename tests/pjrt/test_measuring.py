@@ -70,6 +70,7 @@ def device():
 # ---- bytes, and a limit ----
 
 
+@pytest.mark.slow
 def test_the_peak_is_the_state_and_the_largest_program(new_window, batches_of):
     runtime, window, batches = JaxRuntime([device()]), new_window(), batches_of(8)
     step = runtime.build_step(window)

@@ -119,6 +119,7 @@ def test_every_optimizer(runtime, optim):
     assert_same_updates(runtime, lambda: float64(lenet(), optim, micro_steps=2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.slow), 8])
 def test_any_number_of_micro_steps(runtime, steps):
     assert_same_updates(runtime, lambda: float64(lenet(), micro_steps=steps), lambda: batches_of(16 // steps))
@@ -127,7 +128,7 @@ def test_any_number_of_micro_steps(runtime, steps):
 MODELS = [
     pytest.param(resnet20(units=(1, 1)), marks=pytest.mark.slow),
     pytest.param(resnet20(memory="recompute", units=(1, 1)), marks=pytest.mark.slow),
-    revnet38(units=(1,)),
+    pytest.param(revnet38(units=(1,)), marks=pytest.mark.slow),
     pytest.param(resnet20(), marks=pytest.mark.slow),
     pytest.param(revnet38(), marks=pytest.mark.slow),
     pytest.param(revnet38("group", memory="store"), marks=pytest.mark.slow),
@@ -260,6 +261,7 @@ def test_a_window_that_is_not_full_is_refused_and_stays(runtime, window):
     assert step.commit()["examples"] == 16
 
 
+@pytest.mark.slow
 def test_a_partial_commit_is_the_update_of_what_there_is(runtime, window):
     expected = float64(lenet(), micro_steps=2)
     steps = Step(expected), runtime.build_step(window)
@@ -317,6 +319,7 @@ def test_an_error_of_a_batch_is_that_of_the_micro_step_that_takes_it(runtime, wi
         step.accumulate(batches, 1)
 
 
+@pytest.mark.slow
 def test_variables_that_are_assigned_count_after_reload(runtime, window):
     step, batches = runtime.build_step(window), batches_of()
     updates(step, window, batches, 1)

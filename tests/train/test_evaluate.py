@@ -85,6 +85,7 @@ def test_it_equals_predictions(trained, here, command):
     assert "measured: the best state, update 8, on the test images of digits; in runs/one/evaluation.json" in answer.out
 
 
+@pytest.mark.slow
 def test_the_results_of_the_best_and_the_last_state_stand_side_by_side(here, command):
     names = ("evaluation.json", "confusion.png", "mistakes.png")
     assert command("job=evaluate", "run.name=one").code == 0

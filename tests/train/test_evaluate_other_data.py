@@ -95,6 +95,7 @@ def measured(here, data="new"):
     return {each["name"]: (each["examples"], each["accuracy"]) for each in result_of(here, data)["classes"]}
 
 
+@pytest.mark.slow
 def test_all_of_new_data_is_measured(here, command):
     """With a class that has none, one that has a single image, and images of another size."""
     write(here / "new", ("owl",), range(50, 57), size=21)
@@ -140,6 +141,7 @@ def own_path(here):
     return yaml.safe_load((here / "runs/one/config.yaml").read_text())["data"]["path"]
 
 
+@pytest.mark.slow
 def test_a_sweep_over_data_has_a_file_for_each(here, command):
     for name in ("new", "newer"):
         write(here / name, ("owl",), range(50, 53))

@@ -83,6 +83,7 @@ def test_a_hook_stops_a_run_as_a_signal_does(small, tmp_path):
     assert run(small(tmp_path))["step"] == 8
 
 
+@pytest.mark.slow
 def test_a_hook_keeps_values_and_ends_a_run(small, tmp_path, capsys):
     """A longer run goes on, and a checkpoint holds what was kept."""
 

@@ -288,6 +288,7 @@ def test_the_summary_says_where_a_run_comes_from(config, trained):
     assert summary["data"]["data.classes"] == ["cat", "dog", "owl"]
 
 
+@pytest.mark.slow
 def test_the_commit_is_that_of_the_start(config, monkeypatch):
     """Files of the repository may change while it trains."""
 

@@ -127,6 +127,7 @@ def test_a_run_killed_after_a_checkpoint_repeats_what_it_lost(config, whole, tmp
     assert_same(whole, tmp_path / "killed")
 
 
+@pytest.mark.slow
 def test_continuing_with_other_accumulation_and_more_updates(config, tmp_path, capsys):
     run(config("longer", "train.steps=2", model=LENET))
     assert "from here on" not in capsys.readouterr().out
@@ -277,6 +278,7 @@ def calls(monkeypatch):
     return counts
 
 
+@pytest.mark.slow
 def test_updates_together_are_the_updates_apart(config, tmp_path, monkeypatch, calls):
     run(config("together", *TOGETHER, model=LENET))
     assert max(calls) > 2

@@ -60,6 +60,7 @@ def keras_file(request, tmp_path_factory):
     return file, model
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_the_averages_of_another(config, runs, tmp_path, capsys):
     run(config("train.steps=1", "optim=sgd", "optim.lr=1e-30", "optim.weight_decay=0", "ema.decay=0.5"))
     before, now = best_of(runs / "base"), best_of(tmp_path / "one")
