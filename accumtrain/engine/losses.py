@@ -41,8 +41,8 @@ class WholeBatch:
     def __init__(self, function: Callable[[Any, Any], tf.Tensor]):
         self._function = function
 
-    def of_batches(self, batches: Sequence[Batch], outputs: Sequence[Any]) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the number of this replica's examples, and the loss of those of all replicas, scalars.
+    def of_batches(self, batches: Sequence[Batch], outputs: Sequence[Any]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Return the number of this replica's examples, that of all replicas', and the loss of these, scalars.
 
         Examples of weight 0 are left out. Call it in replica context.
 
@@ -62,7 +62,7 @@ class WholeBatch:
                 f"{getattr(self._function, '__name__', self._function)}: returns values of the shape {value.shape}; a "
                 "loss of the whole batch returns one number"
             )
-        return tf.reduce_sum(own), value
+        return tf.reduce_sum(own), tf.reduce_sum(weights), value
 
 
 def join_examples(parts: Sequence[Any]) -> Any:

@@ -32,7 +32,7 @@ from accumtrain.engine.losses import (
 )
 from accumtrain.engine.norm_statistics import NormStatistics
 from accumtrain.engine.replica import current_replica
-from accumtrain.engine.sums import Sums, all_finite, all_reduce_sum, make_clear, sum_buffer
+from accumtrain.engine.sums import Sums, all_finite, make_clear, sum_buffer
 from accumtrain.optim.optimizer import Optimizer, apply_one_by_one, clip_by_weight
 from accumtrain.optim.schedules import Schedule, constant_schedule
 
@@ -204,10 +204,9 @@ class Window(tf.Module):
         trained = [trained_outputs(each) for each in outputs]
         with tf.GradientTape() as tape:
             tape.watch(trained)
-            own_examples, loss = self.loss_function.of_batches(batches, outputs)
+            own_examples, examples, loss = self.loss_function.of_batches(batches, outputs)
         at_outputs, at_weights = tape.gradient(loss, (trained, self.variables_))
         own_examples = tf.cast(own_examples, self.dtype)  # by all of which the commit divides
-        (examples,) = all_reduce_sum([own_examples])
         self.loss.assign_add(tf.cast(tf.cast(loss, self.dtype) * own_examples, self.loss.dtype))
         scale = own_examples if self.loss_scale is None else own_examples * self.loss_scale.value
         known = [(variable, at) for variable, at in zip(self.variables_, at_weights, strict=True) if at is not None]

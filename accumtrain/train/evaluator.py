@@ -241,7 +241,7 @@ class Evaluator:
 
     def _add_whole_loss(self, batches: list[Batch], outputs: list[Any]) -> None:
         assert isinstance(self._whole_loss, WholeBatch)
-        examples, loss = self._whole_loss.of_batches(batches, outputs)
+        examples, _, loss = self._whole_loss.of_batches(batches, outputs)
         total = self._sums[[*self._means].index("loss")]
         total.assign_add(tf.cast(examples, total.dtype) * tf.cast(loss, total.dtype))
 
