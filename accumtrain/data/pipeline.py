@@ -26,7 +26,7 @@ RESIDENT_BYTES = 256 * 2**20  # limit for one decoded split in memory; MNIST and
 _CACHE_CHUNK = 256
 _CHUNK = 64  # examples read in one call, if images are then decoded one by one
 _PREFETCH = 2  # finished batches held ready; fixed, as these batches take memory
-_ENDLESS = 2**40  # batches
+ENDLESS = 2**40  # batches
 _OTHER_STREAM = 2**40  # added to a seed for the stream that is mixed in; the seeds of runs are below it
 
 # These graphs have no Python control flow on tensors. Without AutoGraph they take half as long to build.
@@ -118,7 +118,7 @@ def make_train_batches(
             epoch, index = order(first + position)
             return train.in_whole(index), example_key(epoch, index, seed), tf.ones_like(index, tf.float32)
 
-        return _batches(data, cache_decoded(train.whole), address, _ENDLESS, batch, shard, training=True, keyed=keyed)
+        return _batches(data, cache_decoded(train.whole), address, ENDLESS, batch, shard, training=True, keyed=keyed)
 
     if not data.mix.is_on:
         return stream(seed)

@@ -14,6 +14,8 @@ from accumtrain.engine.runtime import Runtime
 from accumtrain.engine.sums import values_of_workers
 from accumtrain.errors import ConfigError
 
+OTHER_PROCESS = "for a sweep over devices add hydra/launcher=joblib, each job then has a process of its own"
+
 
 @dataclass(frozen=True)
 class Devices:
@@ -82,7 +84,7 @@ def make_devices(
 def set_once(
     setter: Callable[..., None],
     *arguments: Any,
-    remedy: str = "for a sweep over devices add hydra/launcher=joblib, each job then has a process of its own",
+    remedy: str = OTHER_PROCESS,
 ) -> None:
     """Call a setter of tf.config. It can't change devices any more after TensorFlow has used them.
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from accumtrain.console import warn
 from accumtrain.devices.config import CpuConfig, DeviceConfig, GpuConfig, MirroredConfig, TpuConfig
-from accumtrain.devices.found import Devices, set_once
+from accumtrain.devices.found import OTHER_PROCESS, Devices, set_once
 from accumtrain.errors import ConfigError, first_line
 from accumtrain.process.cuda import INSTALL_JAX, shows_gpu
 from accumtrain.process.environment import read_users_limit
@@ -41,10 +41,7 @@ def resolve_jax(config: DeviceConfig) -> Devices:
     Raises:
         ConfigError: JAX can't be used or does not find them, or it computes on others in this process already.
     """
-    if config.as_it_is:
-        set_once(tf.config.set_visible_devices, [], "GPU", remedy=LEAVE_GPUS)
-    else:
-        set_once(tf.config.set_visible_devices, [], "GPU")
+    set_once(tf.config.set_visible_devices, [], "GPU", remedy=LEAVE_GPUS if config.as_it_is else OTHER_PROCESS)
     import_jax()
     import jax
 
@@ -117,10 +114,7 @@ def _split_cpu(count: int) -> Sequence[jax.Device]:
         jax.config.update("jax_num_cpu_devices", count)
     found = jax.devices("cpu")[:count]
     if len(found) < count:
-        raise ConfigError(
-            "JAX computes on other devices in this process already; for a sweep over devices add "
-            "hydra/launcher=joblib, each job then has a process of its own"
-        )
+        raise ConfigError(f"JAX computes on other devices in this process already; {OTHER_PROCESS}")
     return found
 
 

@@ -17,12 +17,12 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.console import say, warn
+from accumtrain.data.pipeline import ENDLESS
 from accumtrain.data.source import Split, Stream
 from accumtrain.errors import DataError
 from accumtrain.keras.run.arrays import as_arrays, hash_arrays, length_of
 from accumtrain.train.hooks import Hook, TrainingState
 
-ENDLESS = 2**40  # batches
 FIRST_BATCH = "first batch"  # among the values that hooks keep
 CHUNK = 64  # single examples that are read together
 READING = "IteratorGetNext"  # the operation that TensorFlow names in errors of a data set
