@@ -94,8 +94,8 @@ from .optim.schedules import cosine_schedule as cosine_schedule
 from .optim.schedules import rsqrt_schedule as rsqrt_schedule
 from .optim.schedules import step_schedule as step_schedule
 from .optim.sgd import SGD as SGD
-from .train.config import CrossEntropyConfig as CrossEntropyConfig
-from .train.config import LossConfig as LossConfig
+from .tasks.config import CrossEntropyConfig as CrossEntropyConfig
+from .tasks.config import LossConfig as LossConfig
 from .train.hooks import TrainingState as TrainingState
 from .train.hooks import add_hook as add_hook
 

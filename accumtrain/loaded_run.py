@@ -28,7 +28,8 @@ from accumtrain.runs.contents import read_config, read_records, read_run_config,
 from accumtrain.runs.kernels import choose_kernels
 from accumtrain.runs.names import HOLDOUT_KEYS, PREPROCESS_KEYS
 from accumtrain.runs.run import Images
-from accumtrain.train.config import BEST_STATE, STATES, check_tells_classes
+from accumtrain.tasks.config import check_answers
+from accumtrain.train.config import BEST_STATE, STATES
 from accumtrain.train.remedies import explain_errors
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ class LoadedRun:
             DataError: there are no images, some can't be used, or the array has another shape or range.
             ConfigError: the model does not tell classes apart.
         """
-        check_tells_classes(self.config.loss.kind, "predict")
+        check_answers(self.config)
         with self._computing():
             from accumtrain.train.predict import prediction_batch, predictions
 
@@ -181,11 +182,9 @@ class LoadedRun:
             used, probabilities = list[int](), list[np.ndarray]()
             with explain_errors(self.config, data):
                 answers = predictions(self._answers, data, batch=batch, strategy=self._devices.strategy)
-                for places, ranked, values in answers:
+                for places, values in answers:
                     used += places.tolist()
-                    by_class = np.empty_like(values)
-                    np.put_along_axis(by_class, ranked, values, axis=1)
-                    probabilities.append(by_class)
+                    probabilities.append(values)
             self._tell_bad(data, size)
         found = np.concatenate(probabilities)
         names = self.class_names
@@ -232,9 +231,10 @@ class LoadedRun:
 
     @cached_property
     def _answers(self) -> Any:
+        from accumtrain.tasks.task import build_task
         from accumtrain.train.predict import compile_answers
 
-        return compile_answers(self.model, self._devices.strategy, len(self._images.class_names))
+        return compile_answers(build_task(self.config), self.model, self._devices.strategy)
 
     def _open(self, images: Any) -> tuple[list[Path], Dataset]:
         """Return the files that are named, none of an array, and the images as a data set."""

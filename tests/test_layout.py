@@ -20,6 +20,7 @@ LAYERS = [  # from the top; the members of a layer do not import each other
     {"dispatch"},
     {"measure", "export"},
     {"train"},
+    {"tasks"},
     {"models", "data", "devices"},
     {"pjrt"},
     {"engine"},

@@ -21,7 +21,7 @@ from accumtrain.report.compare import read_ranked
 from accumtrain.report.page import write_page
 from accumtrain.runs.files import write_json
 from accumtrain.runs.folder import result_file
-from accumtrain.train.config import LOSSES, BestBy
+from accumtrain.train.config import BestBy
 
 STOPPED = (Preempted.exit_code, INTERRUPTED)
 KILLED = 128  # plus the number of the signal, as a shell reports it
@@ -124,7 +124,7 @@ def find_signal_name(number: int) -> str | None:
 def begin_outcome(config: Config, overrides: Sequence[str]) -> JobOutcome:
     """Return the outcome of a job that is about to begin."""
     file = result_file(config)
-    by = BestBy.of(config.train.monitor, config.eval.metrics, LOSSES[config.loss.kind].metrics)
+    by = BestBy.of(config)
     return JobOutcome(
         list(overrides),
         config.job,

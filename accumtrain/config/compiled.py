@@ -14,13 +14,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from accumtrain.data.config import SOURCES, DataConfig
+from accumtrain.data.config import SOURCES, DataConfig, SourceEntry
 from accumtrain.devices.config import DEVICES, DeviceConfig, DeviceEntry
 from accumtrain.errors import ConfigError
 from accumtrain.models.config import MODELS, STORE, ModelConfig
 from accumtrain.optim.config import OPTIMIZERS, OptimConfig
 from accumtrain.registry import Entry, load
-from accumtrain.train.config import LOSSES, LossConfig, LossEntry
+from accumtrain.tasks.config import LOSSES, TASKS, LossConfig, LossEntry, TaskConfig, TaskEntry
 
 KIND = "compiled"
 
@@ -52,6 +52,13 @@ class CompiledModelConfig(ModelConfig):
     @property
     def policies(self) -> tuple[str, ...]:
         return super().policies if self.cuts else (STORE,)
+
+
+@dataclass(kw_only=True)
+class CompiledTaskConfig(TaskConfig):
+    """The loss and metrics of the model tell what it learns."""
+
+    kind: str = KIND
 
 
 @dataclass(kw_only=True)
@@ -104,23 +111,30 @@ class CurrentDeviceConfig(DeviceConfig):
 
 
 MODELS.add(Entry(CompiledModelConfig, "accumtrain.keras.run.compiled:build_model"), listed=False)
-OF_EXAMPLES = LossEntry(
-    CompiledLossConfig,
-    "accumtrain.keras.run.compiled:build_loss",
-    metrics={},
-    further_metrics="accumtrain.keras.run.compiled:build_metrics",
-    split_metrics="accumtrain.keras.run.compiled:build_split_metrics",
-)
+OF_EXAMPLES = LossEntry(CompiledLossConfig, "accumtrain.keras.run.compiled:build_loss", targets=KIND)
 OF_BATCHES = replace(
     OF_EXAMPLES,
     config=CompiledBatchLossConfig,
     build="accumtrain.keras.run.compiled:build_batch_loss",
     whole_batch=True,
 )
+TASKS.add(
+    TaskEntry(
+        CompiledTaskConfig,
+        "accumtrain.keras.run.compiled:CompiledTask",
+        loss=CompiledLossConfig,
+        metrics=(),
+        targets=KIND,
+        mixes=False,
+        balances=False,
+        chooses_metrics=False,
+    ),
+    listed=False,
+)
 LOSSES.add(OF_EXAMPLES, listed=False)
 LOSSES.add(OF_BATCHES, listed=False)
 OPTIMIZERS.add(Entry(CompiledOptimConfig, "accumtrain.keras.run.compiled:build_optimizer"), listed=False)
-SOURCES.add(Entry(GivenDataConfig, "accumtrain.keras.run.compiled:open_given"), listed=False)
+SOURCES.add(SourceEntry(GivenDataConfig, "accumtrain.keras.run.compiled:open_given", (KIND,)), listed=False)
 DEVICES.add(DeviceEntry(CurrentDeviceConfig, "accumtrain.devices.resolve:resolve_current"), listed=False)
 
 

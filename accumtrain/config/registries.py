@@ -7,31 +7,22 @@ name. It never names code itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from accumtrain.config.jobs import JOBS, Job
-from accumtrain.data.config import SOURCES, DataConfig
+from accumtrain.data.config import SOURCES, DataConfig, SourceEntry
 from accumtrain.devices.config import DEVICES
 from accumtrain.models.config import MODELS, ModelConfig
 from accumtrain.optim.config import OPTIMIZERS, OptimConfig
 from accumtrain.optim.schedules import SCHEDULES, ScheduleConfig
 from accumtrain.registry import ComponentConfig, Entry, Registry, module_of, with_kind
-from accumtrain.train.config import (
-    LOSSES,
-    METRICS,
-    NONE,
-    TRACKERS,
-    Code,
-    LossConfig,
-    LossEntry,
-    MetricEntry,
-    TrackerEntry,
-)
+from accumtrain.tasks.config import CLASSES, LOSSES, METRICS, TASKS, Code, LossConfig, LossEntry, MetricEntry
+from accumtrain.train.config import NONE, TRACKERS, TrackerEntry
 
 Keys = TypeVar("Keys", bound=ComponentConfig)
 
 REGISTRIES: dict[str, Registry[Any]] = {
+    "task": TASKS,
     "model": MODELS,
     "optim": OPTIMIZERS,
     "schedule": SCHEDULES,
@@ -110,6 +101,7 @@ def register_loss(
     config: type[LossConfig] = LossConfig,
     metrics: Mapping[str, Code] | None = None,
     whole_batch: bool = False,
+    targets: str = CLASSES,
 ) -> type[LossConfig]:
     """Make `loss=<name>` a choice.
 
@@ -120,23 +112,29 @@ def register_loss(
             a function (labels [B], logits [B, classes]) -> one number, of the B examples of an update. Each micro-batch
             is computed twice (Gao et al. 2021, arXiv:2101.06983).
         metrics: what is measured beside the loss where eval.metrics is null, by name: functions like the loss, or
-            "module:function". None is the accuracy. The best state is that of the highest `accuracy`; without it, of
-            the lowest loss.
+            "module:function". None is what the task measures. The best state is that of the highest `accuracy`; without
+            it, of the lowest loss.
+        targets: the form of the targets that it takes: `classes`, integers [N]; `labels`, floats [N, labels] of 0, 1
+            or NaN for an unknown one; `numbers`, floats [N, numbers], standardised, or NaN.
         config: a dataclass that inherits from LossConfig. What is returned and raised is as for `register_model`.
     """
     keys: Any = with_kind(name, config, LossConfig)
-    of_classes = LossEntry(keys, build, whole_batch=whole_batch)
-    LOSSES.add(of_classes if metrics is None else replace(of_classes, metrics=metrics))
+    LOSSES.add(LossEntry(keys, build, targets, metrics, whole_batch))
     return keys
 
 
-def register_metric(name: str, function: Code, higher_is_better: bool = True) -> None:
+def register_metric(
+    name: str, function: Code, higher_is_better: bool = True, *, targets: str = CLASSES, whole_split: bool = False
+) -> None:
     """Make `eval.metrics=[<name>]` a choice.
 
     Args:
         function: (labels [N] of an integer dtype, logits [N, classes]) -> values [N] in the dtype of the logits, or
             "module:function".
         higher_is_better: the direction in which it decides which state is the best, as the first of eval.metrics.
+        targets: the form of the targets that it takes, as of `register_loss`.
+        whole_split: it is no mean over examples. The function takes NumPy arrays of all examples of a split, their
+            targets and the outputs of the model, and returns a number. Evaluations keep both in memory.
 
     Raises:
         ValueError: the name is taken, also by another value of a record; or it has another form: a letter or _, then
@@ -144,7 +142,7 @@ def register_metric(name: str, function: Code, higher_is_better: bool = True) ->
     """
     if name in TAKEN:
         raise ValueError(f"eval.metrics: {name} is already the name of a value in the records; choose another name")
-    METRICS.add(MetricEntry(name, function, higher_is_better))
+    METRICS.add(MetricEntry(name, function, higher_is_better, targets, whole_split))
 
 
 def register_tracker(name: str, open: Code) -> None:
@@ -164,14 +162,19 @@ def register_tracker(name: str, open: Code) -> None:
     TRACKERS.add(TrackerEntry(name, open))
 
 
-def register_data(name: str, build: Code, config: type[DataConfig] = DataConfig) -> type[DataConfig]:
+def register_data(
+    name: str, build: Code, config: type[DataConfig] = DataConfig, targets: str = CLASSES
+) -> type[DataConfig]:
     """Make `data=<name>` a choice.
 
     Args:
         build: (config, seed) -> Source, or "module:function".
         config: a dataclass that inherits from DataConfig. What is returned and raised is as for `register_model`.
+        targets: the form of its targets, as of `register_loss`.
     """
-    return _register(SOURCES, name, build, config, DataConfig)
+    keys: Any = with_kind(name, config, DataConfig)
+    SOURCES.add(SourceEntry(keys, build, (targets,)))
+    return keys
 
 
 def register_job(name: str, run: Code, file: str | None = None, **attributes: Any) -> None:
@@ -194,7 +197,7 @@ def list_added_modules() -> set[str]:
     """Return the modules of all code that was registered from outside."""
     codes = [
         *(entry.build for registry in REGISTRIES.values() for entry in registry),
-        *(code for loss in LOSSES for code in (*loss.metrics.values(), loss.further_metrics, loss.split_metrics)),
+        *(code for loss in LOSSES for code in (loss.metrics or {}).values()),
         *(code for job in JOBS for code in (job.run, job.check)),
         *(metric.function for metric in METRICS),
         *(tracker.open for tracker in TRACKERS),

@@ -14,11 +14,13 @@ from accumtrain.config.imagenet import check_imagenet
 from accumtrain.config.jobs import JOBS, Job
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
+from accumtrain.data.config import SOURCES
 from accumtrain.devices.config import JAX, TpuConfig
 from accumtrain.errors import ConfigError
 from accumtrain.fields import Constraint, check_size, constraints_of, format_value, walk_values
 from accumtrain.registry import ComponentConfig
-from accumtrain.train.config import BALANCED, LOSSES, NONE, TRACKERS, CrossEntropyConfig, TrackerEntry, check_monitor
+from accumtrain.tasks.config import BALANCED, LOSSES, TASKS, CrossEntropyConfig, check_targets
+from accumtrain.train.config import NONE, TRACKERS, TrackerEntry, check_monitor
 
 RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,199}")
 
@@ -131,12 +133,7 @@ def check_config(config: Config) -> None:
             f"model.weights={config.model.weights}: {config.optim.label} computes weights anew from the gradients, so "
             "its first update would lose what is loaded; choose another optimizer, such as optim=adam"
         )
-    check_monitor(config.train.monitor, config.eval.metrics, config.loss.kind)
-    if config.eval.metrics is not None and LOSSES[config.loss.kind].further_metrics is not None:
-        raise ConfigError(
-            f"eval.metrics={format_value(config.eval.metrics)}: loss={config.loss.kind} measures the metrics that the "
-            "model is compiled with; give them to model.compile, and leave eval.metrics out"
-        )
+    _check_task(config)
     if isinstance(config.loss, CrossEntropyConfig) and config.loss.class_weights == BALANCED == config.data.sampling:
         raise ConfigError(
             "loss.class_weights=balanced and data.sampling=balanced: each alone makes up for rare classes, both "
@@ -181,6 +178,31 @@ def _constraints(record: Any, where: str = "") -> Iterator[tuple[str, Any, Const
             yield from _constraints(value, key)
         for constraint in constraints[field.name]:
             yield key, value, constraint
+
+
+def _check_task(config: Config) -> None:
+    """Raise ConfigError for a choice that does not go with the targets of the task."""
+    task, data, chosen = TASKS[config.task.kind], config.data, config.eval.metrics
+    if chosen is not None and not task.chooses_metrics:
+        raise ConfigError(
+            f"eval.metrics={format_value(chosen)}: the model is compiled with its metrics; give them to model.compile, "
+            "and leave eval.metrics out"
+        )
+    if task.targets not in SOURCES[data.kind].targets:
+        able = " or ".join(f"data={source.name}" for source in SOURCES if task.targets in source.targets)
+        raise ConfigError(f"task={task.name}: data={data.kind} has no {task.targets} for it; choose {able}")
+    check_targets(config)
+    check_monitor(config)
+    for key, given, none, allowed in (
+        ("mixup", data.mixup, 0.0, task.mixes),
+        ("cutmix", data.cutmix, 0.0, task.mixes),
+        ("sampling", data.sampling, "shuffled", task.balances),
+    ):
+        if given != none and not allowed:
+            raise ConfigError(
+                f"data.{key}={format_value(given)}: does not go with task={task.name}, whose targets are "
+                f"{task.targets}; leave it out"
+            )
 
 
 def _check_workers(config: Config) -> None:

@@ -26,7 +26,8 @@ from accumtrain.models.config import ModelConfig, RevNetConfig
 from accumtrain.optim.config import AdafactorConfig, OptimConfig
 from accumtrain.optim.schedules import CosineConfig, ScheduleConfig
 from accumtrain.registry import NameIn, NamesIn
-from accumtrain.train.config import BEST_STATE, METRICS, NONE, STATES, TRACKERS, CrossEntropyConfig, LossConfig
+from accumtrain.tasks.config import METRICS, TASKS, ClassifyConfig, LossConfig, TaskConfig
+from accumtrain.train.config import BEST_STATE, NONE, STATES, TRACKERS
 
 PRECISIONS = ("float32", "bfloat16", "float16", "float64")
 
@@ -65,7 +66,7 @@ class TrainConfig:
     `steps`: number of updates; takes precedence over train.epochs.
     `patience`: the run ends after this many evaluations in a row without a new best; null: it never ends early.
     `monitor`: the value that decides which state is the best: loss, or a metric that is measured. null: the first of
-    eval.metrics, which is accuracy for most losses. Reports and sweeps rank by it, too.
+    eval.metrics, or what the task names, which is accuracy for task=classify. Reports and sweeps rank by it, too.
     `min_delta`: the smallest improvement that train.patience counts as better. It does not change which state is the
     best.
     """
@@ -82,7 +83,7 @@ class EvalConfig:
     """The times at which a run evaluates, and what it measures.
 
     `every`: updates from one evaluation to the next; epoch: after each epoch.
-    `metrics`: metrics that are measured beside the loss. null: those of the loss itself, which is accuracy for most.
+    `metrics`: metrics that are measured beside the loss. null: those of the task, or of a loss that has its own.
     train.monitor says which of them decides.
     """
 
@@ -272,10 +273,11 @@ class Config:
     `job`: what the command does.
     `batch_size`: examples per update, over all micro-batches and replicas.
     `precision`: type in which the model computes; weights stay float32 or wider.
+    `task`: what the model learns to say of an example.
     `model`: the network.
     `optim`: the optimizer.
     `schedule`: a factor on the optimizer's rate at each update. Every length counts updates.
-    `loss`: the loss function.
+    `loss`: the loss function; None is that of the task.
     `data`: the images.
     `device`: the hardware that computes.
     `state`: the saved state that jobs such as evaluate, predict and export use: the best or the last.
@@ -284,10 +286,11 @@ class Config:
     job: Annotated[str, NameIn(JOBS)] = "train"
     batch_size: Annotated[int, COUNT] = 64
     precision: Annotated[str, OneOf(PRECISIONS)] = "float32"
+    task: TaskConfig = field(default_factory=ClassifyConfig)
     model: ModelConfig = field(default_factory=RevNetConfig)
     optim: OptimConfig = field(default_factory=AdafactorConfig)
     schedule: ScheduleConfig = field(default_factory=CosineConfig)
-    loss: LossConfig = field(default_factory=CrossEntropyConfig)
+    loss: LossConfig = None  # type: ignore[assignment]  # until __post_init__
     data: DataConfig = field(default_factory=DigitsConfig)
     device: DeviceConfig = field(default_factory=AutoConfig)
     state: Annotated[str, OneOf(STATES)] = BEST_STATE
@@ -306,6 +309,9 @@ class Config:
     export: ExportConfig = field(default_factory=ExportConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
     debug: DebugConfig = field(default_factory=DebugConfig)
+
+    def __post_init__(self) -> None:
+        self.loss = self.loss or TASKS[self.task.kind].loss()
 
     def with_accum_steps(self, steps: int) -> Config:
         return replace(self, accum=replace(self.accum, steps=steps))

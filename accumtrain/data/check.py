@@ -24,6 +24,7 @@ from accumtrain.errors import DataError
 from accumtrain.process.logs import caught_stderr
 from accumtrain.progress import counting
 from accumtrain.runs.folder import result_file
+from accumtrain.tasks.config import TASKS
 
 _SHOWN = 20  # classes, bad examples and duplicates that are printed; the file has all
 _CHUNK = 256  # examples between two reports
@@ -38,7 +39,8 @@ def check_data(config: Config) -> dict[str, Any]:
     Raises:
         DataError: examples are bad, or the data set can't be opened at all.
     """
-    data = open_data(replace(config.data, on_error="skip"), config.run.seed)  # bad examples are listed, all of them
+    targets = TASKS[config.task.kind].targets
+    data = open_data(replace(config.data, on_error="skip"), config.run.seed, targets)  # all bad examples are listed
     statistics = {}
     for name, split in data.whole_splits.items():
         with counting(f"reading {name}", split.size) as report:

@@ -358,15 +358,27 @@ class TfrecordConfig(RecordsConfig):
             )
 
 
-SOURCES: Registry[Entry[DataConfig]] = Registry("data.kind")
+@dataclass(frozen=True)
+class SourceEntry(Entry[DataConfig]):
+    """A source.
+
+    Attributes:
+        targets: the forms of targets that it can have (tasks/config.py). With more than one, its opener takes the
+            reader of the targets, too: (config, seed, reader) -> Source.
+    """
+
+    targets: tuple[str, ...] = ("classes",)
+
+
+SOURCES: Registry[SourceEntry] = Registry("data.kind")
 SOURCES.add(
-    Entry(DigitsConfig, "accumtrain.data.sources.builtin:open_digits"),
-    Entry(SyntheticConfig, "accumtrain.data.sources.builtin:open_synthetic"),
-    Entry(TfdsConfig, "accumtrain.data.sources.tfds:open_tfds"),
-    Entry(FolderConfig, "accumtrain.data.sources.folder:open_folder"),
-    Entry(TableConfig, "accumtrain.data.sources.image_table:open_table"),
-    Entry(NpzConfig, "accumtrain.data.sources.npz:open_npz"),
-    Entry(CifarBinaryConfig, "accumtrain.data.sources.cifar:open_cifar_binary"),
-    Entry(IdxConfig, "accumtrain.data.sources.idx:open_idx"),
-    Entry(TfrecordConfig, "accumtrain.data.sources.tfrecord:open_tfrecord"),
+    SourceEntry(DigitsConfig, "accumtrain.data.sources.builtin:open_digits"),
+    SourceEntry(SyntheticConfig, "accumtrain.data.sources.builtin:open_synthetic"),
+    SourceEntry(TfdsConfig, "accumtrain.data.sources.tfds:open_tfds"),
+    SourceEntry(FolderConfig, "accumtrain.data.sources.folder:open_folder"),
+    SourceEntry(TableConfig, "accumtrain.data.sources.image_table:open_table"),
+    SourceEntry(NpzConfig, "accumtrain.data.sources.npz:open_npz"),
+    SourceEntry(CifarBinaryConfig, "accumtrain.data.sources.cifar:open_cifar_binary"),
+    SourceEntry(IdxConfig, "accumtrain.data.sources.idx:open_idx"),
+    SourceEntry(TfrecordConfig, "accumtrain.data.sources.tfrecord:open_tfrecord"),
 )

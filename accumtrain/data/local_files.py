@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError, DataError
-from accumtrain.train.config import check_tells_classes
+from accumtrain.tasks.config import check_answers
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp")  # of the files in a folder that count as images
 CSV, JSONL = ".csv", ".jsonl"
@@ -111,7 +111,7 @@ def list_first(names: Sequence[object], most: int = _LISTED) -> str:
 
 def check_predict(config: Config) -> None:
     """Raise ConfigError for a mistake in the keys of job=predict, and DataError if predict.input is not there."""
-    check_tells_classes(config.loss.kind, config.job)
+    check_answers(config)
     if config.predict.input is None:
         raise ConfigError("predict.input=null: say which images, predict.input=<file, folder or glob>")
     _find_paths(config.predict.input)

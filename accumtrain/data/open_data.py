@@ -11,10 +11,15 @@ from accumtrain.data.holdout import add_validation_split
 from accumtrain.data.preprocess import make_preprocess
 from accumtrain.data.source import SPLIT_WORDS, Dataset, Source, Stream, compute_fingerprint
 from accumtrain.errors import DataError
+from accumtrain.tasks.config import CLASSES
 
 
-def open_data(config: DataConfig, seed: int) -> Dataset:
-    """Open the data set that `config` names. `seed` decides the images of sources that make their own.
+def open_data(config: DataConfig, seed: int, targets: str = CLASSES) -> Dataset:
+    """Open the data set that `config` names, with the targets as they are stored.
+
+    Args:
+        seed: decides the images of sources that make their own.
+        targets: the form of the targets, one of those that the source can have.
 
     Raises:
         ConfigError: Settings contradict each other or the images.

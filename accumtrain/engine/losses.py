@@ -21,18 +21,25 @@ Batch = Mapping[str, tf.Tensor]
 SMALLEST_LOSS_SCALE = 1.0  # loss scale; a window that overflows at it has diverged
 
 
-class SplitMetrics(Protocol):
-    """Metrics of a whole split, which are no means over examples."""
+class Collector(Protocol):
+    """Collects what an evaluation of a split measures beside means over examples."""
 
     @property
     def names(self) -> Sequence[str]:
-        """The names of the metrics."""
+        """The names of its metrics; there may be none."""
 
-    def update(self, labels: Any, logits: Any) -> None:
-        """Add a batch. It is called in graphs."""
+    @property
+    def variables(self) -> Sequence[tf.Variable]:
+        """The variables that `update` changes."""
+
+    def reset(self) -> None:
+        """Forget all batches."""
+
+    def update(self, batch: Batch, outputs: Any) -> None:
+        """Add the part of a batch that a replica has, and the outputs for it. It is called in graphs."""
 
     def take(self) -> dict[str, float]:
-        """Return the values by name, of all batches since the last call."""
+        """Return the metrics by name, of all batches since the last call."""
 
 
 class WholeBatch:

@@ -9,7 +9,7 @@ from typing import Any
 
 from accumtrain.errors import ConfigError
 from accumtrain.registry import Registry
-from accumtrain.train.config import check_tells_classes
+from accumtrain.tasks.config import check_answers
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ QUANTIZED = {"none": 1e-3, "float16": 2e-2, "int8": 0.1}
 
 def check_export(config: Any) -> None:
     """Raise ConfigError if the run's model can't be exported in this format, or a package for it is missing."""
-    check_tells_classes(config.loss.kind, config.job)
+    check_answers(config)
     chosen, model, output = FORMATS[config.export.format], config.model, config.export.output
     if chosen.model_kinds and model.kind not in chosen.model_kinds:
         raise ConfigError(

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.backprop.mode import EVALUATION
 from accumtrain.backprop.model import Model
 from accumtrain.config.schema import Config
 from accumtrain.console import banner, escape_lines, format_bytes, say
@@ -30,7 +31,7 @@ from accumtrain.runs.files import replacing
 from accumtrain.runs.folder import state_mark
 from accumtrain.runs.names import folder_of, make_folder
 from accumtrain.runs.run import Images
-from accumtrain.train.predict import probabilities
+from accumtrain.tasks.task import build_task
 from accumtrain.train.remedies import explain_errors
 from accumtrain.train.weights import trained_images, trained_model
 
@@ -58,7 +59,9 @@ def export_run(config: Config) -> dict[str, Any]:
         model = _in_float32(config, images, model)
     preprocess = preprocess_any_size(config.data, images)
     quantize = config.export.quantize
-    exported = Exported(config.model.label, model, preprocess, images.shape, images.class_names, quantize)
+    exported = Exported(
+        config.model.label, model, preprocess, images.shape, images.class_names, build_task(config), quantize
+    )
     path, chosen, bound = _find_path(config), FORMATS[config.export.format], QUANTIZED[quantize]
     with _replacing_export(path) as unfinished:
         with held_back_stderr():
@@ -186,7 +189,8 @@ def _predict(exported: Exported, images: np.ndarray) -> np.ndarray:
     channels = images.shape[-1]
     examples = [prepare.example(tf.constant(image), key, channels=channels, training=False) for image in images]
     batch = prepare.batch(tf.stack(examples), tf.fill([len(images)], key), training=False)
-    return probabilities(exported.model, batch).numpy()
+    answers: np.ndarray = exported.task.answer(exported.model(batch, EVALUATION)).numpy()
+    return answers
 
 
 def make_images(shape: tuple[int, ...], size: tuple[float, float]) -> np.ndarray:

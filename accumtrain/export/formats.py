@@ -15,13 +15,14 @@ from zipfile import ZipFile
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.backprop.mode import EVALUATION
 from accumtrain.backprop.model import Model
 from accumtrain.data.images import central_window
 from accumtrain.data.preprocess import Preprocess
 from accumtrain.process.temporary_folder import temporary_folder
-from accumtrain.train.predict import probabilities
+from accumtrain.tasks.task import Task
 
-IMAGES, PROBABILITIES = "images", "probabilities"  # names of the input and the output
+IMAGES = "images"  # name of the input
 CLASS_NAMES = "class_names.json"  # a list, in the files that can hold another
 OPSET = 18  # the newest that tf2onnx 1.17 writes
 
@@ -41,6 +42,7 @@ class Exported:
     preprocess: Preprocess
     shape: tuple[int, ...]
     class_names: list[str]
+    task: Task
     quantize: str = "none"
 
     @property
@@ -53,7 +55,7 @@ class Exported:
 
         @tf.function(input_signature=[self.signature], autograph=False)
         def infer(images: tf.Tensor) -> dict[str, tf.Tensor]:
-            return {PROBABILITIES: probabilities(self.model, self.prepare(images))}
+            return {self.task.output: self.task.answer(self.model(self.prepare(images), EVALUATION))}
 
         return infer
 
@@ -120,7 +122,7 @@ def write_keras(exported: Exported, path: Path) -> None:
     pixels = keras.layers.Rescaling(1 / prepare.white)(images)
     pixels = keras.layers.Resizing(height, width, antialias=True)(pixels)
     logits = segment.model(keras.layers.Rescaling((1 / std).tolist(), (-mean / std).tolist())(pixels))
-    outputs = keras.layers.Softmax(name=PROBABILITIES)(logits)
+    outputs = keras.layers.Softmax(name=exported.task.output)(logits)
     keras.Model(images, outputs, name=exported.label).save(path)
     _append_names(path, exported.class_names)
 

@@ -15,7 +15,6 @@ from accumtrain.config.registries import has_builtin_layers
 from accumtrain.config.rules import micro_batch_size
 from accumtrain.config.schema import BenchConfig, Config
 from accumtrain.console import banner, format_bytes, format_count, format_seconds, say
-from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import HostShard, distribute_batches, make_train_batches
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
@@ -27,6 +26,7 @@ from accumtrain.models.kernels import tell_emulation
 from accumtrain.process import environment
 from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.runs.folder import result_file
+from accumtrain.tasks.task import open_examples
 from accumtrain.train.memory import at_peak
 from accumtrain.train.remedies import explain_errors
 
@@ -37,7 +37,7 @@ def bench_run(config: Config) -> dict[str, Any]:
     """Print a table and return the content of bench.json, as docs/bench.md describes it. Nothing is trained."""
     imported, clock = environment.prepared_seconds(), Stopwatch()
     devices = resolve_devices(config.device)
-    data = open_data(config.data, config.run.seed)
+    data = open_examples(config)
     steps = config.accum.count
     micro_batch = micro_batch_size(config.batch_size, steps, devices.replicas)
     batch = micro_batch * devices.replicas

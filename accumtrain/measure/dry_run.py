@@ -17,9 +17,9 @@ from accumtrain.devices.found import Devices
 from accumtrain.engine.step import WORTH_TOGETHER, CallLength
 from accumtrain.measure.flops import median_seconds
 from accumtrain.process import environment
-from accumtrain.train.build import build_means, build_split_metrics, build_window
+from accumtrain.train.build import build_window
 from accumtrain.train.checkpoint import Checkpoints
-from accumtrain.train.evaluator import Evaluator
+from accumtrain.train.evaluator import build_evaluator
 from accumtrain.train.memory import Meter
 
 MICRO_STEPS = 2  # largest number in a window, as the second one adds to a buffer in use
@@ -113,15 +113,14 @@ class DryRun:
         self._evaluator: Any = None
         gc.collect()
         with strategy.scope():
-            self._evaluator = Evaluator(
-                self.window.model,
-                self.window.ema,
-                build_means(config.loss, config.eval.metrics),
+            self._evaluator = build_evaluator(
+                config,
                 data,
                 data.evaluated_split,
                 batch,
+                self.window.model,
                 self._devices.runtime,
-                build_split_metrics(config.loss),
+                self.window.ema,
             )
         self._checkpoints = Checkpoints(
             self._directory, self.window, config.checkpoint.keep, runtime=self._devices.runtime

@@ -186,15 +186,15 @@ def run_probe_request(request: dict[str, Any], folder: Path) -> dict[str, Any]:
 def _measure(config: Config, micro_batches: Sequence[int | None] | None, folder: Path) -> list[dict[str, Any]]:
     import tensorflow as tf
 
-    from accumtrain.data.open_data import open_data
     from accumtrain.devices.resolve import resolve_devices
     from accumtrain.measure.dry_run import measure
+    from accumtrain.tasks.task import open_examples
     from accumtrain.train.remedies import explain_errors
 
     doing = folder / child.DOING
     try:
         doing.write_text("opening the data", encoding="utf-8")
-        data = open_data(config.data, config.run.seed)
+        data = open_examples(config)
         doing.write_text("compiling, then timing updates", encoding="utf-8")
         with explain_errors(config, data):
             devices = resolve_devices(config.device)

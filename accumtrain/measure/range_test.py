@@ -13,7 +13,6 @@ import numpy as np
 from accumtrain.config.rules import micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
-from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_train_stream
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
@@ -23,6 +22,7 @@ from accumtrain.optim.schedules import exponential_schedule
 from accumtrain.progress import counting
 from accumtrain.report.pictures import new_figure, save_figure, without_math
 from accumtrain.runs.folder import job_folder
+from accumtrain.tasks.task import open_examples
 from accumtrain.train.build import check_micro_batch
 from accumtrain.train.remedies import explain_errors
 from accumtrain.train.weights import window_with_weights
@@ -47,7 +47,7 @@ def find_learning_rate(config: Config) -> dict[str, Any]:
             "number, such as optim.lr=0.05, to test rates for it"
         )
     devices = resolve_devices(config.device)
-    data = open_data(config.data, config.run.seed)
+    data = open_examples(config)
     with explain_errors(config, data, devices.replicas):
         test = _raise_rate(config, data, devices)
     suggested = suggest_rate(test)

@@ -162,15 +162,15 @@ def lower_request(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     environment.prepare(here)
     import jax
 
-    from accumtrain.data.open_data import open_data
     from accumtrain.devices.resolve import resolve_devices
     from accumtrain.measure.lowering import lower_update
     from accumtrain.pjrt.hand_over import hand_over
+    from accumtrain.tasks.task import open_examples
     from accumtrain.train.build import build_window
 
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_enable_x64", True)  # the count of updates is an int64
-    data = open_data(config.data, config.run.seed)
+    data = open_examples(config)
     total = total_steps(config, Epochs(config, data.train.size))
     window = build_window(config, data, total, resolve_devices(here).strategy)
     micro_batch = micro_batch_size(config.batch_size, config.accum.count, 1)

@@ -33,7 +33,7 @@ BEST = "best"  # the checkpoints of the best state, within their folder
 QUARANTINE = "quarantine"  # of damaged checkpoints, within their folder
 
 # Groups of keys that decide what is learned. A continued run must keep their values.
-LEARNED_GROUPS = ("model", "optim", "schedule", "loss", "data", "ema")
+LEARNED_GROUPS = ("task", "model", "optim", "schedule", "loss", "data", "ema")
 BEST_KEYS = ("eval.metrics", "train.monitor")  # which decide the best state
 # Places of data and first weights do not matter: a checkpoint's manifest holds fingerprints of their content.
 UNLEARNED_KEYS = (
@@ -156,7 +156,7 @@ def learned_values(config: Config | Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         KeyError, TypeError: the mapping is not the content of a config.yaml.
     """
-    mapping = to_mapping(config) if isinstance(config, Config) else config
+    mapping = to_mapping(config) if isinstance(config, Config) else {"task": {"kind": "classify"}, **config}
     flat = {f"{group}.{key}": value for group in LEARNED_GROUPS for key, value in mapping[group].items()}
     flat |= {"batch_size": mapping["batch_size"], "precision": mapping["precision"]}
     flat["run.seed"], accum = mapping["run"]["seed"], mapping["accum"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 import tensorflow as tf
@@ -11,10 +10,10 @@ from accumtrain.backprop.model import Model
 from accumtrain.config.rules import divisors, micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import say, warn
-from accumtrain.data.source import Dataset, class_counts
+from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
 from accumtrain.engine.ema import MovingAverage
-from accumtrain.engine.losses import LossScale, PerExample, SplitMetrics, WholeBatch, class_index, cross_entropy
+from accumtrain.engine.losses import LossScale, PerExample, WholeBatch
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
 from accumtrain.models.build import build_model, find_rate_factors
@@ -23,7 +22,8 @@ from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.config import OPTIMIZERS, OptimConfig
 from accumtrain.optim.optimizer import Optimizer
 from accumtrain.registry import load
-from accumtrain.train.config import LOSSES, METRICS, CrossEntropyConfig, LossConfig
+from accumtrain.tasks.config import LOSSES, LossConfig
+from accumtrain.tasks.task import build_task
 from accumtrain.train.remedies import allowed_remedy
 
 ENOUGH = 4  # examples of a micro-batch, for batch norm
@@ -32,43 +32,6 @@ ENOUGH = 4  # examples of a micro-batch, for batch norm
 def build_loss(config: LossConfig) -> PerExample | WholeBatch:
     loss: PerExample = LOSSES.build(config)
     return WholeBatch(loss) if LOSSES[config.kind].whole_batch else loss
-
-
-def build_metrics(config: LossConfig, chosen: Sequence[str] | None) -> dict[str, PerExample]:
-    """Return what is measured beside the loss, by name: the metrics of eval.metrics, or of None the loss's own."""
-    if chosen is not None:
-        return {name: load(METRICS[name].function) for name in chosen}
-    entry = LOSSES[config.kind]
-    metrics = {name: load(metric) for name, metric in entry.metrics.items()}
-    return metrics if entry.further_metrics is None else metrics | load(entry.further_metrics)(config)
-
-
-def build_means(config: LossConfig, chosen: Sequence[str] | None = None) -> dict[str, PerExample | WholeBatch]:
-    """Return what evaluations measure: the loss, by the name `loss`, and the metrics, as in `build_metrics`."""
-    return {"loss": build_loss(config.for_evaluation), **build_metrics(config, chosen)}
-
-
-def build_split_metrics(config: LossConfig) -> SplitMetrics | None:
-    """Return what is measured on a whole split only; None if there is nothing."""
-    build = LOSSES[config.kind].split_metrics
-    metrics: SplitMetrics | None = None if build is None else load(build)(config)
-    return metrics
-
-
-def build_cross_entropy(config: CrossEntropyConfig) -> PerExample:
-    """Return the cross-entropy. Class weights, if there are any, must be a list."""
-    smoothing, class_weights = config.label_smoothing, config.class_weights
-
-    def loss(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-        values = cross_entropy(labels, logits)
-        if smoothing:
-            of_all_classes = tf.reduce_logsumexp(logits, axis=-1) - tf.reduce_mean(logits, axis=-1)
-            values = (1.0 - smoothing) * values + smoothing * of_all_classes
-        if class_weights is not None:
-            values *= tf.gather(tf.constant(class_weights, logits.dtype), class_index(labels))
-        return values
-
-    return loss
 
 
 def build_optimizer(config: OptimConfig) -> Optimizer:
@@ -83,7 +46,7 @@ def build_optimizer(config: OptimConfig) -> Optimizer:
 
 def training_loss(config: Config, data: Dataset) -> LossConfig:
     """Return the loss with the weights of the classes of `data`. Raise ConfigError if they do not fit."""
-    return config.loss.for_training(data.class_names, partial(class_counts, data.train, data.num_classes))
+    return config.loss.for_training(data.class_names, partial(build_task(config).count, data))
 
 
 def model_for(config: Config, data: Dataset, *, draws: bool = True) -> Model:
@@ -132,7 +95,7 @@ def build_window(
             model,
             optimizer,
             loss=build_loss(training_loss(config, data)),
-            metrics=build_metrics(config.loss, config.eval.metrics),
+            metrics=build_task(config).metrics(),
             schedule=config.schedule.build(total_steps),
             clip_norm=config.optim.clip_norm,
             adaptive_clip=config.optim.adaptive_clip,

@@ -36,7 +36,8 @@ from accumtrain.runs.checkpoint_store import (
     newest_first,
 )
 from accumtrain.runs.names import BEST
-from accumtrain.train.config import BEST_STATE, LOSS, BestBy
+from accumtrain.tasks.config import ACCURACY, LOSS
+from accumtrain.train.config import BEST_STATE, BestBy
 
 # The errors that TensorFlow raises for the checkpoint of another model.
 OF_ANOTHER_MODEL = (
@@ -243,7 +244,7 @@ class Checkpoints:
         if window.loss_scale is not None:
             state["loss_scale"] = window.loss_scale
         self._runtime = runtime or Runtime(tf.distribute.get_strategy())
-        self._best_by = best_by or BestBy.of(None, None, window.metrics)
+        self._best_by = best_by or (BestBy(ACCURACY, True) if ACCURACY in window.metrics else BestBy(LOSS, False))
         self._checkpoint = tf.train.Checkpoint(**state, best_accuracy=self.best_accuracy, best_loss=self.best_loss)
         # a graph, as tf.train.Checkpoint walks through all objects in each call
         self._save = CompiledFunction(self._save_graph, NO_GRAPH_OPTIMIZER)

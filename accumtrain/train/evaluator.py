@@ -1,12 +1,9 @@
-"""Evaluation of a model on a whole split: the means of loss and metrics, each example counted once.
-
-`ClassAnswers` collects, in the same pass, the confusion matrix and the worst mistakes.
-"""
+"""Evaluation of a model on a whole split: the means of loss and metrics, each example counted once."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,93 +11,59 @@ import tensorflow as tf
 
 from accumtrain.backprop.mode import EVALUATION
 from accumtrain.backprop.model import Model
+from accumtrain.config.schema import Config
 from accumtrain.data.pipeline import distribute_batches, make_eval_batches
 from accumtrain.data.source import Dataset
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.losses import (
     Batch,
+    Collector,
     PerExample,
-    SplitMetrics,
     WholeBatch,
-    cross_entropy,
     example_weights,
     weighted_sums,
 )
-from accumtrain.engine.replica import current_replica
 from accumtrain.engine.runtime import Runtime
 from accumtrain.engine.step import CallLength
 from accumtrain.engine.sums import sum_buffer
 from accumtrain.errors import DataError
-from accumtrain.report.confusion import Mistake
-
-WORST = 24  # mistakes that are kept
-COLUMNS = 5  # the fields of a mistake, in their order; float64 holds each of them exactly
+from accumtrain.tasks.task import build_task
+from accumtrain.train.build import build_loss
 
 
-class ClassAnswers:
-    """The answers of one evaluation. Create it inside the strategy's scope; `update` is called by each replica.
+def build_evaluator(
+    config: Config,
+    data: Dataset,
+    split: str,
+    batch: int,
+    model: Model,
+    runtime: Runtime,
+    ema: MovingAverage | None = None,
+    *,
+    further_means: Mapping[str, PerExample] | None = None,
+    further_collectors: Sequence[Collector] = (),
+) -> Evaluator:
+    """Return the evaluation of a run on a split of its data. Call it inside the strategy's scope.
 
     Args:
-        classes: their number; the memory taken is 8 bytes * classes^2 on each replica.
-        replicas: of all workers.
+        batch: examples per batch over all replicas.
+        further_means: functions that are measured beside those of the task, by name.
+        further_collectors: what is collected beside what the task collects.
     """
-
-    def __init__(self, classes: int, replicas: int) -> None:
-        self._classes, self._replicas = classes, replicas
-        self._confusion = sum_buffer([classes, classes], tf.int64)
-        self._batches = sum_buffer([], tf.int64)
-        # a replica writes its own part and leaves the others 0, so the sum over replicas has the parts of all
-        self._worst = sum_buffer([replicas, WORST, COLUMNS], tf.float64)
-
-    @property
-    def variables(self) -> list[tf.Variable]:
-        return [self._confusion, self._batches, self._worst]
-
-    def update(self, batch: Batch, logits: tf.Tensor) -> None:
-        """Add the part of a batch that a replica has: labels [N], logits [N, classes]; examples of weight 0 are not.
-
-        A mistake's loss is the cross-entropy, and at least log 2, as the wrong class has the higher probability.
-        """
-        labels, used = tf.cast(batch["label"], tf.int64), example_weights(batch) > 0
-        predicted = tf.argmax(logits, axis=-1)
-        self._confusion.assign_add(
-            tf.math.confusion_matrix(labels, predicted, self._classes, tf.cast(used, tf.int64), tf.int64)
-        )
-        logits = tf.cast(logits, tf.float32)
-        losses = cross_entropy(labels, logits)
-        losses = tf.where(tf.math.is_finite(losses), losses, losses.dtype.max)
-        probability = tf.reduce_max(tf.nn.softmax(logits), axis=-1)
-        fields = (self._positions(tf.size(labels, tf.int64)), labels, predicted, losses, probability)
-        mistakes = tf.stack([tf.cast(field, tf.float64) for field in fields], axis=-1)
-        self._keep_worst(tf.where((used & (predicted != labels))[:, tf.newaxis], mistakes, tf.zeros_like(mistakes)))
-
-    def _positions(self, size: tf.Tensor) -> tf.Tensor:
-        """Return the places in the split, int64 [size], of this replica's part of a batch: replicas take turns."""
-        parts = tf.convert_to_tensor(self._batches) * self._replicas + tf.cast(current_replica()[0], tf.int64)
-        self._batches.assign_add(tf.constant(1, tf.int64))
-        return parts * size + tf.range(size)
-
-    def _keep_worst(self, mistakes: tf.Tensor) -> None:
-        """Keep the highest losses among those kept and `mistakes`, [N, COLUMNS]; rows of 0 stand for none."""
-        replica, _ = current_replica()
-        candidates = tf.concat([tf.convert_to_tensor(self._worst)[replica], mistakes], axis=0)
-        _, rows = tf.math.top_k(tf.cast(candidates[:, 3], tf.float32), WORST)
-        own = tf.one_hot(replica, self._replicas, dtype=tf.float64)[:, tf.newaxis, tf.newaxis]
-        self._worst.assign(own * tf.gather(candidates, rows)[tf.newaxis])
-
-    def read(self) -> tuple[list[list[int]], list[Mistake]]:
-        """Return how often class i is taken for class j, and the mistakes with the highest losses, highest first.
-
-        Of all replicas, so all workers must call it.
-        """
-        confusion, worst = self._read()
-        found = [Mistake(*map(int, row[:3]), *row[3:]) for row in tf.reshape(worst, [-1, COLUMNS]).numpy().tolist()]
-        mistakes = sorted((row for row in found if row.loss), key=lambda row: (-row.loss, row.position))
-        return confusion.numpy().tolist(), mistakes[:WORST]
-
-    @tf.function(autograph=False)
-    def _read(self) -> tuple[tf.Tensor, tf.Tensor]:
-        return tf.convert_to_tensor(self._confusion), tf.convert_to_tensor(self._worst)
+    task = build_task(config)
+    means = {"loss": build_loss(config.loss.for_evaluation), **task.metrics(), **(further_means or {})}
+    collectors = task.collectors(data, split, batch, runtime.strategy.num_replicas_in_sync)
+    return Evaluator(
+        model,
+        ema,
+        means,
+        data,
+        split,
+        batch,
+        runtime,
+        [*collectors, *further_collectors],
+        together=config.accum.count,
+    )
 
 
 class Evaluator:
@@ -113,8 +76,7 @@ class Evaluator:
         split: name of the split.
         batch: examples per batch over all replicas.
         runtime: what computes, on the replicas of its strategy.
-        split_metrics: what else is measured, on one replica; None is nothing.
-        answers: collects the answers of the first evaluation, made in the same scope; None if nothing does.
+        collectors: what else is measured, made in the same scope.
         together: number of batches that a loss of the whole batch sees at once; the last may be fewer.
     """
 
@@ -127,13 +89,12 @@ class Evaluator:
         split: str,
         batch: int,
         runtime: Runtime,
-        split_metrics: SplitMetrics | None = None,
-        answers: ClassAnswers | None = None,
+        collectors: Sequence[Collector] = (),
         *,
         together: int = 1,
     ):
         self._model, self._ema, self._runtime = model, ema, runtime
-        self._means, self._split_metrics, self._answers = dict(means), split_metrics, answers
+        self._means, self._collectors = dict(means), collectors
         self._whole_loss, self._together = means.get("loss"), together
         self._held: list[tuple[Any, Any]] = []  # batches and outputs, whose loss is to come
         self.split, self._batches = split, -(-data.splits[split].size // batch)
@@ -142,14 +103,14 @@ class Evaluator:
         )
         self._dtype = model.trainable_variables[0].dtype
         self._sums = [sum_buffer([], self._dtype) for _ in [*self._means, "examples"]]
-        self._own_variables = [*self._sums, *(answers.variables if answers else ())]
+        self._own_variables = [*self._sums, *(own for collector in collectors for own in collector.variables)]
         whole = isinstance(self._whole_loss, WholeBatch)
         self._add = self._add_and_hold if whole else runtime.on_batches(self._add_batch)
 
     @property
     def names(self) -> list[str]:
         """The names of loss and metrics."""
-        return [*self._means, *(self._split_metrics.names if self._split_metrics else ())]
+        return [*self._means, *(name for collector in self._collectors for name in collector.names)]
 
     def __call__(self, stop: Callable[[], bool], report: Callable[[int, int], None]) -> dict[str, float] | None:
         """Evaluate the current state.
@@ -166,8 +127,7 @@ class Evaluator:
         """
         started, pace, done = time.perf_counter(), CallLength(), 0
         batches = iter(self._dataset)
-        self._held.clear()  # and the sums, which an abandoned evaluation leaves
-        self._take()
+        self._forget()  # what an abandoned evaluation leaves
         with self._averages():
             while done < self._batches:
                 if stop():
@@ -178,12 +138,12 @@ class Evaluator:
                 done += count
                 report(done, self._batches)
         self._add_loss_of_held()
-        *sums, examples, others = self._take()
+        *sums, examples = self._take_sums()
         if not examples:
             raise DataError(f"none of the {self.split} examples can be used: see job=check, which names them")
         return {
             **{name: total / examples for name, total in zip(self._means, sums, strict=True)},
-            **others,
+            **self._take_metrics(),
             "examples": int(examples),
             "seconds": time.perf_counter() - started,
         }
@@ -207,10 +167,8 @@ class Evaluator:
         """Add a batch to the sums. Return the outputs, of which a loss of the whole batch is still to be added."""
         logits = self._model(batch["image"], EVALUATION)
         sums = weighted_sums(self._means.values(), logits, batch)
-        if self._split_metrics is not None:
-            self._split_metrics.update(batch["label"], logits)
-        if self._answers is not None:
-            self._answers.update(batch, logits)
+        for collector in self._collectors:
+            collector.update(batch, logits)
         examples = tf.reduce_sum(tf.cast(example_weights(batch), self._dtype))
         for total, value in zip(self._sums, (*sums, examples), strict=True):
             total.assign_add(tf.cast(value, total.dtype))
@@ -245,13 +203,24 @@ class Evaluator:
         total = self._sums[[*self._means].index("loss")]
         total.assign_add(tf.cast(examples, total.dtype) * tf.cast(loss, total.dtype))
 
-    def _take(self) -> list[Any]:
-        """Return the sums of all batches since the last call, the number of examples, and other metrics by name."""
-        self._runtime.publish(self._own_variables)
-        others = self._split_metrics.take() if self._split_metrics else {}
-        taken = [*self._read().numpy().tolist(), others]
+    def _forget(self) -> None:
+        self._held.clear()
+        self._take_sums()
+        for collector in self._collectors:
+            collector.reset()
         self._runtime.reload(self._own_variables)
-        return taken
+
+    def _take_sums(self) -> list[float]:
+        """Return the sums of all batches since the last call, and the number of examples."""
+        self._runtime.publish(self._own_variables)
+        sums: list[float] = self._read().numpy().tolist()
+        return sums
+
+    def _take_metrics(self) -> dict[str, float]:
+        """Return the metrics of the collectors, after `_take_sums`."""
+        metrics = {name: value for collector in self._collectors for name, value in collector.take().items()}
+        self._runtime.reload(self._own_variables)
+        return metrics
 
     @tf.function(autograph=False)
     def _read(self) -> tf.Tensor:

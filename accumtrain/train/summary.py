@@ -25,9 +25,9 @@ from accumtrain.fields import format_value, value_at
 from accumtrain.models.config import NORM_MOMENTUM, REVERSE
 from accumtrain.runs.contents import collect_results, read_config, read_summary
 from accumtrain.runs.run import Run
+from accumtrain.tasks.config import CrossEntropyConfig
 from accumtrain.train.build import training_loss
 from accumtrain.train.checkpoint import Checkpoints
-from accumtrain.train.config import CrossEntropyConfig
 from accumtrain.train.memory import Meter, activation_bytes, at_peak, state_bytes, tensor_bytes
 from accumtrain.train.metrics import MetricsLogger, Place
 from accumtrain.train.recovery import SKIPPED, compares

@@ -15,7 +15,6 @@ from accumtrain.config.registries import has_builtin_layers
 from accumtrain.config.rules import Epochs, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
 from accumtrain.console import say
-from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_train_stream
 from accumtrain.data.repeats import find_repeats
 from accumtrain.data.source import Dataset
@@ -36,10 +35,11 @@ from accumtrain.runs.kernels import record_kernels
 from accumtrain.runs.names import BEST_KEYS, learned_values
 from accumtrain.runs.provenance import provenance
 from accumtrain.runs.run import ReadOnlyRun, Run
-from accumtrain.train.build import agree_on_steps, build_means, build_split_metrics, build_window, check_micro_batch
+from accumtrain.tasks.task import open_examples
+from accumtrain.train.build import agree_on_steps, build_window, check_micro_batch
 from accumtrain.train.checkpoint import Checkpoints
 from accumtrain.train.config import BestBy
-from accumtrain.train.evaluator import Evaluator
+from accumtrain.train.evaluator import Evaluator, build_evaluator
 from accumtrain.train.hooks import ADDED, Hooks
 from accumtrain.train.memory import Meter
 from accumtrain.train.metrics import Intervals, MetricsLogger, Place, RunningMeans, epochs_of, evaluations_since_best
@@ -92,7 +92,7 @@ def open_trainer(config: Config) -> Iterator[Trainer]:
     with ReadOnlyRun(config) if follows else Run(config) as run:  # which the chief of several workers locks
         record_kernels(config)
         devices = resolve_devices(config.device)
-        data = open_data(config.data, config.run.seed)
+        data = open_examples(config)
         with devices.watch, explain_errors(config, data, devices.replicas, devices.workers):
             trainer = Trainer(agree_on_steps(config, devices), run, devices, data)
             with closing(trainer.logger):
@@ -131,7 +131,7 @@ class Trainer:
             self.step = devices.runtime.build_step(self.window, eager=config.debug.eager)
             self.evaluator = self._build_evaluator(data.evaluated_split)
             self.tester = self._build_evaluator("test") if data.val and data.test else None  # of the best state
-        self.best_by = BestBy.of(config.train.monitor, config.eval.metrics, self.evaluator.names)
+        self.best_by = BestBy.of(config, self.evaluator.names)
 
         self.hooks = Hooks(
             ADDED if devices.chief else (),
@@ -279,17 +279,8 @@ class Trainer:
     # ---- parts ---------------------------------------------------------------------------------------------------
 
     def _build_evaluator(self, split: str) -> Evaluator:
-        return Evaluator(
-            self.window.model,
-            self.window.ema,
-            build_means(self.config.loss, self.config.eval.metrics),
-            self.data,
-            split,
-            self.global_micro_batch,
-            self.devices.runtime,
-            build_split_metrics(self.config.loss),
-            together=self.config.accum.count,
-        )
+        batch, runtime = self.global_micro_batch, self.devices.runtime
+        return build_evaluator(self.config, self.data, split, batch, self.window.model, runtime, self.window.ema)
 
     def _manifest_facts(self) -> dict[str, Any]:
         """Return what the manifest of a checkpoint says of this run."""

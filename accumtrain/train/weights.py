@@ -18,7 +18,6 @@ from accumtrain.config.imagenet import IMAGENET, show_pixels
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.data.config import FolderConfig, TableConfig
-from accumtrain.data.open_data import open_data
 from accumtrain.data.source import Dataset
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError, ConfigError, DataError
@@ -30,6 +29,7 @@ from accumtrain.runs.contents import read_run_config
 from accumtrain.runs.files import write_json
 from accumtrain.runs.names import CHECKPOINTS, differences, folder_of, learned_values
 from accumtrain.runs.run import IMAGES, REMEDY, Images, read_images
+from accumtrain.tasks.task import open_examples
 from accumtrain.train.build import build_window, model_for, moving_average
 from accumtrain.train.checkpoint import again_if_changed, find_state, restore_model
 from accumtrain.train.config import BEST_STATE
@@ -56,7 +56,7 @@ def trained_images(config: Config) -> tuple[Images, Mapping[str, Any]]:
     images = read_images(folder_of(config))
     if images is not None:
         return images, {}
-    data = open_data(config.data, config.run.seed)
+    data = open_examples(config)
     return images_of(data), data.fingerprint
 
 
@@ -74,7 +74,7 @@ def open_measured(config: Config) -> tuple[Dataset, bool]:
     trained = manifest["data"]
     images = read_images(folder_of(config))
     try:
-        data = open_data(config.data, config.run.seed)
+        data = open_examples(config)
     except DataError:
         if images is None or not isinstance(config.data, FolderConfig | TableConfig):
             raise

@@ -36,13 +36,14 @@ from accumtrain.optim.schedules import (
     StepConfig,
     WsdConfig,
 )
-from accumtrain.train.config import CrossEntropyConfig
+from accumtrain.tasks.config import CrossEntropyConfig
 
 PLAIN: dict[str, Any] = {"mean": [0.0], "std": [1.0]}
 IMAGE_SIZES = {"keras": 64}  # of models that need more than SIZE pixels
 IMAGE = Path(__file__).parents[2] / "docs" / "scaling.png"
 SIZE = 9  # odd: halved, its maps leave a rest
 EXAMPLES: dict[str, dict[str, Any]] = {
+    "task": {},
     "model": {
         "lenet": LeNetConfig(),
         "resnet": ResNetConfig(units=[1, 1], filters=[8, 8, 16]),

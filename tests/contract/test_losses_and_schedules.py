@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from accumtrain.optim.schedules import SCHEDULES
 from accumtrain.registry import load
-from accumtrain.train.config import LOSSES
+from accumtrain.tasks.config import LOSSES
 from tests.contract.examples import example_of
 
 TOTAL, WARMUP = 12, 3  # updates; no example changes its rate before

@@ -15,8 +15,8 @@ from accumtrain.models.build import build_model
 from accumtrain.models.config import LeNetConfig
 from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.sgd import SGD
-from accumtrain.train.build import build_cross_entropy, build_means
-from accumtrain.train.config import CrossEntropyConfig
+from accumtrain.tasks.classify import build_cross_entropy
+from accumtrain.tasks.config import CrossEntropyConfig
 
 SHAPE = (8, 8, 1)
 LOGITS = tf.constant([[2.0, 0.5, -1.0], [0.0, 3.0, 1.0], [1.0, 1.5, 0.0]])
@@ -189,8 +189,8 @@ def test_the_remedy_for_a_list_gives_the_classes_its_weights(compose):
 
 
 def test_evaluations_measure_the_plain_loss():
-    means = build_means(CrossEntropyConfig(label_smoothing=0.3, class_weights="balanced"))
-    assert np.array_equal(means["loss"](tf.constant(LABELS), LOGITS), cross_entropy(tf.constant(LABELS), LOGITS))
+    loss = build_cross_entropy(CrossEntropyConfig(label_smoothing=0.3, class_weights="balanced").for_evaluation)
+    assert np.array_equal(loss(tf.constant(LABELS), LOGITS), cross_entropy(tf.constant(LABELS), LOGITS))
 
 
 def test_one_number_for_a_batch_is_no_loss():

@@ -16,7 +16,7 @@ from accumtrain.errors import CheckpointError, ConfigError, OutOfMemoryError, Ve
 from accumtrain.export import config as exports
 from accumtrain.export import export, formats, reload
 from accumtrain.registry import with_kind
-from accumtrain.train.config import LOSSES, LossConfig, LossEntry
+from accumtrain.tasks.config import LOSSES, LossConfig, LossEntry
 from tests.train.conftest import assert_error
 
 TRAINED = ("model=lenet5", "optim=sgd", "train.steps=2", "batch_size=16", "eval.every=2", "ema.decay=0.9")
@@ -149,9 +149,9 @@ def test_the_middle_of_an_image_is_no_keras_layer(compose):
 
 def test_a_loss_without_classes(compose, monkeypatch):
     config = compose("job=export")
-    entry = LossEntry(with_kind("regression", LossConfig), "accumtrain.train.build:build_cross_entropy", metrics={})
+    entry = LossEntry(with_kind("regression", LossConfig), "accumtrain.tasks.classify:build_cross_entropy", metrics={})
     monkeypatch.setitem(LOSSES.entries, entry.name, entry)
-    with pytest.raises(ConfigError, match="tells classes apart"):
+    with pytest.raises(ConfigError, match="answers task=classify; loss=regression has no accuracy"):
         exports.check_export(replace(config, loss=entry.config()))
 
 

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
+from accumtrain.config.schema import Config
 from accumtrain.data.preprocess import Preprocess
 from accumtrain.export.config import FORMATS, QUANTIZED
 from accumtrain.export.export import largest_difference, make_images
@@ -19,6 +20,7 @@ from accumtrain.models.build import build_model
 from accumtrain.models.config import KerasModelConfig, LeNetConfig, ResNetConfig, RevNetConfig
 from accumtrain.models.layers import ModelSpec
 from accumtrain.registry import load
+from accumtrain.tasks.classify import Classify
 
 NAMES = ["ant", "a bee, or two", "čat"]
 MODELS = {
@@ -47,7 +49,9 @@ CASES = [
 def exported(name: str, augment: str = "none") -> Exported:
     """Return a model with moving statistics of images. Its answers differ from image to image."""
     model = build_model(MODELS[name], ModelSpec((64, 65, 3), len(NAMES)))
-    what = Exported(name, model, Preprocess(augment, (64, 65), [0.4, 0.5, 0.6], [0.25], 255), (64, 65, 3), NAMES)
+    what = Exported(
+        name, model, Preprocess(augment, (64, 65), [0.4, 0.5, 0.6], [0.25], 255), (64, 65, 3), NAMES, Classify(Config())
+    )
     images = what.prepare(tf.constant(make_images(what.shape, (1.0, 1.0))))
     mode = Mode(training=True, recording=True, seed=tf.zeros([2], tf.int32))
     model(images, mode)

@@ -196,6 +196,6 @@ def test_validation_data_of_another_shape_is_refused() -> None:
 
 def test_its_kinds_are_chosen_by_fit_alone() -> None:
     assert all(KIND not in table.names for table in REGISTRIES.values())
-    config = from_mapping({"data": {"kind": KIND}, "run": {"name": "alone"}})
+    config = from_mapping({"task": {"kind": KIND}, "data": {"kind": KIND}, "run": {"name": "alone"}})
     with pytest.raises(ConfigError, match=r"kind=compiled: stands for the model that accumtrain\.fit is given"):
         accumtrain.run(config)

@@ -21,7 +21,7 @@ from accumtrain.process.program import (
     remember_program,
 )
 from accumtrain.registry import Entry, with_kind
-from accumtrain.train.config import LOSSES
+from accumtrain.tasks.config import LOSSES
 from tests.programs import run_python
 
 OWN = """

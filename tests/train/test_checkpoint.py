@@ -13,14 +13,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.config.schema import Config, EvalConfig
 from accumtrain.errors import CheckpointError
 from accumtrain.models.config import KerasModelConfig
 from accumtrain.optim.config import AdafactorConfig, SgdConfig
 from accumtrain.runs import checkpoint_store
 from accumtrain.runs.checkpoint_store import Saved
+from accumtrain.tasks.config import METRICS, MetricEntry
 from accumtrain.train import checkpoint
 from accumtrain.train.checkpoint import NICENESS, PATIENCE, Checkpoints, TensorReader, restore_model
-from accumtrain.train.config import METRICS, BestBy, MetricEntry
+from accumtrain.train.config import BestBy
 from tests.engine.small import all_variables, bottleneck_revnet, examples, lenet, resnet20, revnet38, train, window_for
 
 MB = 2**20
@@ -268,7 +270,8 @@ ERRORS = [
 )
 def test_the_first_metric_decides_in_its_direction_or_else_the_loss(tmp_path, monkeypatch, chosen, evaluations, best):
     monkeypatch.setitem(METRICS.entries, "error", MetricEntry("error", "none:none", higher_is_better=False))
-    with Checkpoints(tmp_path, small_window(), keep=9, best_by=BestBy.of(None, chosen, ["accuracy"])) as checkpoints:
+    config = Config(eval=EvalConfig(metrics=chosen))
+    with Checkpoints(tmp_path, small_window(), keep=9, best_by=BestBy.of(config, ["accuracy"])) as checkpoints:
         assert checkpoints.best is None
         for result, is_best in evaluations:
             assert checkpoints.save_if_best(result) is is_best, result

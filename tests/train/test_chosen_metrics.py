@@ -8,16 +8,18 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.cli.sweep_table import begin_outcome
-from accumtrain.config.compiled import CompiledLossConfig
+from accumtrain.config.compiled import CompiledLossConfig, CompiledTaskConfig
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.registries import TAKEN, register_metric
 from accumtrain.config.rules import check_config
+from accumtrain.config.schema import Config, EvalConfig, TrainConfig
 from accumtrain.dispatch import run
 from accumtrain.engine.losses import top5
 from accumtrain.errors import ConfigError
 from accumtrain.report.compare import read_ranked
 from accumtrain.report.page import write_page
-from accumtrain.train.config import METRICS, BestBy
+from accumtrain.tasks.config import METRICS
+from accumtrain.train.config import BestBy
 from accumtrain.train.metrics import evaluations_since_best
 from tests.train.conftest import records_of
 
@@ -106,6 +108,10 @@ def test_sweeps_and_reports_rank_in_its_direction(config, tmp_path):
     assert replace(outcome, ended_with=0, written_before=None).objective == -0.25
 
 
+def chosen_by(monitor, metrics):
+    return Config(train=TrainConfig(monitor=monitor), eval=EvalConfig(metrics=metrics))
+
+
 @pytest.mark.parametrize(
     ("chosen", "best", "of_loss"), [(["error"], 1, False), (["top5"], 2, False), ([], 0, True), (None, 2, False)]
 )
@@ -116,10 +122,10 @@ def test_patience_counts_from_the_best_of_what_decides(chosen, best, of_loss):
         {"loss": 0.8, "error": 0.2001, "top5": 0.3, "accuracy": 0.3},
         {"loss": None, "error": None, "top5": 0.2, "accuracy": 0.2},
     ]
-    by = BestBy.of(None, chosen, ["accuracy"])
+    by = BestBy.of(chosen_by(None, chosen), ["accuracy"])
     assert (by.metric == "loss") is of_loss
     assert evaluations_since_best(records, by) == 3 - best
-    assert evaluations_since_best(records, BestBy.of(by.metric, ["top5"], ["accuracy"])) == 3 - best
+    assert evaluations_since_best(records, BestBy.of(chosen_by(by.metric, ["top5"]), ["accuracy"])) == 3 - best
 
 
 @pytest.mark.parametrize(
@@ -136,7 +142,7 @@ def test_patience_counts_from_the_best_of_what_decides(chosen, best, of_loss):
 def test_patience_takes_a_small_gain_for_none(monitor, min_delta, since):
     pairs = [(0.5, 0.9), (0.6, 0.8), (0.61, 0.72), (0.615, 0.73)]
     records = [{"accuracy": accuracy, "loss": loss} for accuracy, loss in pairs]
-    by = BestBy.of(monitor, None, ["accuracy"])
+    by = BestBy.of(chosen_by(monitor, None), ["accuracy"])
     assert evaluations_since_best(records, by, min_delta) == since
     assert evaluations_since_best([], by, min_delta) == 0
 
@@ -155,8 +161,8 @@ def test_what_is_refused(compose, given, message):
 
 
 def test_a_compiled_model_has_its_own(config):
-    with pytest.raises(ConfigError, match=r"eval.metrics=\[error,top5\]: loss=compiled .* model.compile"):
-        check_config(replace(config, loss=CompiledLossConfig()))
+    with pytest.raises(ConfigError, match=r"eval.metrics=\[error,top5\]: the model is compiled .* model.compile"):
+        check_config(replace(config, task=CompiledTaskConfig(), loss=CompiledLossConfig()))
 
 
 @pytest.mark.parametrize("name", ["loss", "grad_norm", "top5", "two words"])

@@ -17,7 +17,9 @@ from accumtrain.data.pipeline import denormalize_images
 from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError
 from accumtrain.report.confusion import Confusion
-from accumtrain.train import evaluate
+from accumtrain.tasks import classify
+from accumtrain.tasks.classify import ClassFindings
+from accumtrain.tasks.task import build_task
 from accumtrain.train.predict import compile_answers, predictions
 from accumtrain.train.weights import images_of, trained_model
 from tests.train.conftest import assert_error, json_of, records_of
@@ -47,8 +49,11 @@ def test_it_equals_predictions(trained, here, command):
     data = open_data(trained.data, 0)
     model = trained_model(trained, images_of(data), {}).model
     strategy = tf.distribute.get_strategy()
-    parts = predictions(compile_answers(model, strategy, top=10), data, batch=50, strategy=strategy)
-    labels, classes, probabilities = (np.concatenate(each) for each in zip(*parts, strict=True))
+    answers = compile_answers(build_task(trained), model, strategy)
+    parts = predictions(answers, data, batch=50, strategy=strategy)
+    labels, probabilities = (np.concatenate(each) for each in zip(*parts, strict=True))
+    classes = np.argsort(-probabilities, axis=1, kind="stable")
+    probabilities = np.take_along_axis(probabilities, classes, axis=1)
     found = classes[:, 0]
     answer = command("job=evaluate", "run.name=one")
     assert answer.code == 0, answer.err
@@ -126,10 +131,10 @@ def test_without_mistakes_there_is_no_sheet(trained, here, capfd):
     (here / "mistakes.png").write_text("of an earlier evaluation")
     data = open_data(trained.data, 0)
     confusion = Confusion([*"0123456789"], (3 * np.eye(10, dtype=int)).tolist())
-    measured = evaluate.Measured("test", {}, 30, 1.0, confusion, [], [])
-    found = measured.describe_classes()
+    findings = ClassFindings(data, "test", confusion, [])
+    found = findings.describe()
     assert found["mistakes"] == found["confused"] == []
-    assert evaluate.draw_classes(measured, data, "one", here / "evaluation.json") == [str(here / "confusion.png")]
+    assert findings.draw("one", here, "") == [here / "confusion.png"]
     assert not (here / "mistakes.png").exists()
     assert "no mistakes" in capfd.readouterr().out
 
@@ -145,7 +150,7 @@ def test_of_two_classes_there_is_no_top5(command, tmp_path):
 
 
 def test_of_too_many_classes_there_are_means_only(here, command, monkeypatch):
-    monkeypatch.setattr(evaluate, "MOST_CLASSES", 9)
+    monkeypatch.setattr(classify, "MOST_CLASSES", 9)
     answer = command("job=evaluate", "run.name=one")
     assert answer.code == 0
     assert "10 classes: the table of classes and the pictures are made for up to 9" in answer.out

@@ -14,15 +14,16 @@ from accumtrain.engine.losses import accuracy, cross_entropy, top5
 from accumtrain.engine.runtime import Runtime
 from accumtrain.models.build import build_model
 from accumtrain.models.layers import ModelSpec
-from accumtrain.train import evaluator as module
-from accumtrain.train.evaluator import WORST, ClassAnswers, Evaluator
+from accumtrain.tasks import classify as module
+from accumtrain.tasks.classify import WORST, ClassFinder
+from accumtrain.train.evaluator import Evaluator
 from tests.engine import small
 
 CLASSES, EXAMPLES = 7, 90
 
 
 def collected(labels, logits, weight, batch):
-    answers = ClassAnswers(CLASSES, replicas=1)
+    answers = ClassFinder(CLASSES, replicas=1)
     update = tf.function(answers.update, autograph=False)
     for first in range(0, len(labels), batch):
         update(*part_of(labels, logits, weight, slice(first, first + batch)))
@@ -65,7 +66,7 @@ def test_replicas_take_turns_in_the_order_of_the_split(examples, monkeypatch):
     found, part, replicas = [], 5, 3
     for replica in range(replicas):
         monkeypatch.setattr(module, "current_replica", lambda of=replica: (tf.constant(of), replicas))
-        answers = ClassAnswers(CLASSES, replicas)
+        answers = ClassFinder(CLASSES, replicas)
         for first in range(replica * part, EXAMPLES, replicas * part):
             answers.update(*part_of(*examples, slice(first, first + part)))
         found += [each.position for each in answers.read()[1]]
@@ -158,11 +159,16 @@ def test_another_split_is_evaluated(model, data):
 class Seen:
     """In the place of metrics of a whole split: the ranks of what they are given."""
 
+    names, variables = ("batches",), ()
+
     def __init__(self):
         self.ranks = []
 
-    def update(self, labels, logits):
-        self.ranks.append((labels.shape.rank, logits.shape.rank))
+    def reset(self):
+        pass
+
+    def update(self, batch, outputs):
+        self.ranks.append((batch["label"].shape.rank, outputs.shape.rank))
 
     def take(self):
         return {"batches": 4.0}
@@ -170,7 +176,7 @@ class Seen:
 
 def test_metrics_of_a_whole_split_are_given_labels_and_logits(model, data):
     seen, runtime = Seen(), Runtime(tf.distribute.get_strategy())
-    found, _, _ = evaluate(Evaluator(model, None, {"loss": cross_entropy}, data, "test", BATCH, runtime, seen))
+    found, _, _ = evaluate(Evaluator(model, None, {"loss": cross_entropy}, data, "test", BATCH, runtime, [seen]))
     assert set(seen.ranks) == {(1, 2)}
     assert found["batches"] == 4.0
 

@@ -22,8 +22,8 @@ from accumtrain.backprop.model import Model
 from accumtrain.config.compiled import CompiledModelConfig, running
 from accumtrain.console import warn
 from accumtrain.data.config import DataConfig
-from accumtrain.data.source import Split, Stream
-from accumtrain.engine.losses import PerExample, SplitMetrics
+from accumtrain.data.source import Dataset, Split, Stream
+from accumtrain.engine.losses import Batch, Collector, PerExample
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.keras.accumulate_optimizer import accumulates, check_summable
 from accumtrain.keras.accumulate_step import CompiledMetric, WholeBatchMetrics, compiled_metrics
@@ -39,7 +39,8 @@ from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.keras_optimizer import WeightView
 from accumtrain.optim.optimizer import Optimizer, Parameter
 from accumtrain.process.temporary_folder import temporary_folder
-from accumtrain.train.config import LossConfig
+from accumtrain.tasks.config import LossConfig
+from accumtrain.tasks.task import Task
 
 EXAMPLES = "examples.pickle"  # in a folder for child processes
 EXAMPLES_TRACED = 7  # unlikely to be the size of anything else
@@ -234,10 +235,20 @@ def build_batch_loss(config: LossConfig) -> Callable[[Any, Any], tf.Tensor]:
     return loss
 
 
-def build_metrics(config: LossConfig) -> dict[str, PerExample]:
-    """Return the compiled metrics that are means over examples, by name."""
-    compiled = running()
-    return {name: partial(_metric, compiled, mean) for name, mean in means_by_name(compiled).items()}
+class CompiledTask(Task):
+    """The metrics of the compiled model. Its program uses the outputs itself, so nothing is told of them."""
+
+    def metrics(self) -> dict[str, PerExample]:
+        """Return the compiled metrics that are means over examples, by name."""
+        compiled = running()
+        return {name: partial(_metric, compiled, mean) for name, mean in means_by_name(compiled).items()}
+
+    def collectors(self, data: Dataset, split: str, batch: int, replicas: int) -> list[Collector]:
+        """Return the compiled metrics that are no means over examples, such as AUC."""
+        compiled = running()
+        means = means_by_name(compiled)
+        others = [name for name in _metrics_by_name(compiled.model) if name not in means]
+        return [CompiledMetrics(compiled, others)] if others else []
 
 
 def _metric(compiled: CompiledModel, mean: CompiledMetric, targets: Any, outputs: Any) -> tf.Tensor:
@@ -286,27 +297,26 @@ def _has_one_for_each(compiled: CompiledModel, mean: CompiledMetric) -> bool:
     return bool(shape.rank) and shape[0] == EXAMPLES_TRACED
 
 
-def build_split_metrics(config: LossConfig) -> SplitMetrics | None:
-    """Return the compiled metrics that are no means over examples, such as AUC, or None if there are none."""
-    compiled = running()
-    means = means_by_name(compiled)
-    others = [name for name in _metrics_by_name(compiled.model) if name not in means]
-    return CompiledMetrics(compiled, others) if others else None
-
-
 class CompiledMetrics:
     """The compiled metrics `names`, over a whole split."""
 
     def __init__(self, compiled: CompiledModel, names: list[str]):
         self.names, self._compiled, self._metrics = names, compiled, compiled.model._compile_metrics
 
-    def update(self, labels: Any, logits: Any) -> None:
-        y_pred, _ = _split(self._compiled, logits)
+    @property
+    def variables(self) -> list[tf.Variable]:
+        return [variable.value for metric in self._metrics.metrics for variable in metric.variables]
+
+    def reset(self) -> None:
+        self._metrics.reset_state()
+
+    def update(self, batch: Batch, outputs: Any) -> None:
+        labels, (y_pred, _) = batch["label"], _split(self._compiled, outputs)
         self._metrics.update_state(labels[0], y_pred, *labels[1:])
 
     def take(self) -> dict[str, float]:
         results = self._metrics.result()
-        self._metrics.reset_state()
+        self.reset()
         return {name: float(results[name]) for name in self.names}
 
 

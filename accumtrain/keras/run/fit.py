@@ -33,7 +33,7 @@ from accumtrain.train.hooks import hooked
 
 JOBS = ("train", "plan", "verify")
 PRECISIONS = {policy: precision for precision, policy in POLICIES.items()}
-MODEL_GROUPS = ("model", "optim", "schedule", "loss", "data")  # which the compiled model decides
+MODEL_GROUPS = ("task", "model", "optim", "schedule", "loss", "data")  # which the compiled model decides
 YAML_TYPES = (int, float, str, bool, type(None))
 LOSS_ATTRIBUTES = vars(keras.losses.Loss()).keys()  # of every loss
 
@@ -122,6 +122,7 @@ def fit(
         "accum": {"steps": _number(steps)},
         "device": {"kind": KIND, "memory_limit_mb": _number(memory_limit_mb)},
         "run": {"name": run_name or model.name, "dir": os.fspath(run_dir), "seed": _number(seed)},
+        "task": {"kind": KIND},
         "schedule": {"kind": "constant"},
         "data": {"kind": KIND},
         **_describe_model(model, memory, whole_batch, cuts=_may_be_cut(model) and (asked or _is_cut(model))),

@@ -20,7 +20,7 @@ from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.measure.verify.result import CheckResult, max_or_nan, ratio, relative_difference
 from accumtrain.measure.verify.window import WindowOfExamples, assign_weights, moving_statistics
-from accumtrain.train.config import CrossEntropyConfig, LossConfig
+from accumtrain.tasks.config import CrossEntropyConfig, LossConfig
 
 DIRECTIONS = 3
 # Of a direction as long as the weights. The best counts, as kinks of ReLUs lie within a long one, and roundings blur a

@@ -12,7 +12,6 @@ import tensorflow as tf
 from accumtrain.config.rules import Epochs, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
-from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_train_batches
 from accumtrain.data.source import Dataset
 from accumtrain.devices.config import JAX
@@ -32,6 +31,7 @@ from accumtrain.models.config import MODELS
 from accumtrain.optim.config import SgdConfig
 from accumtrain.registry import module_of
 from accumtrain.runs.folder import result_file
+from accumtrain.tasks.task import open_examples
 from accumtrain.train.build import build_optimizer, training_loss
 from accumtrain.train.remedies import explain_errors
 from accumtrain.train.weights import window_with_weights
@@ -48,7 +48,7 @@ def verify_run(config: Config) -> dict[str, Any]:
     """
     _check_comparable(config)
     devices = resolve_devices(config.device)
-    data = open_data(config.data, config.run.seed)
+    data = open_examples(config)
     with explain_errors(config, data, devices.replicas):
         examples = _examples(config, data, devices)
         say(

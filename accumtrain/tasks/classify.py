@@ -1,0 +1,234 @@
+"""task=classify: each image is of one class, which has the largest logit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.config.jobs import cell
+from accumtrain.console import say, table
+from accumtrain.data.pipeline import denormalize_images
+from accumtrain.data.source import Dataset, class_counts
+from accumtrain.engine.losses import Batch, PerExample, class_index, cross_entropy, example_weights, top5
+from accumtrain.engine.replica import current_replica
+from accumtrain.engine.sums import sum_buffer
+from accumtrain.report.confusion import ClassResult, Confusion, Mistake, draw_confusion, draw_mistakes
+from accumtrain.runs.files import disk_errors
+from accumtrain.tasks.config import CrossEntropyConfig, gives_answers
+from accumtrain.tasks.task import Answers, Task, round_float32
+
+WORST = 24  # mistakes that are kept
+COLUMNS = 5  # the fields of a mistake, in their order; float64 holds each of them exactly
+MOST_CLASSES = 2000  # of a confusion matrix; it takes 32 MB then
+SHOWN = 15  # classes that are printed
+PAIRS = 100  # that are written down
+TOP = 5  # of more classes, top5 is measured
+CONFUSION, MISTAKES = "confusion", "mistakes"  # pictures, without their ending
+
+
+class Classify(Task):
+    """One of several classes is said, by a model with a logit for each."""
+
+    output = "probabilities"
+
+    def count(self, data: Dataset) -> list[int]:
+        return class_counts(data.train, data.num_classes)
+
+    def further_metrics(self, data: Dataset) -> dict[str, PerExample]:
+        return {"top5": top5} if data.num_classes > TOP and gives_answers(self.config) else {}
+
+    def answer(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Return the softmax of the logits."""
+        return tf.cast(tf.nn.softmax(outputs), tf.float32)
+
+    def tell(self, answers: np.ndarray, names: Sequence[str]) -> Answers:
+        """Tell the predict.top most probable classes of each example, falling."""
+        top = min(self.config.predict.top, len(names))
+        ranked = np.argsort(-answers, axis=1, kind="stable")[:, :top]
+        rows = [
+            [(names[number], float(value[number])) for number in numbers]
+            for numbers, value in zip(ranked.tolist(), answers, strict=True)
+        ]
+        places = ["", *(f"_{place}" for place in range(2, top + 1))]
+        tops = [[{"class": name, "probability": round_float32(value)} for name, value in row] for row in rows]
+        return Answers(
+            columns=[f"{name}{place}" for place in places for name in ("class", "probability")],
+            rows=[[cell for name, value in row for cell in (name, round_float32(value))] for row in rows],
+            records=[{**top[0], "top": top} for top in tops],
+            titles=["class", "probability", "or"],
+            shown=[
+                [row[0][0], f"{row[0][1]:.4f}", ", ".join(f"{name} {value:.4f}" for name, value in row[1:])]
+                for row in rows
+            ],
+            summary={"classes": dict(Counter(row[0][0] for row in rows).most_common())},
+        )
+
+    def finder(self, data: Dataset, replicas: int) -> ClassFinder | None:
+        """Return None, which it says, for more than MOST_CLASSES."""
+        if not gives_answers(self.config):
+            return None
+        if data.num_classes > MOST_CLASSES:
+            say(
+                f"{data.num_classes:,} classes: the table of classes and the pictures are made for up to "
+                f"{MOST_CLASSES:,}"
+            )
+            return None
+        return ClassFinder(data.num_classes, replicas)
+
+
+def build_cross_entropy(config: CrossEntropyConfig) -> PerExample:
+    """Return the cross-entropy. Class weights, if there are any, must be a list."""
+    smoothing, class_weights = config.label_smoothing, config.class_weights
+
+    def loss(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+        values = cross_entropy(labels, logits)
+        if smoothing:
+            of_all_classes = tf.reduce_logsumexp(logits, axis=-1) - tf.reduce_mean(logits, axis=-1)
+            values = (1.0 - smoothing) * values + smoothing * of_all_classes
+        if class_weights is not None:
+            values *= tf.gather(tf.constant(class_weights, logits.dtype), class_index(labels))
+        return values
+
+    return loss
+
+
+# ---- what job=evaluate finds -----------------------------------------------------------------------------------------
+
+
+class ClassFinder:
+    """Counts the confusions of an evaluation, and keeps the worst mistakes. Create it inside the strategy's scope.
+
+    Args:
+        classes: their number; the memory taken is 8 bytes * classes^2 on each replica.
+        replicas: of all workers.
+    """
+
+    def __init__(self, classes: int, replicas: int) -> None:
+        self._classes, self._replicas = classes, replicas
+        self._confusion = sum_buffer([classes, classes], tf.int64)
+        self._batches = sum_buffer([], tf.int64)
+        # a replica writes its own part and leaves the others 0, so the sum over replicas has the parts of all
+        self._worst = sum_buffer([replicas, WORST, COLUMNS], tf.float64)
+
+    names: Sequence[str] = ()
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        return [self._confusion, self._batches, self._worst]
+
+    def update(self, batch: Batch, logits: tf.Tensor) -> None:
+        """Add the part of a batch that a replica has: labels [N], logits [N, classes]; examples of weight 0 are not.
+
+        A mistake's loss is the cross-entropy, and at least log 2, as the wrong class has the higher probability.
+        """
+        labels, used = tf.cast(batch["label"], tf.int64), example_weights(batch) > 0
+        predicted = tf.argmax(logits, axis=-1)
+        self._confusion.assign_add(
+            tf.math.confusion_matrix(labels, predicted, self._classes, tf.cast(used, tf.int64), tf.int64)
+        )
+        logits = tf.cast(logits, tf.float32)
+        losses = cross_entropy(labels, logits)
+        losses = tf.where(tf.math.is_finite(losses), losses, losses.dtype.max)
+        probability = tf.reduce_max(tf.nn.softmax(logits), axis=-1)
+        fields = (self._positions(tf.size(labels, tf.int64)), labels, predicted, losses, probability)
+        mistakes = tf.stack([tf.cast(field, tf.float64) for field in fields], axis=-1)
+        self._keep_worst(tf.where((used & (predicted != labels))[:, tf.newaxis], mistakes, tf.zeros_like(mistakes)))
+
+    def _positions(self, size: tf.Tensor) -> tf.Tensor:
+        """Return the places in the split, int64 [size], of this replica's part of a batch: replicas take turns."""
+        parts = tf.convert_to_tensor(self._batches) * self._replicas + tf.cast(current_replica()[0], tf.int64)
+        self._batches.assign_add(tf.constant(1, tf.int64))
+        return parts * size + tf.range(size)
+
+    def _keep_worst(self, mistakes: tf.Tensor) -> None:
+        """Keep the highest losses among those kept and `mistakes`, [N, COLUMNS]; rows of 0 stand for none."""
+        replica, _ = current_replica()
+        candidates = tf.concat([tf.convert_to_tensor(self._worst)[replica], mistakes], axis=0)
+        _, rows = tf.math.top_k(tf.cast(candidates[:, 3], tf.float32), WORST)
+        own = tf.one_hot(replica, self._replicas, dtype=tf.float64)[:, tf.newaxis, tf.newaxis]
+        self._worst.assign(own * tf.gather(candidates, rows)[tf.newaxis])
+
+    @tf.function(autograph=False)
+    def reset(self) -> None:
+        for variable in self.variables:
+            variable.assign(tf.zeros_like(variable))
+
+    def take(self) -> dict[str, float]:
+        return {}
+
+    def find(self, data: Dataset, split: str) -> ClassFindings:
+        counts, mistakes = self.read()
+        return ClassFindings(data, split, Confusion(data.classes, counts), mistakes)
+
+    def read(self) -> tuple[list[list[int]], list[Mistake]]:
+        """Return how often class i is taken for class j, and the mistakes with the highest losses, highest first."""
+        confusion, worst = self._read()
+        found = [Mistake(*map(int, row[:3]), *row[3:]) for row in tf.reshape(worst, [-1, COLUMNS]).numpy().tolist()]
+        mistakes = sorted((row for row in found if row.loss), key=lambda row: (-row.loss, row.position))
+        return confusion.numpy().tolist(), mistakes[:WORST]
+
+    @tf.function(autograph=False)
+    def _read(self) -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.convert_to_tensor(self._confusion), tf.convert_to_tensor(self._worst)
+
+
+@dataclass(frozen=True)
+class ClassFindings:
+    """The confusions of classes, and the mistakes with the highest loss, highest first."""
+
+    data: Dataset
+    split: str
+    confusion: Confusion
+    mistakes: list[Mistake]
+
+    @property
+    def files(self) -> list[Path]:
+        """The file of each of the mistakes; empty if the examples have none of their own."""
+        files = self.data.splits[self.split].files
+        return [files[mistake.position] for mistake in self.mistakes] if files else []
+
+    def describe(self) -> dict[str, Any]:
+        """Return classes (lowest accuracy first), confused (pairs) and mistakes."""
+        names, pairs = self.confusion.names, self.confusion.confused(PAIRS)
+        mistakes = [_named(asdict(mistake), names, "label", "predicted") for mistake in self.mistakes]
+        if self.files:
+            mistakes = [mistake | {"file": str(file)} for mistake, file in zip(mistakes, self.files, strict=True)]
+        return {
+            "classes": [asdict(result) for result in self.confusion.classes],
+            "confused": [_named(asdict(pair), names, "true", "predicted") for pair in pairs],
+            "mistakes": mistakes,
+        }
+
+    def show(self) -> None:
+        classes: Sequence[ClassResult] = self.confusion.classes
+        rows = [
+            (result.name, f"{result.examples}", cell(result.accuracy, ".4f"), cell(result.precision, ".4f"))
+            for result in classes[:SHOWN]
+        ]
+        table("classes, lowest accuracy first", ("class", "examples", "accuracy", "precision"), rows)
+        if len(classes) > SHOWN:
+            say(f"... and {len(classes) - SHOWN:,} more")
+
+    def draw(self, title: str, folder: Path, end: str) -> list[Path]:
+        """Draw the confusion matrix and the worst mistakes."""
+        pictures = [folder / f"{CONFUSION}{end}.png"]
+        draw_confusion(self.confusion, title, pictures[0])
+        sheet = folder / f"{MISTAKES}{end}.png"
+        if self.mistakes:
+            images = denormalize_images(self.data, self.split, [mistake.position for mistake in self.mistakes])
+            draw_mistakes(images, self.mistakes, self.files, self.confusion.names, sheet)
+            return [*pictures, sheet]
+        with disk_errors(sheet):
+            sheet.unlink(missing_ok=True)  # that of an earlier evaluation
+        say("no mistakes")
+        return pictures
+
+
+def _named(record: dict[str, Any], names: Sequence[str], *keys: str) -> dict[str, Any]:
+    return record | {key: names[record[key]] for key in keys}

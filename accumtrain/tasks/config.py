@@ -1,0 +1,265 @@
+"""The tasks, and the losses and metrics of their targets: keys, rules and entries. `TASKS`, `LOSSES`, `METRICS`.
+
+A task is what a model learns to say of an example. Its targets are of one form, which losses, metrics and data share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from accumtrain.errors import ConfigError
+from accumtrain.fields import FRACTION, Word, format_value, suggest_names
+from accumtrain.registry import ComponentConfig, Entry, Registry
+
+Code = str | Callable[..., Any]  # a function or class, or "module:attribute"
+CLASSES = "classes"  # a form of targets
+
+# ---- losses ----------------------------------------------------------------------------------------------------------
+
+BALANCED = "balanced"
+WEIGHTS = "must be balanced, a mapping from class names to weights, or for classes without names a list of weights"
+SHOWN = 12  # classes in a message
+
+
+@dataclass(kw_only=True)
+class LossConfig(ComponentConfig):
+    """Base class of the keys of a loss. It has no keys of its own."""
+
+    def for_training(self, names: Sequence[str], counts: Callable[[], list[int]]) -> LossConfig:
+        """Return the loss that is minimised.
+
+        Args:
+            names: those of the classes, labels or numbers in their order; empty if they are numbered.
+            counts: returns the number of training examples of each class, as `Task.count` does.
+        """
+        return self
+
+    @property
+    def for_evaluation(self) -> LossConfig:
+        """The loss that evaluations measure."""
+        return self
+
+    @property
+    def factors(self) -> list[float]:
+        """The factors on the losses of the classes, once `for_training` knows them; empty without any."""
+        return []
+
+
+@dataclass(kw_only=True)
+class CrossEntropyConfig(LossConfig):
+    """-log softmax(logits)[label]. Evaluations measure it without smoothing and weights.
+
+    `label_smoothing`: share of the target that is spread evenly over all classes.
+    `class_weights`: factor on the loss of the examples of a class, by its name; 1 for those that are not named. A list
+    is for classes without names, in their order. balanced gives all classes the same sum, so
+    examples / (classes * examples of the class).
+    """
+
+    kind: str = "cross_entropy"
+    label_smoothing: Annotated[float, FRACTION] = 0.0
+    class_weights: Annotated[dict[str, float] | list[float] | str | None, Word(BALANCED, WEIGHTS)] = None
+
+    def check(self) -> None:
+        if self.class_weights is None or isinstance(self.class_weights, str):
+            return
+        named = isinstance(self.class_weights, dict)  # then those of other classes are 1
+        weights = list(self.class_weights.values()) if isinstance(self.class_weights, dict) else self.class_weights
+        if not weights or min(weights) < 0 or not (named or any(weights)):
+            raise ConfigError(
+                f"loss.class_weights={format_value(self.class_weights)}: must hold weights of at least 0, and one "
+                f"above 0; for example {_quoted({'cat': 1.0, 'dog': 5.0})}"
+            )
+
+    def for_training(self, names: Sequence[str], counts: Callable[[], list[int]]) -> CrossEntropyConfig:
+        """Raise ConfigError if weights are of other classes."""
+        if self.class_weights is None:
+            return self
+        if isinstance(self.class_weights, dict):
+            known = names or [str(number) for number in range(len(counts()))]
+            return replace(self, class_weights=_in_order(self.class_weights, known))
+        found = counts()
+        if isinstance(self.class_weights, str):  # balanced
+            present = sum(count > 0 for count in found)
+            return replace(self, class_weights=[sum(found) / (present * count) if count else 0.0 for count in found])
+        if names:
+            named = dict(zip(names[:SHOWN], self.class_weights, strict=False))
+            raise ConfigError(
+                f"loss.class_weights={format_value(self.class_weights)}: a list has the order of the classes, here "
+                f"{', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''}; name the classes, as "
+                f"in {_quoted(named)}, others have the weight 1"
+            )
+        if len(self.class_weights) != len(found):
+            raise ConfigError(
+                f"loss.class_weights={format_value(self.class_weights)}: holds {len(self.class_weights)} weights, the "
+                f"data has {len(found)} classes; give one for each, in their order, or loss.class_weights=balanced"
+            )
+        return self
+
+    @property
+    def for_evaluation(self) -> CrossEntropyConfig:
+        return replace(self, label_smoothing=0.0, class_weights=None)
+
+    @property
+    def factors(self) -> list[float]:
+        return self.class_weights if isinstance(self.class_weights, list) else []
+
+
+def _in_order(weights: Mapping[str, float], names: Sequence[str]) -> list[float]:
+    """Return the weights of the classes `names`, 1 for those without."""
+    for name, weight in weights.items():
+        if name not in names:
+            raise ConfigError(
+                f"loss.class_weights.{name}={format_value(weight)}: no such class; {suggest_names(name, names)}"
+            )
+    factors = [weights.get(name, 1.0) for name in names]
+    if not any(factors):
+        raise ConfigError(
+            f"loss.class_weights={format_value(weights)}: no class is left to learn; give one a weight above 0"
+        )
+    return factors
+
+
+def _quoted(weights: Mapping[str, float]) -> str:
+    """Return the key as a command has it: a shell makes several words of braces and commas."""
+    return f"'loss.class_weights={format_value(weights)}'"
+
+
+@dataclass(frozen=True)
+class LossEntry(Entry[LossConfig]):
+    """A loss.
+
+    Attributes:
+        targets: the form of the targets that it takes.
+        metrics: what is measured beside it where eval.metrics is null, by name: functions like the loss, or
+            "module:function". None is what the task measures.
+        whole_batch: the loss is a function of the labels [B] and the outputs [B, ...] of an update to one number.
+    """
+
+    targets: str = CLASSES
+    metrics: Mapping[str, Code] | None = None
+    whole_batch: bool = False
+
+
+LOSSES: Registry[LossEntry] = Registry("loss.kind")
+LOSSES.add(LossEntry(CrossEntropyConfig, "accumtrain.tasks.classify:build_cross_entropy"))
+
+# ---- metrics, chosen by eval.metrics ---------------------------------------------------------------------------------
+
+ACCURACY = "accuracy"
+LOSS = "loss"
+
+
+@dataclass(frozen=True)
+class MetricEntry:
+    """A metric.
+
+    Attributes:
+        function: (labels [N], logits [N, classes]) -> values [N] in the dtype of the logits, or "module:function".
+        higher_is_better: the direction in which it decides which state is the best.
+        targets: the form of the targets that it takes.
+        whole_split: it is no mean over examples. Its function takes NumPy arrays of all examples of a split, of their
+            targets and of the outputs, and returns a number.
+    """
+
+    name: str
+    function: Code
+    higher_is_better: bool = True
+    targets: str = CLASSES
+    whole_split: bool = False
+
+
+METRICS: Registry[MetricEntry] = Registry("eval.metrics")
+METRICS.add(
+    MetricEntry(ACCURACY, "accumtrain.engine.losses:accuracy"), MetricEntry("top5", "accumtrain.engine.losses:top5")
+)
+
+# ---- tasks -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class TaskConfig(ComponentConfig):
+    """Base class of the keys of a task. It has no keys of its own."""
+
+
+@dataclass(kw_only=True)
+class ClassifyConfig(TaskConfig):
+    """Each image is of one class."""
+
+    kind: str = "classify"
+
+
+@dataclass(frozen=True)
+class TaskEntry(Entry[TaskConfig]):
+    """A task. `build` is a subclass of `accumtrain.tasks.task.Task`.
+
+    Attributes:
+        loss: the configuration of the loss where none is chosen.
+        metrics: names of the metrics that are measured where eval.metrics is null.
+        best: the metric that decides which state is the best, if it is measured and no other is chosen; or `loss`.
+        targets: the form of its targets.
+        mixes: the targets of two examples can be mixed, by data.mixup and data.cutmix.
+        balances: its targets are classes, which data.sampling=balanced makes equally frequent.
+        chooses_metrics: eval.metrics may choose others.
+    """
+
+    loss: type[LossConfig] = CrossEntropyConfig
+    metrics: tuple[str, ...] = (ACCURACY,)
+    best: str = ACCURACY
+    targets: str = CLASSES
+    mixes: bool = True
+    balances: bool = True
+    chooses_metrics: bool = True
+
+
+TASKS: Registry[TaskEntry] = Registry("task.kind")
+TASKS.add(TaskEntry(ClassifyConfig, "accumtrain.tasks.classify:Classify"))
+
+
+def chosen_metrics(config: Any) -> list[MetricEntry]:
+    """Return what a run measures beside the loss: eval.metrics, or where it is null `default_metrics`."""
+    chosen = config.eval.metrics
+    return default_metrics(config) if chosen is None else [METRICS[name] for name in chosen]
+
+
+def default_metrics(config: Any) -> list[MetricEntry]:
+    """Return the metrics of the loss of a run, or those of its task if the loss has none of its own."""
+    loss = LOSSES[config.loss.kind]
+    if loss.metrics is None:
+        return [METRICS[name] for name in TASKS[config.task.kind].metrics]
+    return [MetricEntry(name, function, targets=loss.targets) for name, function in loss.metrics.items()]
+
+
+def gives_answers(config: Any) -> bool:
+    """Return whether the model of a run answers its task: the loss has the measure of the task by default."""
+    best = TASKS[config.task.kind].best
+    return best == LOSS or best in [metric.name for metric in default_metrics(config)]
+
+
+def check_answers(config: Any) -> None:
+    """Raise ConfigError if the model of a run does not answer its task."""
+    if not gives_answers(config):
+        task, loss = TASKS[config.task.kind], config.loss.kind
+        raise ConfigError(
+            f"job={config.job}: takes a model that answers task={task.name}; loss={loss} has no {task.best}"
+        )
+
+
+def check_targets(config: Any) -> None:
+    """Raise ConfigError if the loss or a metric takes other targets than those of the task."""
+    task, loss = config.task.kind, config.loss.kind
+    form = TASKS[task].targets
+    if LOSSES[loss].targets != form:
+        able = " or ".join(f"loss={entry.name}" for entry in LOSSES if entry.targets == form)
+        raise ConfigError(
+            f"loss={loss}: takes {LOSSES[loss].targets}, and the targets of task={task} are {form}; choose {able}, or "
+            "leave loss out"
+        )
+    for metric in chosen_metrics(config):
+        if metric.targets != form:
+            able = ", ".join(entry.name for entry in METRICS if entry.targets == form)
+            raise ConfigError(
+                f"eval.metrics: {metric.name} takes {metric.targets}, and the targets of task={task} are {form}; "
+                f"choose from {able}"
+            )
