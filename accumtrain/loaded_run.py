@@ -216,7 +216,7 @@ class LoadedRun:
 
             opened, own = open_measured(config)
             with explain_errors(config, opened):
-                measured = measure_model(config, self.model, opened, self._devices)
+                measured = measure_model(config, self._trained, opened, self._devices)
             result = describe_evaluation(config, measured, opened, self._trained, own=own)
         if bad := [example["name"] for example in result["skipped"]]:
             warn(f"{len(bad)} examples can't be read and are left out: {list_first(bad)}")
@@ -234,7 +234,7 @@ class LoadedRun:
         from accumtrain.tasks.task import build_task
         from accumtrain.train.predict import compile_answers
 
-        return compile_answers(build_task(self.config), self.model, self._devices.strategy)
+        return compile_answers(build_task(self.config), self._trained, self._devices.strategy)
 
     def _open(self, images: Any) -> tuple[list[Path], Dataset]:
         """Return the files that are named, none of an array, and the images as a data set."""

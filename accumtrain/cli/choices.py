@@ -63,5 +63,5 @@ def describe_choice(group: str, choice: str, config_dirs: Iterable[Path]) -> str
 def _entries_without_file(group: str) -> list[Entry[Any]]:
     """Return the kinds that no YAML file is of. A file may have another name: lenet5.yaml is of kind lenet."""
     files = "\n".join(file.read_text(encoding="utf-8") for file in (CONF_DIR / group).glob("*.yaml"))
-    with_file = set(re.findall(r"^kind: (\S+)", files, re.MULTILINE))
+    with_file = set(re.findall(r"^ *kind: (\S+)", files, re.MULTILINE))
     return [entry for entry in REGISTRIES[group] if entry.name not in with_file]

@@ -55,10 +55,11 @@ def hold_out_by_name(listing: ImagesByClass, fraction: float) -> dict[str, Image
 def hold_out_at_random(split: Split, fraction: float) -> tuple[Subset, Subset]:
     """Return the examples that are left, and those that are held out: a share of each class, drawn at random.
 
-    If the labels are not known before the examples are read, they are drawn from all examples.
+    If the classes are not known before the examples are read, or there are none, they are drawn from all examples.
     """
     draw = np.random.default_rng(_SEED)
-    labels = np.zeros(split.size, np.int64) if split.known_labels is None else split.known_labels
+    classes = split.known_labels
+    labels = np.zeros(split.size, np.int64) if classes is None or classes.ndim > 1 else classes
     held = np.zeros(split.size, bool)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -112,7 +112,7 @@ class ArraySplit(Split):
     Args:
         images: [size, height, width, channels]: floats 0..1, which are stored as float32, or integers 0..white, which
             are stored as uint8.
-        labels: [size], integers.
+        labels: [size] integers, the classes; or [size, K] floats, of labels or numbers.
         white: The value of an integer pixel that means 1.0.
         weights: float32 [size], 0 for examples that are left out; None is 1 for all.
     """
@@ -126,7 +126,7 @@ class ArraySplit(Split):
         self.white = white
         with tf.device("CPU"):
             self._images = tf.constant(images, tf.float32 if images.dtype.kind == "f" else tf.uint8)
-            self._labels = tf.constant(labels, tf.int32)
+            self._labels = tf.constant(labels, tf.float32 if labels.dtype.kind == "f" else tf.int32)
             self._weights = None if weights is None else tf.constant(weights, tf.float32)
 
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -208,14 +208,16 @@ class Dataset(Source):
         preprocess: From stored images to the images in a batch.
         mix: MixUp and CutMix of training images.
         balanced: True lets every class appear equally often in the training stream.
-        labels: The label in a batch for each label that is stored; None if they are the same.
+        to_target: From stored targets [n, ...] to those in a batch; None if they are the same.
+        target_facts: What a run keeps about its targets, as JSON values (`accumtrain.tasks.task.Task.fit`).
     """
 
     image_shape: tuple[int, ...]
     preprocess: Preprocess
     mix: Mix = field(default_factory=Mix)
     balanced: bool = False
-    labels: list[int] | None = None
+    to_target: Callable[[tf.Tensor], tf.Tensor] | None = None
+    target_facts: Mapping[str, Any] = field(default_factory=dict)
 
     fills_last_batch: ClassVar[bool] = True  # of an evaluation, with copies of weight 0
 
@@ -239,9 +241,9 @@ class Dataset(Source):
 
     def shaped(self, batch: dict[str, Any], size: int | None) -> dict[str, Any]:
         """Return the same batch of image, label and weight with known shapes: `size` examples, None if any number."""
-        if self.labels is not None:
-            batch = {**batch, "label": tf.gather(self.labels, batch["label"])}
-        shapes = {"image": [size, *self.image_shape], "label": [size], "weight": [size]}
+        if self.to_target is not None:
+            batch = {**batch, "label": self.to_target(batch["label"])}
+        shapes = {"image": [size, *self.image_shape], "label": [size, *batch["label"].shape[1:]], "weight": [size]}
         return {name: tf.ensure_shape(batch[name], shape) for name, shape in shapes.items()}
 
     @property

@@ -32,6 +32,10 @@ class Collector(Protocol):
     def variables(self) -> Sequence[tf.Variable]:
         """The variables that `update` changes."""
 
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What the last `take` has found about the answers that a state gives, as JSON values."""
+
     def reset(self) -> None:
         """Forget all batches."""
 

@@ -42,7 +42,7 @@ FORMATS.add(
     ExportFormat("onnx", "accumtrain.export.formats:write_onnx", ".onnx", packages=("tf2onnx", "onnxruntime")),
 )
 
-# The types of weights (export.quantize), each with the largest difference of a probability from the run's.
+# The types of weights (export.quantize), each with the largest difference of an answer from the run's.
 QUANTIZED = {"none": 1e-3, "float16": 2e-2, "int8": 0.1}
 
 

@@ -31,7 +31,7 @@ from accumtrain.runs.files import replacing
 from accumtrain.runs.folder import state_mark
 from accumtrain.runs.names import folder_of, make_folder
 from accumtrain.runs.run import Images
-from accumtrain.tasks.task import build_task
+from accumtrain.tasks.task import Task, build_task
 from accumtrain.train.remedies import explain_errors
 from accumtrain.train.weights import trained_images, trained_model
 
@@ -41,7 +41,7 @@ WEIGHTS = {"float16": "float16", "int8": "int8; those of fewer than 1,024 number
 
 
 def export_run(config: Config) -> dict[str, Any]:
-    """Write the export, load it in a process without accumtrain, and compare their probabilities.
+    """Write the export, load it in a process without accumtrain, and compare their answers.
 
     Returns:
         status, step, checkpoint, format, quantize, file, bytes, class_names, input (shape and dtype) and
@@ -50,18 +50,17 @@ def export_run(config: Config) -> dict[str, Any]:
     Raises:
         ConfigError: the format can't hold this model, or the place for the file is taken.
         CheckpointError: there is no trained run, or the file can't be written.
-        VerificationError: the file gives other probabilities than the run. It is removed.
+        VerificationError: the file gives other answers than the run. It is removed.
     """
     images, fingerprint = trained_images(config)
     config = replace(config, model=replace(config.model, memory="store"))  # an inference keeps nothing
     with explain_errors(config, data=None):
-        model, saved, _ = trained_model(config, images, fingerprint, config.state)
-        model = _in_float32(config, images, model)
+        trained = trained_model(config, images, fingerprint, config.state)
+        model, saved = _in_float32(config, images, trained.model), trained.saved
     preprocess = preprocess_any_size(config.data, images)
     quantize = config.export.quantize
-    exported = Exported(
-        config.model.label, model, preprocess, images.shape, images.class_names, build_task(config), quantize
-    )
+    names, task = images.class_names, build_task(config)
+    exported = Exported(config.model.label, model, preprocess, images.shape, names, task, trained.facts, quantize)
     path, chosen, bound = _find_path(config), FORMATS[config.export.format], QUANTIZED[quantize]
     with _replacing_export(path) as unfinished:
         with held_back_stderr():
@@ -73,7 +72,7 @@ def export_run(config: Config) -> dict[str, Any]:
             given = f"export.format={chosen.name}" if quantize == "none" else f"export.quantize={quantize}"
             remedy = "choose another format" if quantize == "none" else "leave export.quantize out"
             raise VerificationError(
-                f"{given}: probabilities differ by {difference:.1e} from those of the run, more than {bound:g}; "
+                f"{given}: {task.output} differ by {difference:.1e}{task.unit} from those of the run, more than {bound:g}; "
                 f"nothing is kept: {remedy}"
             )
     result = {
@@ -86,13 +85,14 @@ def export_run(config: Config) -> dict[str, Any]:
         "bytes": size,
         "input": {"dtype": "uint8", "shape": [None, None, None, images.shape[-1]], "resized_to": images.shape[:2]},
         "class_names": images.class_names,
+        **exported.answer_facts,
         "largest_difference": difference,
     }
-    _show(config, result)
+    _show(config, task, result)
     return result
 
 
-def _show(config: Config, result: dict[str, Any]) -> None:
+def _show(config: Config, task: Task, result: dict[str, Any]) -> None:
     names, (*_, channels) = result["class_names"], result["input"]["shape"]
     height, width = result["input"]["resized_to"]
     more = len(names) - SHOWN_NAMES
@@ -100,9 +100,12 @@ def _show(config: Config, result: dict[str, Any]) -> None:
     rows = [
         ("model", f"{config.model.label}, {result['checkpoint'].rpartition('/')[0]}"),
         ("input", f"uint8 [images, height, width, {channels}], pixels 0..255, any size; resized to {height} x {width}"),
-        ("output", f"float32 [images, {len(names)}], probabilities of {shown}"),
+        ("output", f"float32 [images, {len(names)}], {task.output} of {shown}"),
         *([] if result["quantize"] == "none" else [("weights", WEIGHTS[result["quantize"]])]),
-        ("difference", f"{result['largest_difference']:.1e} at most from accumtrain's own, when loaded without it"),
+        (
+            "difference",
+            f"{result['largest_difference']:.1e}{task.unit} at most from accumtrain's own, loaded without it",
+        ),
         ("file", f"{result['file']}, {format_bytes(result['bytes'])}"),
     ]
     banner(f"exported as {result['format']}", rows)
@@ -156,7 +159,7 @@ COARSE, NOISE = 4, 30  # the images are a grid of so many patches a side, under 
 
 
 def largest_difference(exported: Exported, path: Path) -> float:
-    """Return the largest difference of a probability between the file and the run, over images of several sizes.
+    """Return the largest difference of an answer between the file and the run, over images of several sizes.
 
     Raises:
         VerificationError: another process can't load the file, or not as it was written.
@@ -178,18 +181,21 @@ def largest_difference(exported: Exported, path: Path) -> float:
         with np.load(outputs) as answers:
             if answers["class_names"].tolist() != exported.class_names:
                 raise VerificationError("the class names in what was written are not those of the run")
-            differences = [np.abs(answers[name] - _predict(exported, batch)).max() for name, batch in images.items()]
+            unit = exported.task.measure_unit(exported.facts)
+            differences = [
+                np.abs((answers[name] - _predict(exported, batch)) / unit).max() for name, batch in images.items()
+            ]
             return float(np.max(differences))  # NaN if one is: Python's max may drop it
 
 
 def _predict(exported: Exported, images: np.ndarray) -> np.ndarray:
-    """Return the run's probabilities, float32 [N, classes], of uint8 images [N, H, W, C], as in an evaluation."""
+    """Return the run's answers, float32 [N, K], to uint8 images [N, H, W, C], as in an evaluation."""
     key = tf.zeros([], tf.uint64)
     prepare = exported.preprocess
     channels = images.shape[-1]
     examples = [prepare.example(tf.constant(image), key, channels=channels, training=False) for image in images]
     batch = prepare.batch(tf.stack(examples), tf.fill([len(images)], key), training=False)
-    answers: np.ndarray = exported.task.answer(exported.model(batch, EVALUATION)).numpy()
+    answers: np.ndarray = exported.task.answer(exported.model(batch, EVALUATION), exported.facts).numpy()
     return answers
 
 

@@ -1,15 +1,17 @@
 """The content of an export, and a function for each format that writes it.
 
-The names of the classes go along: a savedmodel has them in assets/class_names.json, ONNX in its metadata `class_names`,
-as JSON. The others are, or end with, a zip archive, which has a class_names.json.
+The names of the classes, labels or numbers go along: a savedmodel has them in assets/class_names.json, ONNX in its
+metadata `class_names`, as JSON. The others are, or end with, a zip archive, which has a class_names.json. The thresholds
+of labels go along in the same way.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import numpy as np
@@ -20,10 +22,10 @@ from accumtrain.backprop.model import Model
 from accumtrain.data.images import central_window
 from accumtrain.data.preprocess import Preprocess
 from accumtrain.process.temporary_folder import temporary_folder
-from accumtrain.tasks.task import Task
+from accumtrain.tasks.task import Facts, Task
 
 IMAGES = "images"  # name of the input
-CLASS_NAMES = "class_names.json"  # a list, in the files that can hold another
+CLASS_NAMES = "class_names"  # of a text
 OPSET = 18  # the newest that tf2onnx 1.17 writes
 
 
@@ -43,7 +45,20 @@ class Exported:
     shape: tuple[int, ...]
     class_names: list[str]
     task: Task
+    facts: Facts
     quantize: str = "none"
+
+    @property
+    def answer_facts(self) -> dict[str, Any]:
+        """The facts that a user of the answers needs, such as thresholds."""
+        return self.task.answer_facts(self.facts)
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """JSON texts that go along, by name."""
+        return {
+            name: json.dumps(value) for name, value in ({CLASS_NAMES: self.class_names} | self.answer_facts).items()
+        }
 
     @property
     def signature(self) -> tf.TensorSpec:
@@ -51,11 +66,11 @@ class Exported:
         return tf.TensorSpec([None, None, None, self.shape[-1]], tf.uint8, IMAGES)
 
     def function(self) -> tf.types.experimental.PolymorphicFunction:
-        """Return the inference: uint8 images to a float32 output [N, classes]. All formats have its operations."""
+        """Return the inference: uint8 images to a float32 output [N, K]. All formats have its operations."""
 
         @tf.function(input_signature=[self.signature], autograph=False)
         def infer(images: tf.Tensor) -> dict[str, tf.Tensor]:
-            return {self.task.output: self.task.answer(self.model(self.prepare(images), EVALUATION))}
+            return {self.task.output: self.task.answer(self.model(self.prepare(images), EVALUATION), self.facts)}
 
         return infer
 
@@ -99,9 +114,11 @@ def write_saved_model(exported: Exported, path: Path) -> None:
     module = tf.Module()
     module.model, module.serve = exported.model, exported.function()
     with temporary_folder("export") as folder:
-        names = folder / CLASS_NAMES
-        names.write_text(json.dumps(exported.class_names), encoding="utf-8")
-        module.class_names = tf.saved_model.Asset(str(names))
+        module.assets = []
+        for name, text in exported.texts.items():
+            file = folder / f"{name}.json"
+            file.write_text(text, encoding="utf-8")
+            module.assets.append(tf.saved_model.Asset(str(file)))
         # without gradients, as those of reversible models would be large
         options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
         tf.saved_model.save(module, str(path), signatures=module.serve, options=options)
@@ -122,9 +139,9 @@ def write_keras(exported: Exported, path: Path) -> None:
     pixels = keras.layers.Rescaling(1 / prepare.white)(images)
     pixels = keras.layers.Resizing(height, width, antialias=True)(pixels)
     logits = segment.model(keras.layers.Rescaling((1 / std).tolist(), (-mean / std).tolist())(pixels))
-    outputs = keras.layers.Softmax(name=exported.task.output)(logits)
+    outputs = exported.task.keras_layer(exported.facts)(logits)
     keras.Model(images, outputs, name=exported.label).save(path)
-    _append_names(path, exported.class_names)
+    _append_texts(path, exported.texts)
 
 
 def write_tflite(exported: Exported, path: Path) -> None:
@@ -140,7 +157,7 @@ def write_tflite(exported: Exported, path: Path) -> None:
     if exported.quantize == "float16":
         converter.target_spec.supported_types = [tf.float16]
     path.write_bytes(converter.convert())
-    _append_names(path, exported.class_names)
+    _append_texts(path, exported.texts)
 
 
 def write_onnx(exported: Exported, path: Path) -> None:
@@ -149,11 +166,12 @@ def write_onnx(exported: Exported, path: Path) -> None:
     import tf2onnx
 
     model, _ = tf2onnx.convert.from_function(exported.function(), [exported.signature], opset=OPSET)
-    onnx.helper.set_model_props(model, {"class_names": json.dumps(exported.class_names)})
+    onnx.helper.set_model_props(model, exported.texts)
     onnx.save(model, str(path))
 
 
-def _append_names(path: Path, class_names: Sequence[str]) -> None:
-    """Add class_names.json, which `ZipFile(path).read("class_names.json")` reads."""
+def _append_texts(path: Path, texts: Mapping[str, str]) -> None:
+    """Add files such as class_names.json, which `ZipFile(path).read("class_names.json")` reads."""
     with ZipFile(path, "a") as archive:
-        archive.writestr(CLASS_NAMES, json.dumps(list(class_names)))
+        for name, text in texts.items():
+            archive.writestr(f"{name}.json", text)

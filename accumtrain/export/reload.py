@@ -1,7 +1,7 @@
 """Load an export and compute with it, in a process without accumtrain: python reload.py <file> <inputs> <outputs>.
 
-`inputs` is an .npz file of arrays of images, uint8 [N, height, width, channels]. `outputs` will hold their
-probabilities, float32 [N, classes], and `class_names`. This file also shows a reader how to use an export.
+`inputs` is an .npz file of arrays of images, uint8 [N, height, width, channels]. `outputs` will hold the answers to
+them, float32 [N, K], and `class_names`. This file also shows a reader how to use an export.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ def load_saved_model(path):  # type: ignore[no-untyped-def]
     loaded = tf.saved_model.load(path)
     names = json.loads(Path(path, "assets", "class_names.json").read_text(encoding="utf-8"))
     serve = loaded.signatures["serving_default"]
-    return names, lambda images: serve(images=tf.constant(images))["probabilities"].numpy()
+    (output,) = serve.structured_outputs
+    return names, lambda images: serve(images=tf.constant(images))[output].numpy()
 
 
 def load_keras(path):  # type: ignore[no-untyped-def]
@@ -32,7 +33,8 @@ def load_tflite(path):  # type: ignore[no-untyped-def]
     import tensorflow as tf
 
     serve = tf.lite.Interpreter(path).get_signature_runner()
-    return json.loads(ZipFile(path).read("class_names.json")), lambda images: serve(images=images)["probabilities"]
+    (output,) = serve.get_output_details()
+    return json.loads(ZipFile(path).read("class_names.json")), lambda images: serve(images=images)[output]
 
 
 def load_onnx(path):  # type: ignore[no-untyped-def]
@@ -40,7 +42,7 @@ def load_onnx(path):  # type: ignore[no-untyped-def]
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = json.loads(session.get_modelmeta().custom_metadata_map["class_names"])
-    return names, lambda images: session.run(["probabilities"], {"images": images})[0]
+    return names, lambda images: session.run(None, {"images": images})[0]
 
 
 def main(path, inputs, outputs):  # type: ignore[no-untyped-def]
@@ -48,8 +50,8 @@ def main(path, inputs, outputs):  # type: ignore[no-untyped-def]
 
     kinds = {"": load_saved_model, ".keras": load_keras, ".tflite": load_tflite, ".onnx": load_onnx}
     names, predict = kinds["" if Path(path).is_dir() else Path(path).suffix](path)
-    probabilities = {name: predict(images) for name, images in np.load(inputs).items()}
-    np.savez(outputs, class_names=names, **probabilities)
+    answers = {name: predict(images) for name, images in np.load(inputs).items()}
+    np.savez(outputs, class_names=names, **answers)
 
 
 if __name__ == "__main__":

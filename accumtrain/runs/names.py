@@ -28,6 +28,7 @@ PREPROCESS_KEYS = ("augment", "image_size", "mean", "std")  # of data, which say
 # job=evaluate can't change these either: all of other data is measured, and the run's own is divided as it was.
 HOLDOUT_KEYS = ("test_fraction", "val_fraction")
 
+ANSWER_FACTS = "answers"  # of the manifest of a checkpoint: about the answers of its state
 CHECKPOINTS = "checkpoints"  # of a run, within its folder
 BEST = "best"  # the checkpoints of the best state, within their folder
 QUARANTINE = "quarantine"  # of damaged checkpoints, within their folder

@@ -10,7 +10,7 @@ import errno
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +59,13 @@ class Images:
 
     Attributes:
         shape: height, width and channels.
-        class_names: a name for each class, its number if it has none.
+        class_names: a name for each class, its number if it has none; of other tasks, for each label or number.
+        target_facts: about the targets, as the task has found them in the training examples.
     """
 
     shape: tuple[int, ...]
     class_names: list[str]
+    target_facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_images(folder: Path) -> Images | None:
@@ -78,9 +80,10 @@ def read_images(folder: Path) -> Images | None:
     content = read_json(file)
     shape, names = content.get("shape", []), content.get("class_names", [])
     is_shape = has_form(shape, [is_count]) and len(shape) == 3 and min(shape) > 0
-    if not (is_shape and has_form(names, [is_text]) and len(names) > 1):
+    facts = content.get("target_facts", {})
+    if not (is_shape and has_form(names, [is_text]) and names and isinstance(facts, dict)):
         raise CheckpointError(f"{file} is damaged: it holds no shape and class names; {REMEDY}")
-    return Images(tuple(shape), names)
+    return Images(tuple(shape), names, facts)
 
 
 class Run:
@@ -116,7 +119,8 @@ class Run:
         write_atomic(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(to_mapping(config))))
 
     def save_images(self, images: Images) -> None:
-        write_json(self.path / IMAGES, {"shape": list(images.shape), "class_names": images.class_names})
+        facts = {"target_facts": images.target_facts} if images.target_facts else {}
+        write_json(self.path / IMAGES, {"shape": list(images.shape), "class_names": images.class_names, **facts})
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line to metrics.jsonl. Numbers may be NumPy scalars; non-finite ones become null.

@@ -15,13 +15,13 @@ from accumtrain.config.jobs import cell
 from accumtrain.console import say, table
 from accumtrain.data.pipeline import denormalize_images
 from accumtrain.data.source import Dataset, class_counts
-from accumtrain.engine.losses import Batch, PerExample, class_index, cross_entropy, example_weights, top5
+from accumtrain.engine.losses import Batch, Collector, PerExample, class_index, cross_entropy, example_weights, top5
 from accumtrain.engine.replica import current_replica
 from accumtrain.engine.sums import sum_buffer
 from accumtrain.report.confusion import ClassResult, Confusion, Mistake, draw_confusion, draw_mistakes
 from accumtrain.runs.files import disk_errors
 from accumtrain.tasks.config import CrossEntropyConfig, gives_answers
-from accumtrain.tasks.task import Answers, Task, round_float32
+from accumtrain.tasks.task import Answers, Facts, Task, round_float32
 
 WORST = 24  # mistakes that are kept
 COLUMNS = 5  # the fields of a mistake, in their order; float64 holds each of them exactly
@@ -43,11 +43,16 @@ class Classify(Task):
     def further_metrics(self, data: Dataset) -> dict[str, PerExample]:
         return {"top5": top5} if data.num_classes > TOP and gives_answers(self.config) else {}
 
-    def answer(self, outputs: tf.Tensor) -> tf.Tensor:
+    def answer(self, outputs: tf.Tensor, facts: Facts) -> tf.Tensor:
         """Return the softmax of the logits."""
         return tf.cast(tf.nn.softmax(outputs), tf.float32)
 
-    def tell(self, answers: np.ndarray, names: Sequence[str]) -> Answers:
+    def keras_layer(self, facts: Facts) -> Any:
+        import keras
+
+        return keras.layers.Softmax(name=self.output)
+
+    def tell(self, answers: np.ndarray, names: Sequence[str], facts: Facts) -> Answers:
         """Tell the predict.top most probable classes of each example, falling."""
         top = min(self.config.predict.top, len(names))
         ranked = np.argsort(-answers, axis=1, kind="stable")[:, :top]
@@ -69,17 +74,19 @@ class Classify(Task):
             summary={"classes": dict(Counter(row[0][0] for row in rows).most_common())},
         )
 
-    def finder(self, data: Dataset, replicas: int) -> ClassFinder | None:
-        """Return None, which it says, for more than MOST_CLASSES."""
-        if not gives_answers(self.config):
-            return None
+    def collectors(self, data: Dataset, split: str, batch: int, replicas: int, *, finding: bool) -> list[Collector]:
+        found = super().collectors(data, split, batch, replicas, finding=finding)
+        if not finding or not gives_answers(self.config):
+            return found
         if data.num_classes > MOST_CLASSES:
-            say(
-                f"{data.num_classes:,} classes: the table of classes and the pictures are made for up to "
-                f"{MOST_CLASSES:,}"
-            )
-            return None
-        return ClassFinder(data.num_classes, replicas)
+            most = f"{MOST_CLASSES:,}"
+            say(f"{data.num_classes:,} classes: the table of classes and the pictures are made for up to {most}")
+            return found
+        return [*found, ClassFinder(data.num_classes, replicas)]
+
+    def find(self, collectors: Sequence[Collector], data: Dataset, split: str, facts: Facts) -> ClassFindings | None:
+        finders = [collector for collector in collectors if isinstance(collector, ClassFinder)]
+        return ClassFindings(data, split, *finders[0].read(data.classes)) if finders else None
 
 
 def build_cross_entropy(config: CrossEntropyConfig) -> PerExample:
@@ -117,6 +124,10 @@ class ClassFinder:
         self._worst = sum_buffer([replicas, WORST, COLUMNS], tf.float64)
 
     names: Sequence[str] = ()
+
+    @property
+    def facts(self) -> Facts:
+        return {}
 
     @property
     def variables(self) -> list[tf.Variable]:
@@ -162,16 +173,12 @@ class ClassFinder:
     def take(self) -> dict[str, float]:
         return {}
 
-    def find(self, data: Dataset, split: str) -> ClassFindings:
-        counts, mistakes = self.read()
-        return ClassFindings(data, split, Confusion(data.classes, counts), mistakes)
-
-    def read(self) -> tuple[list[list[int]], list[Mistake]]:
-        """Return how often class i is taken for class j, and the mistakes with the highest losses, highest first."""
+    def read(self, names: list[str]) -> tuple[Confusion, list[Mistake]]:
+        """Return the confusions of classes, and the mistakes with the highest losses, highest first."""
         confusion, worst = self._read()
         found = [Mistake(*map(int, row[:3]), *row[3:]) for row in tf.reshape(worst, [-1, COLUMNS]).numpy().tolist()]
         mistakes = sorted((row for row in found if row.loss), key=lambda row: (-row.loss, row.position))
-        return confusion.numpy().tolist(), mistakes[:WORST]
+        return Confusion(names, confusion.numpy().tolist()), mistakes[:WORST]
 
     @tf.function(autograph=False)
     def _read(self) -> tuple[tf.Tensor, tf.Tensor]:

@@ -13,8 +13,8 @@ from accumtrain.engine.replica import current_replica
 from accumtrain.engine.sums import sum_buffer
 
 
-class CollectedMetrics:
-    """Metrics of all examples of a split. Create it inside the strategy's scope.
+class Collected:
+    """The targets and outputs of all examples of a split, and metrics of them. Create it inside the strategy's scope.
 
     Each replica has room for the targets and outputs of the whole split, 4 bytes a number. It writes its own part and
     leaves the others 0, so the sum over replicas has the parts of all.
@@ -48,6 +48,10 @@ class CollectedMetrics:
         self.targets = self.outputs = np.zeros([0], np.float32)
 
     @property
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    @property
     def names(self) -> list[str]:
         return list(self._functions)
 
@@ -76,8 +80,13 @@ class CollectedMetrics:
         self.reset()
         rows = rows[rows[:, 0] > 0]
         split = 1 + int(np.prod(self._shape, dtype=int))
-        self.targets, self.outputs = rows[:, 1:split].reshape(-1, *self._shape), rows[:, split:]
+        self.targets = self.convert(rows[:, 1:split].reshape(-1, *self._shape))
+        self.outputs = self.convert(rows[:, split:])
         return {name: float(function(self.targets, self.outputs)) for name, function in self._functions.items()}
+
+    def convert(self, rows: np.ndarray) -> np.ndarray:
+        """Return targets or outputs as the metrics take them."""
+        return rows
 
     @tf.function(autograph=False)
     def _read(self) -> tf.Tensor:

@@ -10,16 +10,17 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from accumtrain.errors import ConfigError
-from accumtrain.fields import FRACTION, Word, format_value, suggest_names
+from accumtrain.fields import FRACTION, POSITIVE, Word, format_value, suggest_names
 from accumtrain.registry import ComponentConfig, Entry, Registry
 
 Code = str | Callable[..., Any]  # a function or class, or "module:attribute"
-CLASSES = "classes"  # a form of targets
+CLASSES, LABELS, NUMBERS = "classes", "labels", "numbers"  # forms of targets
 
 # ---- losses ----------------------------------------------------------------------------------------------------------
 
 BALANCED = "balanced"
 WEIGHTS = "must be balanced, a mapping from class names to weights, or for classes without names a list of weights"
+POSITIVE_WEIGHTS = "must be balanced, or a mapping from labels to weights"
 SHOWN = 12  # classes in a message
 
 
@@ -106,13 +107,90 @@ class CrossEntropyConfig(LossConfig):
         return self.class_weights if isinstance(self.class_weights, list) else []
 
 
-def _in_order(weights: Mapping[str, float], names: Sequence[str]) -> list[float]:
-    """Return the weights of the classes `names`, 1 for those without."""
+@dataclass(kw_only=True)
+class SigmoidCrossEntropyConfig(LossConfig):
+    """-log of the probability, the sigmoid of the logit, of each label to be there or not. An unknown label adds 0.
+
+    An example's loss is the sum over its labels by the number of all labels, known or not. So each known label weighs
+    the same in whichever batch it comes. Evaluations measure it without weights.
+
+    `positive_weights`: factor on the loss of the examples that have a label, by its name; 1 for those that are not
+    named. balanced gives the examples that have a label the same sum as those that do not.
+    """
+
+    kind: str = "sigmoid_cross_entropy"
+    positive_weights: Annotated[dict[str, float] | list[float] | str | None, Word(BALANCED, POSITIVE_WEIGHTS)] = None
+
+    def check(self) -> None:
+        weights = self.positive_weights
+        if weights is None or isinstance(weights, str):
+            return
+        if not weights or min(weights.values() if isinstance(weights, dict) else weights) <= 0:
+            raise ConfigError(
+                f"loss.positive_weights={format_value(weights)}: must hold weights above 0; for example "
+                "'loss.positive_weights={bag:5.0}'"
+            )
+
+    def for_training(self, names: Sequence[str], counts: Callable[[], list[Any]]) -> SigmoidCrossEntropyConfig:
+        """Raise ConfigError if weights are of other labels, or if a label to be balanced is on no training example.
+
+        Args:
+            counts: returns, for each label, the numbers of training examples that have it, and that do not.
+        """
+        weights = self.positive_weights
+        if weights is None or isinstance(weights, list):
+            return self
+        if isinstance(weights, dict):
+            return replace(self, positive_weights=_in_order(weights, names, "loss.positive_weights", "label"))
+        if absent := [name for name, (have, _) in zip(names, counts(), strict=True) if not have]:
+            raise ConfigError(
+                f"loss.positive_weights=balanced: no training example has the label {absent[0]}; leave its column out, "
+                "or give weights by name"
+            )
+        return replace(self, positive_weights=[have_not / have for have, have_not in counts()])
+
+    @property
+    def for_evaluation(self) -> SigmoidCrossEntropyConfig:
+        return replace(self, positive_weights=None)
+
+
+@dataclass(kw_only=True)
+class SquaredErrorConfig(LossConfig):
+    """The square of the error of each number, in standard deviations of the training examples. An unknown one adds 0.
+
+    An example's loss is the sum over its numbers by the number of all, known or not.
+    """
+
+    kind: str = "squared_error"
+
+
+@dataclass(kw_only=True)
+class AbsoluteErrorConfig(LossConfig):
+    """The size of the error of each number, in standard deviations, as in squared_error."""
+
+    kind: str = "absolute_error"
+
+
+@dataclass(kw_only=True)
+class HuberConfig(LossConfig):
+    """Half the square of an error of up to loss.delta, and beyond it a line, which far values pull less.
+
+    Errors are in standard deviations, as in squared_error (Huber 1964).
+
+    `delta`: size of an error, in standard deviations, from which on the loss is a line.
+    """
+
+    kind: str = "huber"
+    delta: Annotated[float, POSITIVE] = 1.0
+
+
+def _in_order(
+    weights: Mapping[str, float], names: Sequence[str], key: str = "loss.class_weights", what: str = "class"
+) -> list[float]:
+    """Return the weights of the classes or labels `names`, 1 for those without."""
     for name, weight in weights.items():
         if name not in names:
-            raise ConfigError(
-                f"loss.class_weights.{name}={format_value(weight)}: no such class; {suggest_names(name, names)}"
-            )
+            raise ConfigError(f"{key}.{name}={format_value(weight)}: no such {what}; {suggest_names(name, names)}")
     factors = [weights.get(name, 1.0) for name in names]
     if not any(factors):
         raise ConfigError(
@@ -143,7 +221,13 @@ class LossEntry(Entry[LossConfig]):
 
 
 LOSSES: Registry[LossEntry] = Registry("loss.kind")
-LOSSES.add(LossEntry(CrossEntropyConfig, "accumtrain.tasks.classify:build_cross_entropy"))
+LOSSES.add(
+    LossEntry(CrossEntropyConfig, "accumtrain.tasks.classify:build_cross_entropy"),
+    LossEntry(SigmoidCrossEntropyConfig, "accumtrain.tasks.multilabel:build_loss", LABELS),
+    LossEntry(SquaredErrorConfig, "accumtrain.tasks.regress:build_squared_error", NUMBERS),
+    LossEntry(AbsoluteErrorConfig, "accumtrain.tasks.regress:build_absolute_error", NUMBERS),
+    LossEntry(HuberConfig, "accumtrain.tasks.regress:build_huber", NUMBERS),
+)
 
 # ---- metrics, chosen by eval.metrics ---------------------------------------------------------------------------------
 
@@ -172,7 +256,13 @@ class MetricEntry:
 
 METRICS: Registry[MetricEntry] = Registry("eval.metrics")
 METRICS.add(
-    MetricEntry(ACCURACY, "accumtrain.engine.losses:accuracy"), MetricEntry("top5", "accumtrain.engine.losses:top5")
+    MetricEntry(ACCURACY, "accumtrain.engine.losses:accuracy"),
+    MetricEntry("top5", "accumtrain.engine.losses:top5"),
+    MetricEntry("map", "accumtrain.tasks.scores:mean_average_precision", targets=LABELS, whole_split=True),
+    MetricEntry("f1", "accumtrain.tasks.scores:macro_f1", targets=LABELS, whole_split=True),
+    MetricEntry("mae", "accumtrain.tasks.scores:mean_absolute_error", False, targets=NUMBERS, whole_split=True),
+    MetricEntry("rmse", "accumtrain.tasks.scores:root_mean_squared_error", False, targets=NUMBERS, whole_split=True),
+    MetricEntry("r2", "accumtrain.tasks.scores:r2", targets=NUMBERS, whole_split=True),
 )
 
 # ---- tasks -----------------------------------------------------------------------------------------------------------
@@ -188,6 +278,20 @@ class ClassifyConfig(TaskConfig):
     """Each image is of one class."""
 
     kind: str = "classify"
+
+
+@dataclass(kw_only=True)
+class MultilabelConfig(TaskConfig):
+    """Each image has several labels, one or none."""
+
+    kind: str = "multilabel"
+
+
+@dataclass(kw_only=True)
+class RegressConfig(TaskConfig):
+    """Each image has a number, or several."""
+
+    kind: str = "regress"
 
 
 @dataclass(frozen=True)
@@ -214,7 +318,28 @@ class TaskEntry(Entry[TaskConfig]):
 
 
 TASKS: Registry[TaskEntry] = Registry("task.kind")
-TASKS.add(TaskEntry(ClassifyConfig, "accumtrain.tasks.classify:Classify"))
+TASKS.add(
+    TaskEntry(ClassifyConfig, "accumtrain.tasks.classify:Classify"),
+    TaskEntry(
+        MultilabelConfig,
+        "accumtrain.tasks.multilabel:Multilabel",
+        loss=SigmoidCrossEntropyConfig,
+        metrics=("map", "f1"),
+        best="map",
+        targets=LABELS,
+        balances=False,
+    ),
+    TaskEntry(
+        RegressConfig,
+        "accumtrain.tasks.regress:Regress",
+        loss=SquaredErrorConfig,
+        metrics=("mae", "rmse", "r2"),
+        best=LOSS,
+        targets=NUMBERS,
+        mixes=False,
+        balances=False,
+    ),
+)
 
 
 def chosen_metrics(config: Any) -> list[MetricEntry]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from accumtrain.data.open_data import open_data
 from accumtrain.data.source import Dataset
 from accumtrain.engine.losses import Collector, PerExample
 from accumtrain.registry import load
-from accumtrain.tasks.collected import CollectedMetrics
+from accumtrain.tasks.collected import Collected
 from accumtrain.tasks.config import CLASSES, TASKS, MetricEntry, chosen_metrics
 
 
@@ -32,11 +32,7 @@ class Findings(Protocol):
         """Draw pictures into a folder, and return their files, whose names end in `end`."""
 
 
-class Finder(Collector, Protocol):
-    """A collector of job=evaluate, from which findings are made."""
-
-    def find(self, data: Dataset, split: str) -> Findings:
-        """Return the findings of the evaluation before, of all replicas, so all workers must call it."""
+Facts = Mapping[str, Any]  # about targets, from `Task.fit`, and about answers, from `Collector.facts`
 
 
 @dataclass(frozen=True)
@@ -68,19 +64,26 @@ class Task:
     """
 
     output = "values"  # the name of its answers, in an export
+    unit = ""  # of a difference of answers, in words
 
     def __init__(self, config: Config) -> None:
         self.config = config
 
     # ---- targets
 
+    def target_spec(self, data: Dataset, examples: int) -> tf.TensorSpec:
+        """Return the form of the targets of some examples: int32 [N] of classes, else float32 [N, K]."""
+        if TASKS[self.config.task.kind].targets == CLASSES:
+            return tf.TensorSpec([examples], tf.int32)
+        return tf.TensorSpec([examples, data.num_classes], tf.float32)
+
     def fit(self, data: Dataset) -> dict[str, Any]:
         """Return facts about the training targets, as JSON values, which are kept with the run."""
         return {}
 
-    def prepare(self, data: Dataset, facts: Mapping[str, Any]) -> Dataset:
+    def prepare(self, data: Dataset, facts: Facts) -> Dataset:
         """Return the data with the targets that the model learns. `facts` are what `fit` returned in the training."""
-        return data
+        return replace(data, target_facts=facts)
 
     def count(self, data: Dataset) -> list[Any]:
         """Return how often each class is there in training, for `LossConfig.for_training`."""
@@ -96,17 +99,24 @@ class Task:
         """Return what job=evaluate measures in addition, where eval.metrics is null."""
         return {}
 
-    def collectors(self, data: Dataset, split: str, batch: int, replicas: int) -> list[Collector]:
+    def collectors(self, data: Dataset, split: str, batch: int, replicas: int, *, finding: bool) -> list[Collector]:
         """Return what else evaluations measure. Call it inside the strategy's scope.
 
         Args:
             batch: examples per batch over all replicas.
+            finding: `find` is called afterwards.
         """
-        whole = {metric.name: load(metric.function) for metric in self._chosen if metric.whole_split}
-        count = data.num_classes
-        shape = [] if TASKS[self.config.task.kind].targets == CLASSES else [count]
-        size = data.splits[split].size
-        return [CollectedMetrics(whole, size, batch, replicas, targets=shape, outputs=count)] if whole else []
+        return [self._collect(data, split, batch, replicas)] if self._whole_metrics else []
+
+    def _collect(self, data: Dataset, split: str, batch: int, replicas: int) -> Collected:
+        shape = self.target_spec(data, 1).shape[1:]
+        size, outputs = data.splits[split].size, data.num_classes
+        return Collected(self._whole_metrics, size, batch, replicas, targets=shape, outputs=outputs)
+
+    @property
+    def _whole_metrics(self) -> dict[str, Callable[[np.ndarray, np.ndarray], float]]:
+        """The metrics that are no means over examples, by name."""
+        return {metric.name: load(metric.function) for metric in self._chosen if metric.whole_split}
 
     @property
     def _chosen(self) -> list[MetricEntry]:
@@ -114,11 +124,25 @@ class Task:
 
     # ---- answers
 
-    def answer(self, outputs: tf.Tensor) -> tf.Tensor:
+    def answer(self, outputs: tf.Tensor, facts: Facts) -> tf.Tensor:
         """Return the answers, float32 [N, K], to the outputs of a model [N, K]. Called in graphs."""
         return tf.cast(outputs, tf.float32)
 
-    def tell(self, answers: np.ndarray, names: Sequence[str]) -> Answers:
+    def measure_unit(self, facts: Facts) -> np.ndarray | float:
+        """Return the unit of each answer, in which differences are measured."""
+        return 1.0
+
+    def answer_facts(self, facts: Facts) -> dict[str, Any]:
+        """Return the facts that a user of the answers needs, as JSON values by name."""
+        return {}
+
+    def keras_layer(self, facts: Facts) -> Any:
+        """Return the layer of Keras, named `output`, that does what `answer` does."""
+        import keras  # it takes a second, and no other job needs it
+
+        return keras.layers.Identity(name=self.output)
+
+    def tell(self, answers: np.ndarray, names: Sequence[str], facts: Facts) -> Answers:
         """Return in words the answers, float32 [N, K], for examples: each by its name.
 
         Args:
@@ -134,8 +158,12 @@ class Task:
             summary={},
         )
 
-    def finder(self, data: Dataset, replicas: int) -> Finder | None:
-        """Return what collects the findings of job=evaluate. Call it inside the strategy's scope."""
+    def find(self, collectors: Sequence[Collector], data: Dataset, split: str, facts: Facts) -> Findings | None:
+        """Return what job=evaluate has found, of all replicas, so all workers must call it; None if nothing.
+
+        Args:
+            collectors: what `collectors` has returned for this evaluation.
+        """
         return None
 
 
@@ -149,8 +177,12 @@ def build_task(config: Config) -> Task:
     return task
 
 
+def open_stored(config: Config) -> Dataset:
+    """Return the data of a run with the targets as they are stored. Raise what `open_data` raises."""
+    return open_data(config.data, config.run.seed, TASKS[config.task.kind].targets)
+
+
 def open_examples(config: Config) -> Dataset:
     """Return the data of a run, with the targets that its model learns. Raise what `open_data` raises."""
-    task = build_task(config)
-    data = open_data(config.data, config.run.seed, TASKS[config.task.kind].targets)
+    task, data = build_task(config), open_stored(config)
     return task.prepare(data, task.fit(data))

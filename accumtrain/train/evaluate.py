@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from accumtrain.backprop.model import Model
 from accumtrain.config.rules import micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table, warn
@@ -56,7 +55,7 @@ class Measured:
 
 
 def measure_model(
-    config: Config, model: Model, data: Dataset, devices: Devices, stop: Callable[[], bool] = lambda: False
+    config: Config, trained: Trained, data: Dataset, devices: Devices, stop: Callable[[], bool] = lambda: False
 ) -> Measured:
     """Evaluate a model on the test split of `data`, or on the validation split if there is no other.
 
@@ -70,22 +69,12 @@ def measure_model(
     split, task = "val" if data.test is None else "test", build_task(config)
     batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas) * devices.replicas
     with devices.strategy.scope():
-        finder = task.finder(data, devices.replicas)
-        evaluator = build_evaluator(
-            config,
-            data,
-            split,
-            batch,
-            model,
-            devices.runtime,
-            further_means={} if config.eval.metrics else task.further_metrics(data),
-            further_collectors=[] if finder is None else [finder],
-        )
+        evaluator = build_evaluator(config, data, split, batch, trained.model, devices.runtime, finding=True)
     with devices.watch:
         result = evaluator(stop=stop, report=lambda done, batches: None)
         if result is None:
             raise Preempted("evaluation stopped; run the same command again")
-        findings = None if finder is None else finder.find(data, split)
+        findings = task.find(evaluator.collectors, data, split, trained.facts)
     means = {name: value for name, value in result.items() if name not in NO_MEANS}
     return Measured(split, means, int(result["examples"]), result["seconds"], findings)
 
@@ -133,7 +122,7 @@ def evaluate_run(config: Config) -> dict[str, Any] | None:
             trained = trained_model(config, images_of(data), data.fingerprint, config.state)
         alone = devices.workers == 1  # a worker that stopped alone would leave the others waiting for its sums
         with DeferredSignals() as interrupt:
-            measured = measure_model(config, trained.model, data, devices, lambda: interrupt.requested and alone)
+            measured = measure_model(config, trained, data, devices, lambda: interrupt.requested and alone)
     row = (measured.split, f"{measured.examples}", *(f"{value:.4f}" for value in measured.means.values()))
     table(f"{trained.saved.path}", ("split", "examples", *measured.means), [row])
     say(f"{measured.speed:.0f} examples/s on {devices.description}")

@@ -40,19 +40,19 @@ def build_evaluator(
     runtime: Runtime,
     ema: MovingAverage | None = None,
     *,
-    further_means: Mapping[str, PerExample] | None = None,
-    further_collectors: Sequence[Collector] = (),
+    finding: bool = False,
 ) -> Evaluator:
     """Return the evaluation of a run on a split of its data. Call it inside the strategy's scope.
 
     Args:
         batch: examples per batch over all replicas.
-        further_means: functions that are measured beside those of the task, by name.
-        further_collectors: what is collected beside what the task collects.
+        finding: measure what job=evaluate does.
     """
     task = build_task(config)
-    means = {"loss": build_loss(config.loss.for_evaluation), **task.metrics(), **(further_means or {})}
-    collectors = task.collectors(data, split, batch, runtime.strategy.num_replicas_in_sync)
+    means = {"loss": build_loss(config.loss.for_evaluation), **task.metrics()}
+    if finding and config.eval.metrics is None:
+        means |= task.further_metrics(data)
+    collectors = task.collectors(data, split, batch, runtime.strategy.num_replicas_in_sync, finding=finding)
     return Evaluator(
         model,
         ema,
@@ -61,7 +61,7 @@ def build_evaluator(
         split,
         batch,
         runtime,
-        [*collectors, *further_collectors],
+        collectors,
         together=config.accum.count,
     )
 
@@ -94,7 +94,7 @@ class Evaluator:
         together: int = 1,
     ):
         self._model, self._ema, self._runtime = model, ema, runtime
-        self._means, self._collectors = dict(means), collectors
+        self._means, self.collectors = dict(means), collectors
         self._whole_loss, self._together = means.get("loss"), together
         self._held: list[tuple[Any, Any]] = []  # batches and outputs, whose loss is to come
         self.split, self._batches = split, -(-data.splits[split].size // batch)
@@ -108,9 +108,14 @@ class Evaluator:
         self._add = self._add_and_hold if whole else runtime.on_batches(self._add_batch)
 
     @property
+    def facts(self) -> dict[str, Any]:
+        """What the last evaluation has found about the answers, as JSON values, which are kept with the state."""
+        return {name: value for collector in self.collectors for name, value in collector.facts.items()}
+
+    @property
     def names(self) -> list[str]:
         """The names of loss and metrics."""
-        return [*self._means, *(name for collector in self._collectors for name in collector.names)]
+        return [*self._means, *(name for collector in self.collectors for name in collector.names)]
 
     def __call__(self, stop: Callable[[], bool], report: Callable[[int, int], None]) -> dict[str, float] | None:
         """Evaluate the current state.
@@ -167,7 +172,7 @@ class Evaluator:
         """Add a batch to the sums. Return the outputs, of which a loss of the whole batch is still to be added."""
         logits = self._model(batch["image"], EVALUATION)
         sums = weighted_sums(self._means.values(), logits, batch)
-        for collector in self._collectors:
+        for collector in self.collectors:
             collector.update(batch, logits)
         examples = tf.reduce_sum(tf.cast(example_weights(batch), self._dtype))
         for total, value in zip(self._sums, (*sums, examples), strict=True):
@@ -206,7 +211,7 @@ class Evaluator:
     def _forget(self) -> None:
         self._held.clear()
         self._take_sums()
-        for collector in self._collectors:
+        for collector in self.collectors:
             collector.reset()
         self._runtime.reload(self._own_variables)
 
@@ -218,7 +223,7 @@ class Evaluator:
 
     def _take_metrics(self) -> dict[str, float]:
         """Return the metrics of the collectors, after `_take_sums`."""
-        metrics = {name: value for collector in self._collectors for name, value in collector.take().items()}
+        metrics = {name: value for collector in self.collectors for name, value in collector.take().items()}
         self._runtime.reload(self._own_variables)
         return metrics
 

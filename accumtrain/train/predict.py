@@ -14,7 +14,6 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.backprop.mode import EVALUATION
-from accumtrain.backprop.model import Model
 from accumtrain.config.rules import micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table, warn
@@ -32,7 +31,7 @@ from accumtrain.runs.folder import result_file, state_mark
 from accumtrain.runs.names import folder_of, make_folder
 from accumtrain.tasks.task import Answers, Task, build_task
 from accumtrain.train.remedies import explain_errors
-from accumtrain.train.weights import trained_images, trained_model
+from accumtrain.train.weights import Trained, trained_images, trained_model
 
 NAME = "predictions"  # of the files
 SHOWN = 20  # images, and bad ones, that are printed; the files have all
@@ -42,11 +41,12 @@ NAMED = 3  # ignored files that are named
 AnswerFunction = Callable[[Batch], tuple[tf.Tensor, ...]]  # of a batch of each replica
 
 
-def compile_answers(task: Task, model: Model, strategy: tf.distribute.Strategy) -> AnswerFunction:
+def compile_answers(task: Task, trained: Trained, strategy: tf.distribute.Strategy) -> AnswerFunction:
     """Return a compiled function from a batch to the labels, weights and answers of its examples."""
 
     def answer(examples: Batch) -> tuple[tf.Tensor, ...]:
-        return examples["label"], example_weights(examples), task.answer(model(examples["image"], EVALUATION))
+        outputs = trained.model(examples["image"], EVALUATION)
+        return examples["label"], example_weights(examples), task.answer(outputs, trained.facts)
 
     @tf.function(autograph=False)
     def answers(examples: Batch) -> tuple[tf.Tensor, ...]:
@@ -128,12 +128,12 @@ def predict_images(config: Config) -> dict[str, Any]:
     data = open_files(files, config.data, images)
     in_words = partial(explain_errors, config, data, devices.replicas)
     with in_words(), devices.strategy.scope():
-        model, saved, _ = trained_model(config, images, fingerprint, config.state)
+        trained = trained_model(config, images, fingerprint, config.state)
 
     answered, values, done = list[str](), [np.zeros([0, len(images.class_names)], np.float32)], 0
     with in_words(), DeferredSignals() as interrupt:
         with counting("images", len(files)) as report:
-            function = compile_answers(task, model, devices.strategy)
+            function = compile_answers(task, trained, devices.strategy)
             for places, found in predictions(function, data, batch=batch, strategy=devices.strategy):
                 answered += [str(files[place]) for place in places.tolist()]
                 values.append(found)
@@ -142,7 +142,7 @@ def predict_images(config: Config) -> dict[str, Any]:
                 report(more)
                 if interrupt.requested:
                     break
-        answers = task.tell(np.concatenate(values), images.class_names)
+        answers = task.tell(np.concatenate(values), images.class_names, trained.facts)
         written = answer_files(config.predict.output, folder_of(config), state_mark(config))
         for file in written:
             make_folder(file.parent)
@@ -152,14 +152,14 @@ def predict_images(config: Config) -> dict[str, Any]:
         say(f"{len(ignored)} in the folder are not named as images and are ignored: {some}")
     for note in data.notes:
         say(note)
-    _show(f"{len(answered)} of {len(files)} images by {saved.path}", answered, answers)
+    _show(f"{len(answered)} of {len(files)} images by {trained.saved.path}", answered, answers)
     say(f"all of them in {' and '.join(map(str, written))}")
 
     bad = [{"name": example.name, "reason": example.reason} for example in data.splits["test"].skipped.values()]
     result = {
         "status": "completed" if done == len(files) else "preempted",
-        "step": saved.step,
-        "checkpoint": saved.prefix,
+        "step": trained.saved.step,
+        "checkpoint": trained.saved.prefix,
         "images": len(answered),
         **answers.summary,
         "files": list(map(str, written)),

@@ -32,7 +32,7 @@ from accumtrain.progress import Progress
 from accumtrain.report.pictures import draw_curves
 from accumtrain.runs.checkpoint_store import best_first, newest_manifest
 from accumtrain.runs.kernels import record_kernels
-from accumtrain.runs.names import BEST_KEYS, learned_values
+from accumtrain.runs.names import ANSWER_FACTS, BEST_KEYS, learned_values
 from accumtrain.runs.provenance import provenance
 from accumtrain.runs.run import ReadOnlyRun, Run
 from accumtrain.tasks.task import open_examples
@@ -147,6 +147,7 @@ class Trainer:
 
         # ---- where it begins
         self._weights_digest = digest(config)
+        self.answer_facts: dict[str, Any] = {}  # of the evaluation before this session
         self.checkpoints = Checkpoints(
             run.checkpoints,
             self.window,
@@ -292,6 +293,7 @@ class Trainer:
             "total_steps": self.total,
             "recovery": self.recovery.counts,
             "hooks": self.hooks.facts,
+            ANSWER_FACTS: self.evaluator.facts or self.answer_facts,
         }
 
     def _restore(self, *, needed: bool) -> bool:
@@ -301,6 +303,7 @@ class Trainer:
             self.run.check_not_begun()
             return False
         self.recovery.restore(manifest["recovery"])
+        self.answer_facts = manifest.get(ANSWER_FACTS, {})
         self.place.restore(manifest)
         self.hooks.restore(manifest.get("hooks"))
         chosen = learned_values(self.config)

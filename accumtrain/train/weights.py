@@ -27,9 +27,9 @@ from accumtrain.models.layers import ModelSpec
 from accumtrain.runs.checkpoint_store import Saved, best_first, crc32c_of
 from accumtrain.runs.contents import read_run_config
 from accumtrain.runs.files import write_json
-from accumtrain.runs.names import CHECKPOINTS, differences, folder_of, learned_values
+from accumtrain.runs.names import ANSWER_FACTS, CHECKPOINTS, differences, folder_of, learned_values
 from accumtrain.runs.run import IMAGES, REMEDY, Images, read_images
-from accumtrain.tasks.task import open_examples
+from accumtrain.tasks.task import build_task, open_examples, open_stored
 from accumtrain.train.build import build_window, model_for, moving_average
 from accumtrain.train.checkpoint import again_if_changed, find_state, restore_model
 from accumtrain.train.config import BEST_STATE
@@ -42,7 +42,7 @@ CLASSES = "data.classes"
 
 def images_of(data: Dataset) -> Images:
     """Return what is noted of the images of a data set."""
-    return Images(tuple(data.image_shape), data.classes)
+    return Images(tuple(data.image_shape), data.classes, data.target_facts)
 
 
 def trained_images(config: Config) -> tuple[Images, Mapping[str, Any]]:
@@ -72,33 +72,34 @@ def open_measured(config: Config) -> tuple[Dataset, bool]:
     folder = folder_of(config) / CHECKPOINTS
     _, manifest = again_if_changed(lambda: find_state(folder))
     trained = manifest["data"]
-    images = read_images(folder_of(config))
+    images, task = read_images(folder_of(config)), build_task(config)
     try:
-        data = open_examples(config)
+        data = open_stored(config)
     except DataError:
         if images is None or not isinstance(config.data, FolderConfig | TableConfig):
             raise
         data = None  # a class may have too few images to train on, and enough to be measured
     if data is not None and (images is None or data.fingerprint == trained):
-        images = images or images_of(data)
+        images = images or images_of(task.prepare(data, task.fit(data)))
         if len(images.class_names) != data.num_classes:
             raise CheckpointError(
                 f"{folder_of(config) / IMAGES} has the names of {len(images.class_names)} classes, the data has "
                 f"{data.num_classes} classes: it is damaged; {REMEDY}"
             )
-        return replace(data, class_names=images.class_names), True
+        return task.prepare(replace(data, class_names=images.class_names), images.target_facts), True
     assert images is not None
     from accumtrain.data.sources.labelled import open_labelled  # here, as a training has no use for it
 
-    return open_labelled(config.data, images, trained, config.run.seed), False
+    return task.prepare(open_labelled(config.data, images, trained, config.run.seed), images.target_facts), False
 
 
 class Trained(NamedTuple):
-    """A model with the weights of a checkpoint, the checkpoint, and its manifest."""
+    """A model with the weights of a checkpoint, the checkpoint, its manifest, and facts about targets and answers."""
 
     model: Model
     saved: Saved
     manifest: Mapping[str, Any]
+    facts: Mapping[str, Any]
 
 
 def trained_model(config: Config, images: Images, fingerprint: Mapping[str, Any], state: str = BEST_STATE) -> Trained:
@@ -122,7 +123,7 @@ def trained_model(config: Config, images: Images, fingerprint: Mapping[str, Any]
     if ema is not None:
         for average, weight in zip(ema.averages, ema.weights, strict=True):
             weight.assign(average)
-    return Trained(model, saved, manifest)
+    return Trained(model, saved, manifest, {**images.target_facts, **manifest.get(ANSWER_FACTS, {})})
 
 
 def check_evaluates(config: Config, fingerprint: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:

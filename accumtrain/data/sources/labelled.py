@@ -60,7 +60,7 @@ def open_labelled(config: DataConfig, images: Images, trained: Mapping[str, Any]
         preprocess=make_preprocess(config, channels=channels, white=split.white),
         notes=source.notes,
         class_names=images.class_names,
-        labels=labels,
+        to_target=lambda label: tf.gather(labels, label),
     )
 
 

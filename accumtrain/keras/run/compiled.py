@@ -243,7 +243,7 @@ class CompiledTask(Task):
         compiled = running()
         return {name: partial(_metric, compiled, mean) for name, mean in means_by_name(compiled).items()}
 
-    def collectors(self, data: Dataset, split: str, batch: int, replicas: int) -> list[Collector]:
+    def collectors(self, data: Dataset, split: str, batch: int, replicas: int, *, finding: bool) -> list[Collector]:
         """Return the compiled metrics that are no means over examples, such as AUC."""
         compiled = running()
         means = means_by_name(compiled)
@@ -299,6 +299,8 @@ def _has_one_for_each(compiled: CompiledModel, mean: CompiledMetric) -> bool:
 
 class CompiledMetrics:
     """The compiled metrics `names`, over a whole split."""
+
+    facts: Mapping[str, Any] = {}
 
     def __init__(self, compiled: CompiledModel, names: list[str]):
         self.names, self._compiled, self._metrics = names, compiled, compiled.model._compile_metrics

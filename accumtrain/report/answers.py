@@ -1,0 +1,81 @@
+"""The pictures of an evaluation of labels and of numbers: a panel for each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from accumtrain.report.pictures import fit_name, new_figure, save_figure, without_math
+
+MOST = 24  # panels
+ACROSS = 4  # panels in a row
+SIDE = 3.0  # inches of a panel
+NAME_WIDTH = 24  # characters
+MOST_POINTS = 5000  # of a panel: evenly spaced ones of more
+
+
+@dataclass(frozen=True)
+class LabelCurve:
+    """Precision and recall of a label, [M], over falling thresholds, and both at its own threshold; None if unknown."""
+
+    name: str
+    precision: np.ndarray
+    recall: np.ndarray
+    own_precision: float | None
+    own_recall: float | None
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """True numbers, NaN where unknown, and those that a model says: [N] each."""
+
+    name: str
+    numbers: np.ndarray
+    found: np.ndarray
+
+
+def draw_labels(labels: Sequence[LabelCurve], title: str, path: Path) -> None:
+    """Draw precision against recall of the first MOST labels. A point is that of the label's own threshold."""
+    figure, panels = _make_panels([label.name for label in labels], title)
+    for axes, label in zip(panels, labels, strict=False):
+        axes.step([0.0, *label.recall], [label.precision[0], *label.precision], where="pre", lw=1.5)
+        if label.own_precision is not None and label.own_recall is not None:
+            axes.plot(label.own_recall, label.own_precision, "o", color="C1")
+        axes.set(xlim=(0, 1.02), ylim=(0, 1.02), xlabel="recall", ylabel="precision")
+    save_figure(figure, path)
+
+
+def draw_numbers(numbers: Sequence[Numbers], title: str, path: Path) -> None:
+    """Draw what a model says against what is true, of the first MOST numbers. The line is that of no error."""
+    figure, panels = _make_panels([number.name for number in numbers], title)
+    for axes, number in zip(panels, numbers, strict=False):
+        known = np.flatnonzero(~np.isnan(number.numbers))
+        known = known[:: max(1, math.ceil(len(known) / MOST_POINTS))]
+        true, found = number.numbers[known], number.found[known]
+        axes.plot(true, found, ".", ms=3, alpha=0.4)
+        ends = [float(np.min(true)), float(np.max(true))] if len(true) else [0.0, 1.0]
+        axes.plot(ends, ends, color="0.4", lw=1)
+        axes.set(xlabel="true", ylabel="predicted")
+    save_figure(figure, path)
+
+
+def _make_panels(names: Sequence[str], title: str) -> tuple[Any, list[Any]]:
+    """Return a figure and its axes, one for each of the first MOST names."""
+    count = max(1, min(len(names), MOST))
+    across = min(ACROSS, count)
+    down = math.ceil(count / across)
+    figure = new_figure(SIDE * across, SIDE * down + 0.5)
+    more = f" (the first {MOST} of {len(names)})" if len(names) > MOST else ""
+    figure.suptitle(without_math(f"{title}{more}"), fontsize="medium")
+    panels = list(figure.subplots(down, across, squeeze=False).flat)
+    for place, axes in enumerate(panels):
+        axes.grid(alpha=0.3)
+        axes.set_visible(place < len(names))
+    for place, (axes, name) in enumerate(zip(panels, names, strict=False)):
+        axes.set_title(fit_name(name, NAME_WIDTH) or f"number {place + 1}", fontsize="small")
+    return figure, panels

@@ -1,0 +1,138 @@
+"""Measures of all examples of a split, in NumPy: of labels by their probabilities, and of numbers.
+
+Arrays are [N, K]: of labels 0, 1 or NaN for an unknown one, or of numbers or NaN. Unknown ones have no part in them. A
+mean over labels leaves out those without a positive example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+HALF = 0.5  # the threshold of a probability where none was chosen
+
+
+# ---- labels ----
+
+
+def precision_recall(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return precision, recall and threshold, float64 [M] each, at each score that occurs, falling.
+
+    At a threshold t the label is said of the examples with a score of t or more.
+
+    Args:
+        labels: of one label, [N], at least one of them 1.
+        scores: [N].
+    """
+    known = ~np.isnan(labels)
+    labels, scores = labels[known].astype(np.float64), scores[known]
+    order = np.argsort(-scores, kind="stable")
+    labels, scores = labels[order], scores[order]
+    last = np.append(np.flatnonzero(np.diff(scores)), len(scores) - 1)  # of each score
+    found = np.cumsum(labels)[last]
+    return found / (last + 1), found / labels.sum(), scores[last].astype(np.float64)
+
+
+def average_precision(labels: np.ndarray, scores: np.ndarray) -> float:
+    """Return the sum of precision x rise of recall over falling thresholds; NaN without a positive example.
+
+    Args:
+        labels: of one label, [N].
+        scores: [N].
+    """
+    if not np.any(labels == 1):
+        return float("nan")
+    precision, recall, _ = precision_recall(labels, scores)
+    return float(np.sum(precision * np.diff(recall, prepend=0.0)))
+
+
+def mean_average_precision(labels: np.ndarray, outputs: np.ndarray) -> float:
+    """Return the mean of `average_precision` over labels, by logits [N, K]."""
+    return _mean_over_labels(average_precision, labels, outputs)
+
+
+def f1(labels: np.ndarray, said: np.ndarray) -> float:
+    """Return 2 TP / (2 TP + FP + FN) of one label; NaN without a positive example.
+
+    Args:
+        labels: [N].
+        said: bool [N].
+    """
+    positive = labels == 1
+    if not positive.any():
+        return float("nan")
+    counted = said & ~np.isnan(labels)
+    return float(2 * (counted & positive).sum() / (counted.sum() + positive.sum()))
+
+
+def macro_f1(labels: np.ndarray, outputs: np.ndarray) -> float:
+    """Return the mean of `f1` over labels, of which those are said whose probability is above a half."""
+    return _mean_over_labels(lambda one, logits: f1(one, logits > 0), labels, outputs)
+
+
+def best_threshold(labels: np.ndarray, scores: np.ndarray) -> float:
+    """Return the threshold of the highest F1, the lowest of several; HALF without a positive example.
+
+    Args:
+        labels: of one label, [N].
+        scores: [N].
+    """
+    if not np.any(labels == 1):
+        return HALF
+    precision, recall, thresholds = precision_recall(labels, scores)
+    total = precision + recall
+    scored = np.divide(2 * precision * recall, total, out=np.zeros_like(total), where=total > 0)
+    return float(thresholds[np.flatnonzero(scored == scored.max())[-1]])
+
+
+def _mean_over_labels(
+    measure: Callable[[np.ndarray, np.ndarray], float], labels: np.ndarray, outputs: np.ndarray
+) -> float:
+    values = [measure(labels[:, place], outputs[:, place]) for place in range(labels.shape[1])]
+    return float(np.nanmean(values)) if not np.all(np.isnan(values)) else float("nan")
+
+
+# ---- numbers ----
+
+
+def errors_of(measure: Callable[[np.ndarray, np.ndarray], float], numbers: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """Return a measure of each number, float64 [K], over the examples of which it is known; NaN without any."""
+    values = []
+    for place in range(numbers.shape[1]):
+        known = ~np.isnan(numbers[:, place])
+        pair = (array[known, place].astype(np.float64) for array in (numbers, found))
+        values.append(measure(*pair) if known.any() else float("nan"))
+    return np.array(values)
+
+
+def absolute_error(numbers: np.ndarray, found: np.ndarray) -> float:
+    """Return the mean of |found - number|."""
+    return float(np.mean(np.abs(found - numbers)))
+
+
+def root_squared_error(numbers: np.ndarray, found: np.ndarray) -> float:
+    """Return the root of the mean of (found - number)^2."""
+    return float(np.sqrt(np.mean((found - numbers) ** 2)))
+
+
+def determination(numbers: np.ndarray, found: np.ndarray) -> float:
+    """Return R2, 1 - sum (found - number)^2 / sum (number - mean)^2; NaN if all numbers are the same."""
+    spread = np.sum((numbers - numbers.mean()) ** 2)
+    return float(1.0 - np.sum((found - numbers) ** 2) / spread) if spread else float("nan")
+
+
+def mean_absolute_error(numbers: np.ndarray, found: np.ndarray) -> float:
+    """Return the mean over numbers of `absolute_error`."""
+    return float(np.nanmean(errors_of(absolute_error, numbers, found)))
+
+
+def root_mean_squared_error(numbers: np.ndarray, found: np.ndarray) -> float:
+    """Return the mean over numbers of `root_squared_error`."""
+    return float(np.nanmean(errors_of(root_squared_error, numbers, found)))
+
+
+def r2(numbers: np.ndarray, found: np.ndarray) -> float:
+    """Return the mean over numbers of `determination`."""
+    values = errors_of(determination, numbers, found)
+    return float(np.nanmean(values)) if not np.all(np.isnan(values)) else float("nan")
