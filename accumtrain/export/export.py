@@ -72,8 +72,8 @@ def export_run(config: Config) -> dict[str, Any]:
             given = f"export.format={chosen.name}" if quantize == "none" else f"export.quantize={quantize}"
             remedy = "choose another format" if quantize == "none" else "leave export.quantize out"
             raise VerificationError(
-                f"{given}: {task.output} differ by {difference:.1e}{task.unit} from those of the run, more than {bound:g}; "
-                f"nothing is kept: {remedy}"
+                f"{given}: {task.output} differ by {difference:.1e}{task.unit} from those of the run, more than "
+                f"{bound:g}; nothing is kept: {remedy}"
             )
     result = {
         "status": "completed",
@@ -95,7 +95,7 @@ def export_run(config: Config) -> dict[str, Any]:
 def _show(config: Config, task: Task, result: dict[str, Any]) -> None:
     names, (*_, channels) = result["class_names"], result["input"]["shape"]
     height, width = result["input"]["resized_to"]
-    more = len(names) - SHOWN_NAMES
+    more, difference = len(names) - SHOWN_NAMES, f"{result['largest_difference']:.1e}{task.unit}"
     shown = ", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
     rows = [
         ("model", f"{config.model.label}, {result['checkpoint'].rpartition('/')[0]}"),

@@ -1,8 +1,8 @@
 """The content of an export, and a function for each format that writes it.
 
 The names of the classes, labels or numbers go along: a savedmodel has them in assets/class_names.json, ONNX in its
-metadata `class_names`, as JSON. The others are, or end with, a zip archive, which has a class_names.json. The thresholds
-of labels go along in the same way.
+metadata `class_names`, as JSON. The others are, or end with, a zip archive, which has a class_names.json. So do the
+thresholds of labels.
 """
 
 from __future__ import annotations
@@ -56,9 +56,8 @@ class Exported:
     @property
     def texts(self) -> dict[str, str]:
         """JSON texts that go along, by name."""
-        return {
-            name: json.dumps(value) for name, value in ({CLASS_NAMES: self.class_names} | self.answer_facts).items()
-        }
+        values = {CLASS_NAMES: self.class_names, **self.answer_facts}
+        return {name: json.dumps(value) for name, value in values.items()}
 
     @property
     def signature(self) -> tf.TensorSpec:
@@ -114,11 +113,10 @@ def write_saved_model(exported: Exported, path: Path) -> None:
     module = tf.Module()
     module.model, module.serve = exported.model, exported.function()
     with temporary_folder("export") as folder:
-        module.assets = []
         for name, text in exported.texts.items():
             file = folder / f"{name}.json"
             file.write_text(text, encoding="utf-8")
-            module.assets.append(tf.saved_model.Asset(str(file)))
+            setattr(module, name, tf.saved_model.Asset(str(file)))
         # without gradients, as those of reversible models would be large
         options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
         tf.saved_model.save(module, str(path), signatures=module.serve, options=options)
