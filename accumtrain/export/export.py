@@ -102,10 +102,7 @@ def _show(config: Config, task: Task, result: dict[str, Any]) -> None:
         ("input", f"uint8 [images, height, width, {channels}], pixels 0..255, any size; resized to {height} x {width}"),
         ("output", f"float32 [images, {len(names)}], {task.output} of {shown}"),
         *([] if result["quantize"] == "none" else [("weights", WEIGHTS[result["quantize"]])]),
-        (
-            "difference",
-            f"{result['largest_difference']:.1e}{task.unit} at most from accumtrain's own, loaded without it",
-        ),
+        ("difference", f"{difference} at most from accumtrain's own, when loaded without it"),
         ("file", f"{result['file']}, {format_bytes(result['bytes'])}"),
     ]
     banner(f"exported as {result['format']}", rows)

@@ -18,9 +18,10 @@ from accumtrain.backprop.mode import EVALUATION, Mode, micro_mode
 from accumtrain.engine.losses import weighted_sums
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
+from accumtrain.measure.verify.losses import has_formula, sum_losses
 from accumtrain.measure.verify.result import CheckResult, max_or_nan, ratio, relative_difference
 from accumtrain.measure.verify.window import WindowOfExamples, assign_weights, moving_statistics
-from accumtrain.tasks.config import CrossEntropyConfig, LossConfig
+from accumtrain.tasks.config import LossConfig
 
 DIRECTIONS = 3
 # Of a direction as long as the weights. The best counts, as kinks of ReLUs lie within a long one, and roundings blur a
@@ -59,9 +60,10 @@ def check_derivative(
     gradient = [buffer.numpy() for buffer in window.gradients]
     window_loss = _WindowLoss(window, examples, loss)
     expected = window_loss.total()
+    apart = "an independent formula" if has_formula(loss) else "the same function"
     results = [
         CheckResult(
-            "loss against an independent formula, in float64",
+            f"loss against {apart}, in float64",
             ratio(abs(float(window.loss.numpy()) - expected), abs(expected)),
             LOSS_BOUND,
         ),
@@ -140,8 +142,8 @@ class _WindowLoss:
         total = 0.0
         for place, batch in enumerate(self._examples.micro_batches()):
             logits = self._logits(batch, tf.constant(place))
-            if isinstance(self._loss, CrossEntropyConfig):
-                total += cross_entropy(self._loss, tf.nest.map_structure(np.asarray, dict(batch)), np.asarray(logits))
+            if has_formula(self._loss):
+                total += sum_losses(self._loss, tf.nest.map_structure(np.asarray, dict(batch)), np.asarray(logits))
             else:
                 total += float(weighted_sums([self._window.loss_function], logits, batch)[0].numpy())
         return total
@@ -149,25 +151,6 @@ class _WindowLoss:
     def _compute(self, batch: Mapping[str, Any], place: tf.Tensor) -> Any:
         mode = micro_mode(self._window.seed, tf.constant(0), place, self._window.micro_steps, batch)
         return self._window.model(batch["image"], mode)
-
-
-def cross_entropy(config: CrossEntropyConfig, batch: Mapping[str, np.ndarray], logits: np.ndarray) -> float:
-    """Return the weighted sum over a batch of the cross-entropy: - sum over classes of target * log p."""
-    count, classes = logits.shape
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-
-    def of(labels: np.ndarray) -> np.ndarray:
-        target = np.full([count, classes], config.label_smoothing / classes)
-        target[np.arange(count), labels] += 1.0 - config.label_smoothing
-        factor = 1.0 if config.class_weights is None else np.asarray(config.class_weights)[labels]
-        return -factor * (target * log_p).sum(axis=1)
-
-    values = of(batch["label"])
-    if "share" in batch:
-        share = batch["share"].astype(np.float64)
-        values = share * values + (1.0 - share) * of(batch["other_label"])
-    return float((values * batch.get("weight", np.ones(count))).sum())
 
 
 # ---- the statistics of batch normalisation, in an evaluation ----

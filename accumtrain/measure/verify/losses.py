@@ -1,0 +1,74 @@
+"""The losses by their definitions, in NumPy: they share no code with those that train."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from accumtrain.tasks.config import (
+    AbsoluteErrorConfig,
+    CrossEntropyConfig,
+    HuberConfig,
+    LossConfig,
+    SigmoidCrossEntropyConfig,
+    SquaredErrorConfig,
+)
+
+
+def cross_entropy(config: CrossEntropyConfig, labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
+    """Return - sum over classes of target * log p."""
+    count, classes = logits.shape
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    target = np.full([count, classes], config.label_smoothing / classes)
+    target[np.arange(count), labels] += 1.0 - config.label_smoothing
+    factor = 1.0 if config.class_weights is None else np.asarray(config.class_weights)[labels]
+    return -factor * (target * log_p).sum(axis=1)
+
+
+def sigmoid_cross_entropy(config: SigmoidCrossEntropyConfig, labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
+    """Return - sum over known labels of log p of those that are there and log (1 - p) of others, by their number."""
+    weight = 1.0 if config.positive_weights is None else np.asarray(config.positive_weights)
+    log_p, log_rest = -np.logaddexp(0.0, -logits), -np.logaddexp(0.0, logits)
+    return -np.nan_to_num(np.where(labels == 1, weight * log_p, np.where(labels == 0, log_rest, np.nan))).mean(axis=1)
+
+
+def squared_error(config: LossConfig, numbers: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+    return np.nan_to_num((outputs - numbers) ** 2).mean(axis=1)
+
+
+def absolute_error(config: LossConfig, numbers: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+    return np.nan_to_num(np.abs(outputs - numbers)).mean(axis=1)
+
+
+def huber(config: HuberConfig, numbers: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+    """Return half the square of an error as far as loss.delta, and the tangent there beyond it."""
+    size = np.nan_to_num(np.abs(outputs - numbers))
+    near = np.minimum(size, config.delta)
+    return (0.5 * near**2 + config.delta * (size - near)).mean(axis=1)
+
+
+FORMULAS: dict[type[LossConfig], Callable[[Any, np.ndarray, np.ndarray], np.ndarray]] = {
+    CrossEntropyConfig: cross_entropy,
+    SigmoidCrossEntropyConfig: sigmoid_cross_entropy,
+    SquaredErrorConfig: squared_error,
+    AbsoluteErrorConfig: absolute_error,
+    HuberConfig: huber,
+}
+
+
+def has_formula(config: LossConfig) -> bool:
+    """Return whether there is a definition here of a loss."""
+    return type(config) in FORMULAS
+
+
+def sum_losses(config: LossConfig, batch: Mapping[str, np.ndarray], outputs: np.ndarray) -> float:
+    """Return the sum of the losses over a batch, each with the weight of its example. Mixed examples have two parts."""
+    formula = FORMULAS[type(config)]
+    values = formula(config, batch["label"], outputs)
+    if "share" in batch:
+        share = batch["share"].astype(np.float64)
+        values = share * values + (1.0 - share) * formula(config, batch["other_label"], outputs)
+    return float((values * batch.get("weight", np.ones(len(values)))).sum())
