@@ -58,8 +58,14 @@ class Runtime:
         """Wait for all that is being computed."""
         tf.test.experimental.sync_devices()
 
-    def on_batches(self, function: Callable[[Any], None]) -> Callable[[Any, int], None]:
-        """Return a compiled function (batches, count) that runs `function` on the next `count` of an iterator."""
+    def on_batches(
+        self, function: Callable[[Any], None], variables: Iterable[tf.Variable] = ()
+    ) -> Callable[[Any, int], None]:
+        """Return a compiled function (batches, count) that runs `function` on the next `count` of an iterator.
+
+        Args:
+            variables: those that `function` may use through their handles alone.
+        """
 
         @tf.function(autograph=False)
         def run(batches: Any, count: tf.Tensor) -> None:

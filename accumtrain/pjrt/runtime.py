@@ -90,7 +90,9 @@ class JaxRuntime(Runtime):
 
         return self.compile(counted, [one], variables)
 
-    def on_batches(self, function: Callable[[Any], None]) -> Callable[[Any, int], None]:
+    def on_batches(
+        self, function: Callable[[Any], None], variables: Iterable[tf.Variable] = ()
+    ) -> Callable[[Any, int], None]:
         programs: dict[tuple[Any, ...], CompiledProgram] = {}  # by the shapes of a batch: the last may be smaller
 
         def program_for(batches: Any, buffers: Sequence[jax.Array]) -> CompiledProgram:
@@ -98,7 +100,7 @@ class JaxRuntime(Runtime):
             if shapes not in programs:
                 specs = [tf.TensorSpec(buffer.shape, buffer.dtype) for buffer in buffers]
                 spec = tf.nest.pack_sequence_as(batches.element_spec, specs)
-                programs[shapes] = self.compile_for_batches(function, spec)
+                programs[shapes] = self.compile_for_batches(function, spec, variables)
                 self.prepare(programs[shapes])
             return programs[shapes]
 

@@ -105,7 +105,7 @@ class Evaluator:
         self._sums = [sum_buffer([], self._dtype) for _ in [*self._means, "examples"]]
         self._own_variables = [*self._sums, *(own for collector in collectors for own in collector.variables)]
         whole = isinstance(self._whole_loss, WholeBatch)
-        self._add = self._add_and_hold if whole else runtime.on_batches(self._add_batch)
+        self._add = self._add_and_hold if whole else runtime.on_batches(self._add_batch, self._own_variables)
 
     @property
     def facts(self) -> dict[str, Any]:
