@@ -287,7 +287,8 @@ def _decode_all(split: EncodedSplit) -> ArraySplit:
 
     examples = map_or_skip(tf.data.Dataset.range(0, split.size, _CACHE_CHUNK).map(read).unbatch(), pixels, split)
     images = np.empty([split.size, *(split.image_shape or ())], np.uint8)
-    labels = np.empty([split.size], np.int32)
+    label = examples.element_spec["label"]
+    labels = np.empty([split.size, *label.shape], label.dtype.as_numpy_dtype)
     weights = np.empty([split.size], np.float32)
     try:
         for batch in examples.batch(_CACHE_CHUNK).as_numpy_iterator():

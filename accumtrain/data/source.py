@@ -58,8 +58,9 @@ class Split(ABC):
         image_shape: [height, width, channels] of the stored images; None if they may differ.
         channels: 1 or 3.
         white: The value of a uint8 pixel that means 1.0.
-        known_labels: All labels, integers [size], where they are known; `read_labels` reads them.
+        known_labels: All labels, integers [size] or float32 [size, T], where they are known; `read_labels` reads them.
         files: The file of each example, where each has one.
+        groups: The number of each example's group, int32 [size]: no group is torn apart. None: each is by itself.
     """
 
     size: int
@@ -68,13 +69,14 @@ class Split(ABC):
     white: int = 255
     known_labels: np.ndarray | None = None
     files: Sequence[Path] = ()
+    groups: np.ndarray | None = None
 
     @abstractmethod
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return images and labels, int32 [n], of the examples `index`, int64 [n]; called in graphs.
+        """Return images and labels of the examples `index`, int64 [n]; called in graphs.
 
         Images are uint8 (0..white) or float32 (0..1) [n, height, width, channels]; those of an EncodedSplit are string
-        [n].
+        [n]. Labels are int32 [n], or float32 [n, T].
         """
 
     def weights(self, index: tf.Tensor) -> tf.Tensor:
@@ -112,7 +114,7 @@ class ArraySplit(Split):
     Args:
         images: [size, height, width, channels]: floats 0..1, which are stored as float32, or integers 0..white, which
             are stored as uint8.
-        labels: [size], integers.
+        labels: [size], integers, or [size, T], floats.
         white: The value of an integer pixel that means 1.0.
         weights: float32 [size], 0 for examples that are left out; None is 1 for all.
     """
@@ -126,7 +128,7 @@ class ArraySplit(Split):
         self.white = white
         with tf.device("CPU"):
             self._images = tf.constant(images, tf.float32 if images.dtype.kind == "f" else tf.uint8)
-            self._labels = tf.constant(labels, tf.int32)
+            self._labels = tf.constant(labels, tf.float32 if labels.dtype.kind == "f" else tf.int32)
             self._weights = None if weights is None else tf.constant(weights, tf.float32)
 
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -241,7 +243,7 @@ class Dataset(Source):
         """Return the same batch of image, label and weight with known shapes: `size` examples, None if any number."""
         if self.labels is not None:
             batch = {**batch, "label": tf.gather(self.labels, batch["label"])}
-        shapes = {"image": [size, *self.image_shape], "label": [size], "weight": [size]}
+        shapes = {"image": [size, *self.image_shape], "label": [size, *batch["label"].shape[1:]], "weight": [size]}
         return {name: tf.ensure_shape(batch[name], shape) for name, shape in shapes.items()}
 
     @property

@@ -9,20 +9,26 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.data.config import SOURCES, DataConfig, FolderConfig, TableConfig
+from accumtrain.data.config import SOURCES, DataConfig, FolderConfig, NpzConfig, TableConfig
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.local_files import list_first, readable
 from accumtrain.data.preprocess import make_preprocess
 from accumtrain.data.source import ArraySplit, Dataset, Source, Split
-from accumtrain.data.sources.folder import list_all, make_single_split_source
-from accumtrain.data.sources.image_table import list_table
+from accumtrain.data.sources.folder import list_all, list_by_class, make_source
+from accumtrain.data.sources.image_table import open_whole_table
+from accumtrain.data.sources.npz import open_npz
+from accumtrain.data.sources.targets import ClassTargets, LabelTargets, NumberTargets, TargetReader
 from accumtrain.data.sources.tfrecord import RecordSplit
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
 from accumtrain.runs.run import Images
 
+_CLASSES = ClassTargets()
 
-def open_labelled(config: DataConfig, images: Images, trained: Mapping[str, Any], seed: int) -> Dataset:
+
+def open_labelled(
+    config: DataConfig, images: Images, trained: Mapping[str, Any], seed: int, reader: TargetReader = _CLASSES
+) -> Dataset:
     """Return the examples of all splits but those that are the run's own, as one test split with the labels of the run.
 
     Images are resized to those of the run.
@@ -31,16 +37,23 @@ def open_labelled(config: DataConfig, images: Images, trained: Mapping[str, Any]
         config: the data to measure, with the preprocessing of the run.
         images: those that the run was trained on. Its classes may be without an example.
         trained: the fingerprint of the run's data.
+        reader: the way to read the targets. Labels and numbers must have the names of the run's.
 
     Raises:
         DataError: the data can't be opened, or has a class that the run was not trained on.
     """
     height, width, channels = images.shape
     config = replace(config, image_size=[height, width])
-    if isinstance(config, FolderConfig | TableConfig):
+    if isinstance(reader, LabelTargets | NumberTargets):
+        reader = replace(reader, names=images.class_names)
+    if isinstance(config, FolderConfig):
         with readable():
-            listing, notes = list_all(config) if isinstance(config, FolderConfig) else list_table(config)
-        source = make_single_split_source(listing, notes, config)
+            listing, notes = list_all(config)
+        source = make_source({"train": list_by_class(listing)}, list(listing), notes, config)
+    elif isinstance(config, TableConfig):
+        source = open_whole_table(config, reader)
+    elif isinstance(config, NpzConfig):
+        source = open_npz(config, seed, reader)
     else:
         source = SOURCES.build(config, seed)
     split = _join_splits(_select_new_splits(source, trained), config)
@@ -51,7 +64,7 @@ def open_labelled(config: DataConfig, images: Images, trained: Mapping[str, Any]
             f"data={config.kind}: its images have {split.channels} channel(s), the run was trained on {channels}; give "
             f"images with {channels}"
         )
-    labels = _map_labels(config, source, images.class_names)
+    labels = _map_labels(config, source, images.class_names) if isinstance(reader, ClassTargets) else None
     return Dataset(
         train=split,
         test=split,

@@ -55,7 +55,13 @@ class Targets:
 
 
 class TargetReader(ABC):
-    """A way to read targets."""
+    """A way to read targets.
+
+    Attributes:
+        names: Those that the labels or numbers must have, in their order; empty: those that are found.
+    """
+
+    names: Sequence[str] = ()
 
     @abstractmethod
     def read_columns(self, columns: Mapping[str, Column], locate: Locate) -> Targets:
@@ -105,7 +111,7 @@ class ClassTargets(TargetReader):
                 f"{locate(row)}: column {name} holds a list, and an image has one class: give a column of texts or "
                 "numbers, or choose task=multilabel"
             )
-        column = _as_texts(column)
+        column = as_texts(column)
         names = sorted(column.unique().drop_null().to_pylist())
         places = pc.index_in(column, value_set=pa.array(names, pa.string()))
         return Targets(_to_numpy(places.fill_null(-1), np.int32), names, len(names))
@@ -404,7 +410,7 @@ def _drop_unknown(column: Column) -> Column:
     return pc.if_else(pc.is_in(lower, value_set=pa.array(_UNKNOWN)), pa.scalar(None, pa.string()), lower)
 
 
-def _as_texts(column: Column) -> Column:
+def as_texts(column: Column) -> Column:
     """Return numbers and booleans as texts; a whole number without a point, as a column with gaps holds floats."""
     if pa.types.is_floating(column.type):
         column = pc.if_else(column.is_null(nan_is_null=True), None, column)

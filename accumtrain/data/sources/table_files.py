@@ -1,0 +1,182 @@
+"""The image files that a table names, found by their paths from its folder or their names, with or without ending."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import pyarrow as pa
+
+from accumtrain.data.local_files import check_name, is_image, walk_files
+from accumtrain.errors import DataError
+from accumtrain.fields import normal_form
+
+_CHUNK = 2**16  # names
+_SHOWN = 6  # files, one more than a message lists
+_NOWHERE, _SEVERAL = -1, -2  # in the place of the place of a path
+
+
+class PathList(Sequence[Path]):
+    """Paths in the memory of their text: those relative to a folder are kept, texts [N]."""
+
+    def __init__(self, folder: Path, relative: pa.StringArray) -> None:
+        self._folder, self._relative = folder, relative
+
+    def __len__(self) -> int:
+        return len(self._relative)
+
+    def __getitem__(self, place: int) -> Path:  # type: ignore[override]
+        return self._folder / self._relative[int(place)].as_py()
+
+
+class ImageFiles:
+    """The image files below a folder, each of which has a number; those outside that a name leads to are counted on.
+
+    Raises:
+        OSError: A folder can't be read.
+        DataError: A name is not UTF-8.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._paths = pa.chunked_array(_list_chunks(self._walk()), pa.string())
+        self._by_path = _Places(self._paths, lambda path: (path.as_posix(), path.with_suffix("").as_posix()))
+        self._by_name: _Places | None = None
+        self._used = np.zeros(len(self._paths), bool)
+        self._outside: dict[Path, int] = {}
+
+    def _walk(self) -> Iterator[str]:
+        for file in filter(is_image, walk_files(self._folder)):
+            check_name(file)
+            yield file.relative_to(self._folder).as_posix()
+
+    def holds(self, name: str) -> bool:
+        """Return whether there is a file of that name."""
+        try:
+            return bool(self._find_chunk([name], str)[0] >= 0) or (self._folder / name).is_file()
+        except ValueError:  # the \0 in it ends a name for the system
+            return False
+
+    def find(self, names: pa.ChunkedArray, locate: Callable[[int], str]) -> tuple[pa.ChunkedArray, np.ndarray]:
+        """Return the files of names: their paths from the folder, texts [N], and their numbers, int64 [N].
+
+        A file that is not below the folder is at the path that its name is, and may not be there.
+
+        Args:
+            locate: from a name's place to its place in words.
+
+        Raises:
+            DataError: A name can be several files.
+        """
+        numbers, relative, first = np.empty(len(names), np.int64), list[pa.Array](), 0
+        for chunk in _rechunk(names):
+            texts = chunk.to_pylist()
+            found = self._find_chunk(texts, partial(_locate_from, locate, first))
+            inside = np.flatnonzero(found >= 0)
+            self._used[found[inside]] = True
+            paths = dict(zip(inside.tolist(), self._paths.take(pa.array(found[inside])).to_pylist(), strict=True))
+            for row in np.flatnonzero(found < 0).tolist():
+                path = self._folder / texts[row]
+                found[row] = self._outside.setdefault(path, len(self._paths) + len(self._outside))
+            numbers[first : first + len(texts)] = found
+            relative.append(pa.array([paths.get(row, text) for row, text in enumerate(texts)], pa.string()))
+            first += len(texts)
+        return pa.chunked_array(relative, pa.string()), numbers
+
+    @property
+    def any_was_found(self) -> bool:
+        """True if a name was that of a file."""
+        return bool(self._used.any()) or any(map(_is_file, self._outside))
+
+    def list_unused(self) -> tuple[int, list[Path]]:
+        """Return the number of files below the folder that no name has named, and the first of them."""
+        unused = np.flatnonzero(~self._used).tolist()
+        first = heapq.nsmallest(_SHOWN, (str(self._folder / self._paths[place].as_py()) for place in unused))
+        return len(unused), list(map(Path, first))
+
+    def _find_chunk(self, names: list[str], locate: Callable[[int], str]) -> np.ndarray:
+        """Return the places of files, int64 [n]; -1 for those that are not there."""
+        found = self._by_path.find(names)
+        missing = np.flatnonzero(found == _NOWHERE)
+        if len(missing):
+            plain = [PurePosixPath(names[row]).as_posix() for row in missing.tolist()]  # ./a is a
+            found[missing] = self._by_path.find(plain)
+            missing = missing[found[missing] == _NOWHERE]
+        if len(missing):
+            if self._by_name is None:
+                self._by_name = _Places(self._paths, lambda path: (path.name, path.stem))
+            found[missing] = self._by_name.find([names[row] for row in missing.tolist()])
+        if (found == _SEVERAL).any():
+            row = int(np.argmax(found == _SEVERAL))
+            places = [index.list_all(names[row]) for index in (self._by_path, self._by_name) if index is not None]
+            files = sorted(str(self._folder / path) for path in next(filter(None, places)))
+            raise DataError(f"{locate(row)}: {names[row]} can be {' or '.join(files)}: write its path into the table")
+        return found
+
+
+class _Places:
+    """The places of paths by two keys of each, in 24 bytes a path: only hashes of the keys are kept."""
+
+    def __init__(self, paths: pa.ChunkedArray, keys_of: Callable[[PurePosixPath], tuple[str, str]]) -> None:
+        self._paths, self._keys_of = paths, keys_of
+        hashes = np.empty([len(paths), 2], np.int64)
+        for place, path in enumerate(iterate_texts(paths)):
+            hashes[place] = [hash(key) for key in self._list_keys(path)]
+        hashes = hashes.ravel()
+        order = np.argsort(hashes, kind="stable")
+        self._places = (order // 2).astype(np.int32)
+        self._hashes = hashes[order]
+
+    def _list_keys(self, path: str) -> list[str]:
+        return list(map(normal_form, self._keys_of(PurePosixPath(path))))
+
+    def find(self, names: list[str]) -> np.ndarray:
+        """Return the places of the paths that names are keys of, int64 [n]: -1 for none, -2 for several."""
+        hashes = np.fromiter(map(hash, names), np.int64, len(names))
+        low, high = (np.searchsorted(self._hashes, hashes, side) for side in ("left", "right"))
+        found = np.full(len(names), _NOWHERE, np.int64)
+        for row in np.flatnonzero(high > low).tolist():
+            same = [
+                place
+                for place in self._places[low[row] : high[row]].tolist()
+                if names[row] in self._list_keys(self._paths[place].as_py())
+            ]
+            found[row] = same[0] if len(same) == 1 else _SEVERAL if same else _NOWHERE
+        return found
+
+    def list_all(self, name: str) -> list[str]:
+        """Return the paths that a name is a key of."""
+        low, high = (np.searchsorted(self._hashes, hash(name), side) for side in ("left", "right"))
+        paths = [self._paths[place].as_py() for place in self._places[low:high].tolist()]
+        return [path for path in paths if name in self._list_keys(path)]
+
+
+def _locate_from(locate: Callable[[int], str], first: int, row: int) -> str:
+    return locate(first + row)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except ValueError:  # the \0 in it ends a name for the system
+        return False
+
+
+def _list_chunks(texts: Iterator[str]) -> list[pa.Array]:
+    return [pa.array(chunk, pa.string()) for chunk in iter(lambda: list(islice(texts, _CHUNK)), [])]
+
+
+def _rechunk(column: pa.ChunkedArray) -> Iterator[pa.Array]:
+    for chunk in column.chunks:
+        for first in range(0, len(chunk), _CHUNK):
+            yield chunk.slice(first, _CHUNK)
+
+
+def iterate_texts(column: pa.ChunkedArray) -> Iterator[str]:
+    """Yield the texts of a column, of which few are in memory together."""
+    for chunk in _rechunk(column):
+        yield from chunk.to_pylist()
