@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,16 +16,13 @@ from accumtrain.data.holdout import hold_out_groups, holdout_size
 from accumtrain.data.local_files import list_first, readable
 from accumtrain.data.source import Source, hash_texts
 from accumtrain.data.sources.folder import SPLIT_NAMES, Listing, find_split, make_encoded_source, make_source
-from accumtrain.data.sources.stored_images import ColumnSplit
-from accumtrain.data.sources.table_files import ImageFiles, PathList, iterate_texts
-from accumtrain.data.sources.table_rows import Table, get_bytes, is_image, open_tables
-from accumtrain.data.sources.targets import ClassTargets, Column, TargetReader, Targets, as_texts
+from accumtrain.data.sources.table_columns import SPLITS, Folders, Rows, read_rows
+from accumtrain.data.sources.table_images import ColumnSplit, PathList, iterate_texts
+from accumtrain.data.sources.table_rows import get_bytes
+from accumtrain.data.sources.targets import ClassTargets, TargetReader, Targets
 from accumtrain.errors import DataError
-from accumtrain.fields import normal_form
 
 _CLASSES = ClassTargets()
-_CHOOSE = "data.image_column=<name or place> data.label_column=<name or place>"
-_SPLITS = ("train", "val", "test")
 _LISTED = 5  # names in a message
 _FILES_OF_A_FOLDER = 2**40
 
@@ -65,181 +62,6 @@ def open_whole_table(config: TableConfig, reader: TargetReader = _CLASSES) -> So
     return _make_source(examples, {"train": examples.order}, examples.notes, config)
 
 
-# ---- the rows of all tables ----
-
-
-@dataclass(frozen=True)
-class _Columns:
-    """The places of columns in a table; `skip` is 1 if the first row holds their names."""
-
-    image: int
-    labels: Mapping[str, int]
-    split: int | None
-    group: int | None
-    skip: int
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A table, the split that it is (or ""), and the number of its first row."""
-
-    table: Table
-    split: str
-    first: int
-    columns: _Columns
-
-    def describe(self, places: Sequence[int]) -> str:
-        return ", ".join(map(self.table.describe, places))
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """The rows of all tables, one after the other. Columns are null where a cell is empty."""
-
-    parts: Sequence[_Part]
-    images: Column
-    labels: Mapping[str, Column]
-    splits: Column | None
-    groups: Column | None
-
-    def part_of(self, row: int) -> _Part:
-        return next(part for part in reversed(self.parts) if part.first <= row)
-
-    def locate(self, row: int) -> str:
-        part = self.part_of(row)
-        return part.table.locate(row - part.first)
-
-    @property
-    def hold_images(self) -> bool:
-        """True if they hold images; they name files otherwise."""
-        return is_image(self.images.type)
-
-
-def _read_rows(config: TableConfig, reader: TargetReader, folders: _Folders) -> _Rows:
-    parts, cells, first = list[_Part](), list[list[Column]](), 0
-    for split, table in _open_all(config):
-        columns = _choose_columns(config, table, reader, folders)
-        optional = [place for place in (columns.split, columns.group) if place is not None]
-        cells.append(table.read([columns.image, *columns.labels.values(), *optional], skip=columns.skip))
-        parts.append(_Part(table, split, first, columns))
-        first += len(cells[-1][0])
-    joined = [_join(config, column) for column in zip(*cells, strict=True)]
-    names = list(parts[0].columns.labels)
-    images, labels, rest = joined[0], joined[1 : 1 + len(names)], joined[1 + len(names) :]
-    return _Rows(
-        parts,
-        images if is_image(images.type) else as_texts(images),
-        dict(zip(names, labels, strict=True)),
-        as_texts(rest.pop(0)) if config.split_column is not None else None,
-        as_texts(rest.pop(0)) if config.group is not None else None,
-    )
-
-
-def _join(config: TableConfig, columns: Sequence[Column]) -> Column:
-    kinds = {column.type for column in columns}
-    if len(kinds) > 1 and any(is_image(kind) or pa.types.is_list(kind) for kind in kinds):
-        raise DataError(
-            f"{config.path} and its other tables hold {' and '.join(map(str, kinds))} in the same column: write them "
-            "all the same way"
-        )
-    columns = columns if len(kinds) == 1 else [as_texts(column) for column in columns]
-    return pa.chunked_array([chunk for column in columns for chunk in column.chunks], columns[0].type)
-
-
-def _open_all(config: TableConfig) -> list[tuple[str, Table]]:
-    """Return each table with the name of its split, which is "" if something else says it."""
-    others = {"val": config.val_path, "test": config.test_path}
-    given = {split: path for split, path in others.items() if path is not None}
-    found = open_tables(Path(config.path), "data.path")
-    if "" in found:
-        tables = [("train" if given else "", found[""])]
-        for split, path in given.items():
-            opened = open_tables(Path(path), f"data.{split}_path")
-            if "" not in opened:
-                raise DataError(
-                    f"data.{split}_path={path} has the splits {list_first(list(opened))}: give the folder of one"
-                )
-            tables.append((split, opened[""]))
-        return tables
-    by_split = {find_split(name): table for name, table in found.items()}
-    if (
-        given
-        or config.split_column is not None
-        or len(by_split) < len(found)
-        or not {"train"} <= by_split.keys() <= set(_SPLITS)
-    ):
-        raise DataError(
-            f"data.path={config.path} has the splits {list_first(list(found))}: these must be train, and val or test, "
-            "without data.val_path, data.test_path and data.split_column; or give the folder of one of them"
-        )
-    return [(split if len(by_split) > 1 else "", by_split[split]) for split in _SPLITS if split in by_split]
-
-
-class _Folders(dict[Path, ImageFiles]):
-    """The image files of each folder, which are listed once."""
-
-    def __missing__(self, folder: Path) -> ImageFiles:
-        self[folder] = ImageFiles(folder)
-        return self[folder]
-
-
-# ---- the columns of a table ----
-
-
-def _choose_columns(config: TableConfig, table: Table, reader: TargetReader, folders: _Folders) -> _Columns:
-    label = config.label_column
-    if label is None and reader.names and set(reader.names) <= set(table.names):
-        label = list(reader.names)
-    split = _find_place(table, "data.split_column", config.split_column)
-    group = _find_place(table, "data.group", config.group)
-    image = _find_place(table, "data.image_column", config.image_column)
-    wanted = label if isinstance(label, list) else [] if label is None else [label]
-    labels = [place for each in wanted if (place := _find_place(table, "data.label_column", each)) is not None]
-    rest = [place for place in range(len(table.names)) if place not in (split, group, *labels)]
-    if image is None and len(rest) == (1 if labels else 2):
-        image = rest[0]
-    if not labels and image in rest and len(rest) == 2:
-        labels = [place for place in rest if place != image]
-    if image is None or not labels:
-        raise DataError(
-            f"{table.path} has the columns {', '.join(table.names)}: say which of them hold the images and the labels, "
-            f"{_CHOOSE}"
-        )
-    chosen = [place for place in (image, *labels, split, group) if place is not None]
-    if image in labels:
-        raise DataError(f"{table.path}: images and labels are both in column {table.describe(image)}; give two columns")
-    if len(set(chosen)) < len(chosen):
-        raise DataError(
-            f"{table.path}: the columns {', '.join(map(table.describe, chosen))} are asked for; give each key a column "
-            "of its own"
-        )
-    given = [config.image_column, *wanted, config.split_column, config.group]
-    named = table.has_names or any(value is not None and str(value) in table.names for value in given)
-    named = named or not folders[table.folder].holds(table.names[image])
-    skip = int(named and not table.has_names)
-    return _Columns(
-        image, {table.names[place] if named else str(place + 1): place for place in labels}, split, group, skip
-    )
-
-
-def _find_place(table: Table, key: str, value: str | int | None) -> int | None:
-    if value is None:
-        return None
-    places = table.find(normal_form(str(value)))
-    if len(places) > 1:
-        raise DataError(
-            f"{key}={value}: {table.path} has {len(places)} columns of that name, "
-            f"{' and '.join(map(table.describe, places))}; give a place from 1 on"
-        )
-    if places:
-        return places[0]
-    if isinstance(value, int) and value <= len(table.names):
-        return value - 1
-    raise DataError(
-        f"{key}={value}: {table.path} has the columns {', '.join(table.names)}; give a name, or a place from 1 on"
-    )
-
-
 # ---- the images that have a target ----
 
 
@@ -254,13 +76,13 @@ class _Examples:
         names: Texts [N]; of images in the tables the numbers of their rows. They decide what is held out.
         folder: The folder from which `paths` begin.
         paths: Texts [N]; None if the rows hold the images.
-        splits: The place of each image's split in _SPLITS, int8 [N]; None if a part is to be held out.
+        splits: The place of each image's split in SPLITS, int8 [N]; None if a part is to be held out.
         groups: The number of each image's group, int32 [N]; None without data.group.
         group_names: The names of the groups.
         notes: About what was left out, for the user.
     """
 
-    rows: _Rows
+    rows: Rows
     chosen: np.ndarray
     targets: Targets
     names: pa.ChunkedArray
@@ -299,8 +121,8 @@ def _read_examples(config: TableConfig, reader: TargetReader) -> _Examples:
         OSError: A folder can't be read.
         DataError: As `open_table`.
     """
-    folders = _Folders()
-    rows = _read_rows(config, reader, folders)
+    folders = Folders()
+    rows = read_rows(config, reader, folders)
     targets = reader.read_columns(rows.labels, rows.locate)
     known = np.flatnonzero(targets.known)
     columns, table = rows.parts[0].columns, rows.parts[0].table
@@ -319,12 +141,14 @@ def _read_examples(config: TableConfig, reader: TargetReader) -> _Examples:
         )
     notes = [f"the first row is taken as names of columns: {list_first(table.names)}"] if columns.skip else []
     notes += _note_unlabelled(rows, targets)
+    splits = _number_splits(rows, known)
+    groups, group_names = _number_groups(rows, known)
     if rows.hold_images:
         names = pa.chunked_array([[f"{row:012}" for row in known.tolist()]], pa.string())
         folder, paths, kept = Path(), None, np.arange(len(known))
     else:
         folder, paths, numbers = _find_files(rows, images, known, folders)
-        kept = _merge_doubled(rows, targets, images, known, numbers)
+        kept = _merge_doubled(rows, targets, images, known, numbers, (splits, groups))
         if len(kept) < len(known):
             twice = np.setdiff1d(np.arange(len(known)), kept, assume_unique=True)
             notes.append(_note("images stand in the table more than once, and are taken once", images, twice))
@@ -332,7 +156,6 @@ def _read_examples(config: TableConfig, reader: TargetReader) -> _Examples:
         notes += _note_unused(folders)
         names = images
     chosen = known[kept]
-    groups, group_names = _number_groups(rows, chosen)
     return _Examples(
         rows,
         chosen,
@@ -340,8 +163,8 @@ def _read_examples(config: TableConfig, reader: TargetReader) -> _Examples:
         names,
         folder,
         paths,
-        _number_splits(rows, chosen),
-        groups,
+        None if splits is None else splits[kept],
+        None if groups is None else groups[kept],
         group_names,
         [*notes, *targets.notes],
     )
@@ -352,7 +175,7 @@ def _note(text: str, names: pa.ChunkedArray, places: np.ndarray) -> str:
     return f"{len(places):,} {text}: {list_first([name or '' for name in first])}"
 
 
-def _note_unlabelled(rows: _Rows, targets: Targets) -> list[str]:
+def _note_unlabelled(rows: Rows, targets: Targets) -> list[str]:
     unlabelled = np.flatnonzero(~targets.known)
     if not len(unlabelled):
         return []
@@ -364,7 +187,7 @@ def _note_unlabelled(rows: _Rows, targets: Targets) -> list[str]:
     ]
 
 
-def _note_unused(folders: _Folders) -> list[str]:
+def _note_unused(folders: Folders) -> list[str]:
     notes = []
     for files in folders.values():
         count, first = files.list_unused()
@@ -374,7 +197,7 @@ def _note_unused(folders: _Folders) -> list[str]:
 
 
 def _find_files(
-    rows: _Rows, names: pa.ChunkedArray, known: np.ndarray, folders: _Folders
+    rows: Rows, names: pa.ChunkedArray, known: np.ndarray, folders: Folders
 ) -> tuple[Path, pa.ChunkedArray, np.ndarray]:
     """Return a folder, the paths from there of the files that are named, texts [N], and the numbers of these files."""
     own = {part.table.folder for part in rows.parts}
@@ -404,9 +227,22 @@ def _find_files(
 
 
 def _merge_doubled(
-    rows: _Rows, targets: Targets, names: pa.ChunkedArray, known: np.ndarray, numbers: np.ndarray
+    rows: Rows,
+    targets: Targets,
+    names: pa.ChunkedArray,
+    known: np.ndarray,
+    numbers: np.ndarray,
+    further: Iterable[np.ndarray | None],
 ) -> np.ndarray:
     """Return the places in `known` of the first row of each image.
+
+    Args:
+        rows: all of them.
+        targets: those of all rows.
+        names: the images of the known rows.
+        known: the numbers of the rows that have a target, int64 [n].
+        numbers: the numbers of the files of these, int64 [n].
+        further: what else is told of these, each [n].
 
     Raises:
         DataError: Another row of an image says something else.
@@ -418,35 +254,40 @@ def _merge_doubled(
     values = targets.values
     same = (values[again] == values[before]) | ((values[again] != values[again]) & (values[before] != values[before]))
     same = same if values.ndim == 1 else same.all(axis=1)
-    for column in filter(None, (rows.splits, rows.groups)):
-        same &= np.equal(*(np.array(column.take(pa.array(each)), object) for each in (again, before)))
+    for told in further:
+        if told is not None:
+            same &= told[doubled] == told[firsts[doubled]]
     if not same.all():
         at = int(np.argmin(same))
         row, other = int(again[at]), int(before[at])
-        told, told_before = (_describe_row(rows, targets, each) for each in (row, other))
         raise DataError(
-            f"{rows.locate(row)} gives {names[int(doubled[at])]} {told}, {rows.locate(other)} {told_before}: one image "
-            "can't have both; leave one of the rows out"
+            f"{rows.locate(row)}, gives {names[int(doubled[at])]} {_describe_row(rows, targets, row)}, and "
+            f"{rows.locate(other)}, {_describe_row(rows, targets, other)}: an image has one of each; leave one of the "
+            "rows out"
         )
     return np.sort(first)
 
 
-def _describe_row(rows: _Rows, targets: Targets, row: int) -> str:
+def _describe_row(rows: Rows, targets: Targets, row: int) -> str:
     """Return what a row says about its image."""
-    further = [f"{name} {column[row]}" for name, column in (("split", rows.splits), ("group", rows.groups)) if column]
-    return " and ".join([f"the label {_format_target(targets, targets.values[row])}", *further])
+    told = [f"the label {_format_target(targets, targets.values[row])}"]
+    if split := rows.part_of(row).split or (rows.splits and rows.splits[row]):
+        told.append(f"the split {split}")
+    if rows.groups:
+        told.append(f"the group {rows.groups[row]}")
+    return " and ".join(told)
 
 
 def _format_target(targets: Targets, value: np.ndarray) -> str:
     return targets.names[int(value)] if value.ndim == 0 else ",".join(map(str, value.tolist()))
 
 
-def _number_splits(rows: _Rows, chosen: np.ndarray) -> np.ndarray | None:
-    """Return the place of each image's split in _SPLITS, int8 [N]; None if a part is to be held out."""
+def _number_splits(rows: Rows, chosen: np.ndarray) -> np.ndarray | None:
+    """Return the place of each image's split in SPLITS, int8 [N]; None if a part is to be held out."""
     if rows.splits is None:
         if len(rows.parts) == 1:
             return None
-        places = np.array([_SPLITS.index(part.split) for part in rows.parts], np.int8)
+        places = np.array([SPLITS.index(part.split) for part in rows.parts], np.int8)
         return places[np.searchsorted([part.first for part in rows.parts], chosen, "right") - 1]
     words = rows.splits.take(pa.array(chosen))
     found = {word: find_split(word) if word else None for word in words.unique().to_pylist()}
@@ -456,10 +297,10 @@ def _number_splits(rows: _Rows, chosen: np.ndarray) -> np.ndarray | None:
             known = ", ".join(name for names in SPLIT_NAMES.values() for name in names)
             raise DataError(f"{rows.locate(int(chosen[place]))}: the split is {word or 'empty'}; write one of {known}")
     places = pc.index_in(words, value_set=pa.array(list(found), pa.string())).to_numpy()
-    return np.array([_SPLITS.index(str(split)) for split in found.values()], np.int8)[places]
+    return np.array([SPLITS.index(str(split)) for split in found.values()], np.int8)[places]
 
 
-def _number_groups(rows: _Rows, chosen: np.ndarray) -> tuple[np.ndarray | None, list[str]]:
+def _number_groups(rows: Rows, chosen: np.ndarray) -> tuple[np.ndarray | None, list[str]]:
     """Return the number of each image's group, int32 [N], and the names of the groups."""
     if rows.groups is None:
         return None, []
@@ -480,7 +321,7 @@ def _choose_splits(examples: _Examples, config: TableConfig) -> dict[str, np.nda
     if examples.splits is None:
         held = _hold_out(examples, order, config.test_fraction)
         return {"train": order[~held[order]], "test": order[held[order]]}
-    chosen = {name: order[examples.splits[order] == place] for place, name in enumerate(_SPLITS)}
+    chosen = {name: order[examples.splits[order] == place] for place, name in enumerate(SPLITS)}
     chosen = {name: places for name, places in chosen.items() if len(places)}
     if "train" not in chosen or len(chosen) == 1:
         raise DataError(
