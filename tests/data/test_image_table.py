@@ -106,7 +106,7 @@ def test_what_is_left_out_is_told(folder):
         ("id,label\n000,ant", {"label_column": "breed"}, r"data.label_column=breed: .* has the columns id, label"),
         ("id,label\n000,ant", {"label_column": 3}, r"data.label_column=3: .*give a name, or a place from 1 on"),
         ("id,label\n000,ant", {"label_column": 1, "image_column": "id"}, r"both in column 1 \(id\); give two columns"),
-        ("id,label\n000,ant\n001,bee\n000,bee", {}, "line 4 gives 000 the label bee, .*line 2 the label ant"),
+        ("id,label\n000,ant\n001,bee\n000,bee", {}, "line 4, gives 000 the label bee, and .*line 2, the label ant"),
         ("id,label\n000,ant\n001", {}, "line 3, has 1 columns, and line 1 has 2: complete the row"),
         ("\nid,label\n\n000,ant\n,\n001", {}, "line 6, has 1 columns, and line 2 has 2: complete the row"),
         ("id,label\n000,ant\n001,ant", {}, "has the single class ant"),
