@@ -56,7 +56,7 @@ class ImageFiles:
         self._by_path = _Places(self._paths, lambda path: (path.as_posix(), path.with_suffix("").as_posix()))
         self._by_name: _Places | None = None
         self._used = np.zeros(len(self._paths), bool)
-        self._outside: dict[Path, int] = {}
+        self._outside = pa.chunked_array([], pa.string())  # paths, each once
 
     def _walk(self) -> Iterator[str]:
         for file in filter(is_image, walk_files(self._folder)):
@@ -88,18 +88,25 @@ class ImageFiles:
             inside = np.flatnonzero(found >= 0)
             self._used[found[inside]] = True
             paths = dict(zip(inside.tolist(), self._paths.take(pa.array(found[inside])).to_pylist(), strict=True))
-            for row in np.flatnonzero(found < 0).tolist():
-                path = self._folder / texts[row]
-                found[row] = self._outside.setdefault(path, len(self._paths) + len(self._outside))
             numbers[first : first + len(texts)] = found
             relative.append(pa.array([paths.get(row, text) for row, text in enumerate(texts)], pa.string()))
             first += len(texts)
+        missing = np.flatnonzero(numbers < 0)
+        if len(missing):
+            numbers[missing] = self._number_outside(names.take(pa.array(missing)))
         return pa.chunked_array(relative, pa.string()), numbers
+
+    def _number_outside(self, names: pa.ChunkedArray) -> np.ndarray:
+        """Return the numbers, int64 [n], of files that are not below the folder."""
+        paths = pa.chunked_array(_list_chunks(str(PurePosixPath(name)) for name in iterate_texts(names)), pa.string())
+        known = pa.chunked_array([*self._outside.chunks, *paths.chunks], pa.string()).unique()
+        self._outside = pa.chunked_array([known])
+        return len(self._paths) + np.asarray(pc.index_in(paths, value_set=known).to_numpy(), np.int64)
 
     @property
     def any_was_found(self) -> bool:
         """True if a name was that of a file."""
-        return bool(self._used.any()) or any(map(_is_file, self._outside))
+        return bool(self._used.any()) or any(_is_file(self._folder / path) for path in iterate_texts(self._outside))
 
     def list_unused(self) -> tuple[int, list[Path]]:
         """Return the number of files below the folder that no name has named, and the first of them."""
