@@ -17,8 +17,7 @@ from accumtrain.data.local_files import list_first, readable
 from accumtrain.data.source import Source, hash_texts
 from accumtrain.data.sources.folder import SPLIT_NAMES, Listing, find_split, make_encoded_source, make_source
 from accumtrain.data.sources.table_columns import SPLITS, Folders, Rows, read_rows
-from accumtrain.data.sources.table_images import ColumnSplit, PathList, iterate_texts
-from accumtrain.data.sources.table_rows import get_bytes
+from accumtrain.data.sources.table_images import ColumnSplit, PathList, iterate_texts, make_texts
 from accumtrain.data.sources.targets import ClassTargets, TargetReader, Targets
 from accumtrain.errors import DataError
 
@@ -132,11 +131,10 @@ def _read_examples(config: TableConfig, reader: TargetReader) -> _Examples:
             f"{', '.join(map(table.describe, columns.labels.values()))}; write them into it, or "
             "data.label_column=<name or place> says where they are"
         )
-    images = rows.images.take(pa.array(known))
-    if images.null_count:
-        place = pc.index(images.is_null(), True).as_py()
+    missing = np.asarray(rows.images.is_null().to_numpy())[known]
+    if missing.any():
         raise DataError(
-            f"{rows.locate(int(known[place]))}: there is a label, and no image in column "
+            f"{rows.locate(int(known[np.argmax(missing)]))}: there is a label, and no image in column "
             f"{table.describe(columns.image)}: write one, or remove the row"
         )
     notes = [f"the first row is taken as names of columns: {list_first(table.names)}"] if columns.skip else []
@@ -144,30 +142,34 @@ def _read_examples(config: TableConfig, reader: TargetReader) -> _Examples:
     splits = _number_splits(rows, known)
     groups, group_names = _number_groups(rows, known)
     if rows.hold_images:
-        names = pa.chunked_array([[f"{row:012}" for row in known.tolist()]], pa.string())
-        folder, paths, kept = Path(), None, np.arange(len(known))
-    else:
-        folder, paths, numbers = _find_files(rows, images, known, folders)
-        kept = _merge_doubled(rows, targets, images, known, numbers, (splits, groups))
-        if len(kept) < len(known):
-            twice = np.setdiff1d(np.arange(len(known)), kept, assume_unique=True)
-            notes.append(_note("images stand in the table more than once, and are taken once", images, twice))
-            images, paths = images.take(pa.array(kept)), paths.take(pa.array(kept))
-        notes += _note_unused(folders)
-        names = images
-    chosen = known[kept]
+        names = make_texts(f"{row:012}" for row in known)
+        return _Examples(
+            *(replace(rows, labels={}), known, _choose_targets(targets, known), names, Path(), None, splits, groups),
+            *(group_names, [*notes, *targets.notes]),
+        )
+    names = _take(rows.images, known)
+    folder, paths, numbers = _find_files(rows, names, known, folders)
+    kept = _merge_doubled(rows, targets, names, known, numbers, (splits, groups))
+    if len(kept) < len(known):
+        twice = np.setdiff1d(np.arange(len(known)), kept, assume_unique=True)
+        notes.append(_note("images stand in the table more than once, and are taken once", names, twice))
+        splits, groups = (None if told is None else told[kept] for told in (splits, groups))
+    notes += _note_unused(folders)
+    known = known[kept]
+    rows = replace(rows, images=rows.images.slice(0, 0), labels={}, splits=None, groups=None)
     return _Examples(
-        rows,
-        chosen,
-        replace(targets, values=targets.values[chosen]),
-        names,
-        folder,
-        paths,
-        None if splits is None else splits[kept],
-        None if groups is None else groups[kept],
-        group_names,
-        [*notes, *targets.notes],
+        *(rows, known, _choose_targets(targets, known), _take(names, kept), folder, _take(paths, kept), splits, groups),
+        *(group_names, [*notes, *targets.notes]),
     )
+
+
+def _take(texts: pa.ChunkedArray, places: np.ndarray) -> pa.ChunkedArray:
+    """Return the texts at places that increase; the column itself if these are all."""
+    return texts if len(places) == len(texts) else texts.take(pa.array(places))
+
+
+def _choose_targets(targets: Targets, places: np.ndarray) -> Targets:
+    return targets if len(places) == len(targets.values) else replace(targets, values=targets.values[places])
 
 
 def _note(text: str, names: pa.ChunkedArray, places: np.ndarray) -> str:
@@ -247,6 +249,8 @@ def _merge_doubled(
     Raises:
         DataError: Another row of an image says something else.
     """
+    if not (np.diff(np.sort(numbers)) == 0).any():
+        return np.arange(len(numbers))
     _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
     firsts = first[inverse]
     doubled = np.flatnonzero(firsts != np.arange(len(numbers)))
@@ -419,10 +423,9 @@ def _make_source(
     if examples.paths is not None:
         listings = {name: _list_files(examples, places) for name, places in chosen.items()}
         return make_source(listings, names, notes, config)
-    images = get_bytes(examples.rows.images)
     splits = {
         name: ColumnSplit(
-            images, examples.chosen[places], examples.targets.values[places], examples.rows.locate, config
+            examples.rows.images, examples.chosen[places], examples.targets.values[places], examples.rows.locate, config
         )
         for name, places in chosen.items()
     }

@@ -12,7 +12,7 @@ from accumtrain.data.config import TableConfig
 from accumtrain.data.local_files import list_first
 from accumtrain.data.sources.folder import find_split
 from accumtrain.data.sources.table_images import ImageFiles
-from accumtrain.data.sources.table_rows import Table, is_image, open_tables
+from accumtrain.data.sources.table_rows import Table, as_images, is_image, open_tables
 from accumtrain.data.sources.targets import Column, TargetReader, as_texts
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
@@ -81,7 +81,7 @@ def read_rows(config: TableConfig, reader: TargetReader, folders: Folders) -> Ro
     images, labels, rest = joined[0], joined[1 : 1 + len(names)], joined[1 + len(names) :]
     return Rows(
         parts,
-        images if is_image(images.type) else as_texts(images),
+        as_images(images),
         dict(zip(names, labels, strict=True)),
         as_texts(rest.pop(0)) if config.split_column is not None else None,
         as_texts(rest.pop(0)) if config.group is not None else None,

@@ -21,9 +21,9 @@ from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
 
 _CHANNELS = 3
-_CHUNK = 2**16  # names
+_CHUNK = 2**14  # names
 _SHOWN = 6  # files, one more than a message lists
-_NOWHERE, _SEVERAL = -1, -2  # in the place of the place of a path
+_NOWHERE = -1  # in the place of the place of a path
 
 
 # ---- image files that a table names, by paths or names, with or without ending ----
@@ -52,9 +52,9 @@ class ImageFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._paths = pa.chunked_array(_list_chunks(self._walk()), pa.string())
-        self._by_path = _Places(self._paths, lambda path: (path.as_posix(), path.with_suffix("").as_posix()))
-        self._by_name: _Places | None = None
+        self._paths = make_texts(self._walk())
+        self._by_path = _Index(self._paths, _path, _path_without_ending)
+        self._by_name: _Index | None = None
         self._used = np.zeros(len(self._paths), bool)
         self._outside = pa.chunked_array([], pa.string())  # paths, each once
 
@@ -89,7 +89,8 @@ class ImageFiles:
             self._used[found[inside]] = True
             paths = dict(zip(inside.tolist(), self._paths.take(pa.array(found[inside])).to_pylist(), strict=True))
             numbers[first : first + len(texts)] = found
-            relative.append(pa.array([paths.get(row, text) for row, text in enumerate(texts)], pa.string()))
+            told = [paths.get(row, text) for row, text in enumerate(texts)]
+            relative.append(chunk if told == texts else pa.array(told, pa.string()))  # most are the names themselves
             first += len(texts)
         missing = np.flatnonzero(numbers < 0)
         if len(missing):
@@ -98,7 +99,7 @@ class ImageFiles:
 
     def _number_outside(self, names: pa.ChunkedArray) -> np.ndarray:
         """Return the numbers, int64 [n], of files that are not below the folder."""
-        paths = pa.chunked_array(_list_chunks(str(PurePosixPath(name)) for name in iterate_texts(names)), pa.string())
+        paths = make_texts(str(PurePosixPath(name)) for name in iterate_texts(names))
         known = pa.chunked_array([*self._outside.chunks, *paths.chunks], pa.string()).unique()
         self._outside = pa.chunked_array([known])
         return len(self._paths) + np.asarray(pc.index_in(paths, value_set=known).to_numpy(), np.int64)
@@ -117,58 +118,74 @@ class ImageFiles:
     def _find_chunk(self, names: list[str], locate: Callable[[int], str]) -> np.ndarray:
         """Return the places of files, int64 [n]; -1 for those that are not there."""
         found = self._by_path.find(names)
-        missing = np.flatnonzero(found == _NOWHERE)
-        if len(missing):
-            plain = [PurePosixPath(names[row]).as_posix() for row in missing.tolist()]  # ./a is a
-            found[missing] = self._by_path.find(plain)
-            missing = missing[found[missing] == _NOWHERE]
-        if len(missing):
+        if missing := [row for row, places in enumerate(found) if not places]:
+            plain = self._by_path.find([str(PurePosixPath(names[row])) for row in missing])  # ./a is a
+            found = _filled(found, missing, plain)
+        if missing := [row for row, places in enumerate(found) if not places]:
             if self._by_name is None:
-                self._by_name = _Places(self._paths, lambda path: (path.name, path.stem))
-            found[missing] = self._by_name.find([names[row] for row in missing.tolist()])
-        if (found == _SEVERAL).any():
-            row = int(np.argmax(found == _SEVERAL))
-            places = [index.list_all(names[row]) for index in (self._by_path, self._by_name) if index is not None]
-            files = sorted(str(self._folder / path) for path in next(filter(None, places)))
-            raise DataError(f"{locate(row)}: {names[row]} can be {' or '.join(files)}: write its path into the table")
-        return found
+                self._by_name = _Index(self._paths, _name, _name_without_ending)
+            found = _filled(found, missing, self._by_name.find([names[row] for row in missing]))
+        for row, places in enumerate(found):
+            if len(places) > 1:
+                files = sorted(str(self._folder / self._paths[place].as_py()) for place in places)
+                raise DataError(
+                    f"{locate(row)}: {names[row]} can be {' or '.join(files)}: write its path into the table"
+                )
+        return np.array([places[0] if places else _NOWHERE for places in found], np.int64)
+
+
+def _filled(lists: list[list[int]], rows: list[int], others: list[list[int]]) -> list[list[int]]:
+    """Return lists with others in some of their places."""
+    by_row = dict(zip(rows, others, strict=True))
+    return [by_row.get(row, places) for row, places in enumerate(lists)]
 
 
 class _Places:
-    """The places of paths by two keys of each, in 24 bytes a path: only hashes of the keys are kept."""
+    """The places of paths by a key of each, in 12 bytes a path: only hashes of the keys are kept."""
 
-    def __init__(self, paths: pa.ChunkedArray, keys_of: Callable[[PurePosixPath], tuple[str, str]]) -> None:
-        self._paths, self._keys_of = paths, keys_of
-        hashes = np.empty([len(paths), 2], np.int64)
-        for place, path in enumerate(iterate_texts(paths)):
-            hashes[place] = [hash(key) for key in self._list_keys(path)]
-        hashes = hashes.ravel()
-        order = np.argsort(hashes, kind="stable")
-        self._places = (order // 2).astype(np.int32)
-        self._hashes = hashes[order]
+    def __init__(self, paths: pa.ChunkedArray, key_of: Callable[[str], str]) -> None:
+        self._paths, self._key_of = paths, key_of
+        self._hashes = np.fromiter(map(hash, map(key_of, iterate_texts(paths))), np.int64, len(paths))
+        self._places = np.argsort(self._hashes).astype(np.int32)
+        self._hashes.sort()
 
-    def _list_keys(self, path: str) -> list[str]:
-        return list(map(normal_form, self._keys_of(PurePosixPath(path))))
-
-    def find(self, names: list[str]) -> np.ndarray:
-        """Return the places of the paths that names are keys of, int64 [n]: -1 for none, -2 for several."""
+    def list_all(self, names: list[str]) -> list[list[int]]:
+        """Return the places of the paths that each name is the key of."""
         hashes = np.fromiter(map(hash, names), np.int64, len(names))
-        low, high = (np.searchsorted(self._hashes, hashes, side) for side in ("left", "right"))
-        found = np.full(len(names), _NOWHERE, np.int64)
-        for row in np.flatnonzero(high > low).tolist():
-            same = [
-                place
-                for place in self._places[low[row] : high[row]].tolist()
-                if names[row] in self._list_keys(self._paths[place].as_py())
-            ]
-            found[row] = same[0] if len(same) == 1 else _SEVERAL if same else _NOWHERE
-        return found
+        low, high = (np.searchsorted(self._hashes, hashes, side).tolist() for side in ("left", "right"))
+        found = [self._places[first:end].tolist() for first, end in zip(low, high, strict=True)]
+        return [
+            [place for place in places if self._key_of(self._paths[place].as_py()) == name]
+            for name, places in zip(names, found, strict=True)
+        ]
 
-    def list_all(self, name: str) -> list[str]:
-        """Return the paths that a name is a key of."""
-        low, high = (np.searchsorted(self._hashes, hash(name), side) for side in ("left", "right"))
-        paths = [self._paths[place].as_py() for place in self._places[low:high].tolist()]
-        return [path for path in paths if name in self._list_keys(path)]
+
+class _Index:
+    """The places of paths by two keys of each."""
+
+    def __init__(self, paths: pa.ChunkedArray, *keys_of: Callable[[str], str]) -> None:
+        self._by_key = [_Places(paths, key_of) for key_of in keys_of]
+
+    def find(self, names: list[str]) -> list[list[int]]:
+        """Return the places of the paths that each name is a key of."""
+        found = zip(*(places.list_all(names) for places in self._by_key), strict=True)
+        return [[place for places in lists for place in places] for lists in found]
+
+
+def _path(path: str) -> str:
+    return normal_form(path)
+
+
+def _path_without_ending(path: str) -> str:
+    return normal_form(PurePosixPath(path).with_suffix("").as_posix())
+
+
+def _name(path: str) -> str:
+    return normal_form(path.rpartition("/")[2])
+
+
+def _name_without_ending(path: str) -> str:
+    return normal_form(PurePosixPath(path).stem)
 
 
 def _locate_from(locate: Callable[[int], str], first: int, row: int) -> str:
@@ -182,8 +199,10 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _list_chunks(texts: Iterator[str]) -> list[pa.Array]:
-    return [pa.array(chunk, pa.string()) for chunk in iter(lambda: list(islice(texts, _CHUNK)), [])]
+def make_texts(texts: Iterator[str]) -> pa.ChunkedArray:
+    """Return a column of texts, of which few are in memory as objects."""
+    chunks = [pa.array(chunk, pa.string()) for chunk in iter(lambda: list(islice(texts, _CHUNK)), [])]
+    return pa.chunked_array(chunks, pa.string())
 
 
 def _rechunk(column: pa.ChunkedArray) -> Iterator[pa.Array]:

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from accumtrain.console import format_bytes
 from accumtrain.data.local_files import find_file_fault, list_first
-from accumtrain.data.sources.targets import Column
+from accumtrain.data.sources.targets import Column, as_texts
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
 from accumtrain.process.machine import free_bytes
@@ -31,7 +31,7 @@ _SEPARATORS = "\t;, "  # the first of them that the first line has
 _JSON = (".jsonl", ".ndjson", ".json")
 _PARQUET = (".parquet", ".pq")
 _DATASET = ("state.json", "dataset_dict.json")  # in a folder that `save_to_disk` wrote: of one data set, of several
-_CHUNK = 2**16  # rows
+_CHUNK = 2**14  # rows
 _GIVE = "give the table of the images and their labels"
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -126,13 +126,18 @@ def clean(column: pa.ChunkedArray, name: str) -> Column:
 def is_image(kind: pa.DataType) -> bool:
     """Return whether a column of this type holds encoded images: bytes, or a structure of bytes and path."""
     if pa.types.is_struct(kind):
-        return "bytes" in [kind.field(place).name for place in range(kind.num_fields)]
+        return bool(kind.get_field_index("bytes") >= 0)
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-def get_bytes(images: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the bytes of a column of images."""
-    return pc.struct_field(images, "bytes") if pa.types.is_struct(images.type) else images
+def as_images(column: Column) -> Column:
+    """Return a column of images as bytes, or as the names of files if there are no bytes."""
+    if pa.types.is_struct(column.type):
+        images = pc.struct_field(column, "bytes")
+        if images.null_count < len(images) or column.type.get_field_index("path") < 0:
+            return images
+        return clean(pc.struct_field(column, "path"), "")
+    return column if is_image(column.type) else as_texts(column)
 
 
 def _clean_list(lists: pa.ListArray) -> pa.ListArray:
@@ -181,8 +186,9 @@ class TextTable(Table):
                 self._check(line, row, places)
                 self._lines.append(line)
             for place, parts in zip(places, chunks, strict=True):
-                parts.append(pa.array([row[place] for _, row in chunk], pa.string()))
-        return [clean(pa.chunked_array(parts, pa.string()), "") for parts in chunks]
+                cells = pa.chunked_array([[row[place] for _, row in chunk]], pa.string())
+                parts += clean(cells, "").chunks
+        return [pa.chunked_array(parts, pa.string()) for parts in chunks]
 
     def _check(self, line: int, row: Sequence[str], places: Sequence[int]) -> None:
         width = len(self.names)

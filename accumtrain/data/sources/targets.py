@@ -19,8 +19,8 @@ from accumtrain.errors import DataError
 from accumtrain.fields import format_value, normal_form, suggest_names
 
 _EXACT = 2**53  # floats below hold every whole number
-_WORDS = ("1", "true", "yes", "0", "false", "no")  # of a label, in any case
-_FALSE = 3  # place of the first of them that means 0
+_WORDS = ("1", "1.0", "true", "yes", "0", "0.0", "false", "no")  # of a label, in any case
+_FALSE = 4  # place of the first of them that means 0
 _UNKNOWN = ("nan", "null")  # the same as an empty cell
 _SEPARATORS = "[;|]"  # between the names in a text
 _MOST = 10_000  # names in lists: more are the words of a text
