@@ -5,20 +5,14 @@ from __future__ import annotations
 import tensorflow as tf
 
 from accumtrain.data.augment import Mix
-from accumtrain.data.config import SOURCES, DataConfig
+from accumtrain.data.config import READERS, SOURCES, DataConfig
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.holdout import add_validation_split
 from accumtrain.data.preprocess import NO_PREPROCESS, make_preprocess
 from accumtrain.data.source import SPLIT_WORDS, Dataset, PlainData, Source, Stream, compute_fingerprint
 from accumtrain.errors import DataError
 from accumtrain.registry import load
-from accumtrain.tasks.config import CLASSES, LABELS, NUMBERS
-
-READERS = {  # of targets, by their form
-    CLASSES: "accumtrain.data.sources.targets:ClassTargets",
-    LABELS: "accumtrain.data.sources.targets:LabelTargets",
-    NUMBERS: "accumtrain.data.sources.targets:NumberTargets",
-}
+from accumtrain.tasks.config import CLASSES
 
 
 def open_data(config: DataConfig, seed: int, targets: str = CLASSES) -> Dataset:
