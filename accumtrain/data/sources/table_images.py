@@ -63,11 +63,13 @@ class ImageFiles:
             yield file.relative_to(self._folder).as_posix()
 
     def holds(self, name: str) -> bool:
-        """Return whether there is a file of that name."""
-        try:
-            return bool(self._find_chunk([name], str)[0] >= 0) or (self._folder / name).is_file()
-        except ValueError:  # the \0 in it ends a name for the system
-            return False
+        """Return whether there is a file of that name. Nothing is kept for it, unlike for the names of `find`."""
+        plain = str(PurePosixPath(name))
+        for chunk in self._paths.chunks:
+            alike = chunk.filter(pc.match_substring(pc.utf8_normalize(chunk, "NFC"), plain)).to_pylist()
+            if any(key_of(path) == plain for path in alike for key_of in _KEYS):
+                return True
+        return _is_file(self._folder / name)
 
     def find(self, names: pa.ChunkedArray, locate: Callable[[int], str]) -> tuple[pa.ChunkedArray, np.ndarray]:
         """Return the files of names: their paths from the folder, texts [N], and their numbers, int64 [N].
