@@ -123,7 +123,7 @@ def _read_examples(config: TableConfig, reader: TargetReader) -> _Examples:
     folders = Folders()
     rows = read_rows(config, reader, folders)
     targets = reader.read_columns(rows.labels, rows.locate)
-    known = np.flatnonzero(targets.known)
+    rows, known = replace(rows, labels={}), np.flatnonzero(targets.known)
     columns, table = rows.parts[0].columns, rows.parts[0].table
     if not len(known):
         raise DataError(
@@ -144,7 +144,7 @@ def _read_examples(config: TableConfig, reader: TargetReader) -> _Examples:
     if rows.hold_images:
         names = make_texts(f"{row:012}" for row in known)
         return _Examples(
-            *(replace(rows, labels={}), known, _choose_targets(targets, known), names, Path(), None, splits, groups),
+            *(rows, known, _choose_targets(targets, known), names, Path(), None, splits, groups),
             *(group_names, [*notes, *targets.notes]),
         )
     names = _take(rows.images, known)
@@ -156,7 +156,7 @@ def _read_examples(config: TableConfig, reader: TargetReader) -> _Examples:
         splits, groups = (None if told is None else told[kept] for told in (splits, groups))
     notes += _note_unused(folders)
     known = known[kept]
-    rows = replace(rows, images=rows.images.slice(0, 0), labels={}, splits=None, groups=None)
+    rows = replace(rows, images=rows.images.slice(0, 0), splits=None, groups=None)
     return _Examples(
         *(rows, known, _choose_targets(targets, known), _take(names, kept), folder, _take(paths, kept), splits, groups),
         *(group_names, [*notes, *targets.notes]),
