@@ -75,7 +75,7 @@ class Epochs:
         return self._before + (step - self._step) * self.per_update
 
     def begun(self, step: int) -> int:
-        """Return the number of epochs that have begun when the update `step` is made."""
+        """Return the number of epochs in which the updates up to `step` begin."""
         return math.floor(self.at(step - 1)) + 1
 
     def shown(self, made: Fraction) -> str:

@@ -132,7 +132,7 @@ class Hooks:
         assigned: called after hooks that may have assigned to variables.
         alone: there is one worker.
         total_steps: updates of the whole run.
-        others: `total_epochs`, `model` and `folder` as in `TrainingState`.
+        others: `model` and `folder` as in `TrainingState`.
 
     Attributes:
         intervals: of the hooks on updates, the updates from one call to the next.
@@ -213,6 +213,7 @@ class Hooks:
             finish=self._finish,
             kept=self._kept,
             total_steps=self._total,
+            total_epochs=self._place.epochs_begun(self._total),
             **self._others,
         )
         for function in due:

@@ -141,7 +141,6 @@ class Trainer:
             assigned=devices.runtime.reload,
             alone=self.alone,
             total_steps=self.total,
-            total_epochs=self.epochs.begun(self.total),
             model=self.window.model,
             folder=run.path,
         )
@@ -340,8 +339,7 @@ class Trainer:
 
     def _make_updates(self, batches: Any) -> dict[str, float]:
         """Make one update, or several short ones in one call. Return the scalars of the last."""
-        last = self.hooks.reason_to_finish is not None
-        together = self.alone and self.step.makes_updates_together and not (self.profile.runs or last)
+        together = self.alone and self.step.makes_updates_together and not (self.profile.runs or self._is_trained())
         due = min(self.due.next(self.done), self.profile.next(self.done) or self.total)
         count = self.updates_pace.next(due - self.done if together else 1)
         with self.profile.update(), self.logger.timed_updates(count), self.updates_pace.timed(count):

@@ -117,9 +117,10 @@ def test_what_a_function_returns_is_kept_in_each_checkpoint(small, tmp_path):
 
 def test_a_run_of_several_workers_is_not_ended_by_one(added, monkeypatch):
     monkeypatch.setattr(Place, "epoch", 1.0)
+    monkeypatch.setattr(Place, "epochs_begun", lambda place, step: 1)
     add_hook(lambda state: state.finish("mine"))
     parts = {"place": Place(1, None), "ready": int, "assigned": int, "model": None, "folder": None}
-    hooks = Hooks(added, print, alone=False, total_steps=1, total_epochs=1, **parts)
+    hooks = Hooks(added, print, alone=False, total_steps=1, **parts)
     with pytest.raises(ConfigError, match=r"finish\('mine'\), which only this worker would do: call request_stop"):
         hooks.call("update")
 
