@@ -88,8 +88,9 @@ def add_hook(function: str | Callable[[TrainingState], Any], every: int = 1, on:
     Args:
         function: takes a `TrainingState`; or "module:function", which is imported when the run begins.
         every: of on="update": the updates from one call to the next.
-        on: "update"; "evaluation" of the split that decides which state is the best, before that is saved; "checkpoint",
-            once its files are written; or "end", after the last update and evaluation of a run that has finished.
+        on: "update"; "evaluation" of the split that decides which state is the best, before that is saved;
+            "checkpoint", once its files are written; or "end", after the last update and evaluation of a run that has
+            finished.
 
     Raises:
         ValueError: there is no such event, or `every` is no number of updates.

@@ -322,6 +322,17 @@ def test_validation_data_must_stay_the_same(later: int, fewer: bool) -> None:
         fit(compiled(), Batches(), 6, validation_data=batches)
 
 
+def test_validation_data_that_can_not_be_read_is_named() -> None:
+    readings = iter([generator, generator, generator, failing(1)])
+    message = "the generator validated can't be read: OSError: the disk is gone"
+
+    def validated() -> Iterator[Any]:
+        return next(readings)()
+
+    with pytest.raises(DataError, match=message):
+        fit(compiled(), Batches(), 6, validation_data=validated)
+
+
 def test_validation_data_by_name_in_another_order() -> None:
     first, second = keras.Input((6,), name="a"), keras.Input((6,), name="b")
     outputs = keras.layers.Dense(4)(keras.layers.Concatenate()([first, second]))

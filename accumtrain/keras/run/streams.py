@@ -77,7 +77,6 @@ class GivenStream(Stream):
     def __init__(self, name: str):
         self.name = name
         self._spec: Any = None
-        self._failure: Exception | None = None
 
     def set_epoch(self, batch_size: int, steps_per_epoch: int | None) -> None:
         """Let an epoch have the examples of `steps_per_epoch` updates. None is those of a pass.
@@ -130,8 +129,8 @@ class GivenStream(Stream):
         return tf.nest.map_structure(lambda array: tf.gather(array, index), self.first)
 
     def explain(self, error: tf.errors.OpError) -> DataError | None:
-        if self._failure is not None:
-            return self._unreadable(self._failure)
+        if self.failure is not None:
+            return self._unreadable(self.failure)
         return self._unreadable(error) if READING in error.message else None
 
     def _arrays(self, model: keras.Model, batch: Any, name: str) -> Any:
@@ -160,7 +159,7 @@ class GivenStream(Stream):
         try:
             yield
         except Exception as error:  # of any kind, as it is not ours
-            raise self._unreadable(self._failure or error) from error
+            raise self._unreadable(self.failure or error) from error
 
     @contextmanager
     def _noted(self) -> Iterator[None]:
@@ -168,7 +167,7 @@ class GivenStream(Stream):
         try:
             yield
         except Exception as error:
-            self._failure = error
+            self.failure = error
             raise
 
 
