@@ -342,6 +342,7 @@ def test_a_callback_that_begins_anew_is_named(capsys: pytest.CaptureFixture[str]
     assert late.calls[:3] == [["train begin", None, [], 5], ["epoch begin", 1, [], 5], ["batch begin", 0, [], 5]]
 
 
+@pytest.mark.slow
 def test_epochs_of_a_session_without_callbacks_count() -> None:
     """A callback that was away begins anew."""
     for epochs, callbacks in ((2, [kc.History()]), (4, []), (5, [history := kc.History()])):
@@ -349,13 +350,13 @@ def test_epochs_of_a_session_without_callbacks_count() -> None:
     assert history.epoch == [4]
 
 
-@pytest.mark.parametrize("on_epoch", [False, True])
-def test_a_run_with_averages_of_weights_continues_from_its_best_state(on_epoch: bool) -> None:
+@pytest.mark.slow
+def test_a_run_with_averages_of_weights_continues_from_its_best_state() -> None:
     """The callback has the averages in the model while it is evaluated."""
 
     def train(epochs: int, **arguments: Any) -> keras.Model:
         model = built(keras.optimizers.SGD(1.0, use_ema=True, ema_momentum=0.9))
-        fit(model, kc.SwapEMAWeights(swap_on_epoch=on_epoch), epochs=epochs, **arguments)
+        fit(model, kc.SwapEMAWeights(), epochs=epochs, **arguments)
         return model
 
     whole = train(6, run_name="whole")
