@@ -55,7 +55,7 @@ def alone(memory: str, dimensions: int, patch: int) -> float:
 
 def largest(memory: str, dimensions: int, limit: int, patch: int, found: float) -> int:
     """The largest patch within the limit, from the memory of a smaller one, which grows with the number of pixels."""
-    patch = int(patch * (limit / found) ** (1 / dimensions)) // 16 * 16
+    patch = int(patch * (limit / found) ** (1 / dimensions)) // 16 * 16 + 16
     while alone(memory, dimensions, patch) > limit:
         patch -= 16
     return patch
