@@ -98,7 +98,7 @@ def unet(dimensions: int, memory: str, channels: int = 16, levels: int = 4, unit
     for skip in reversed(skips):
         x = change(conv_transpose(skip.shape[-1], 2, strides=2))(x)
         x = blocks(layers.Add()([x, skip]))
-    return keras.Model(inputs, normalised(conv(len(CLASSES), 1))(x), name="unet")
+    return keras.Model(inputs, normalised(conv(len(CLASSES), 1, dtype="float32"))(x), name="unet")
 
 
 def dice_and_cross_entropy(labels: keras.KerasTensor, logits: keras.KerasTensor) -> keras.KerasTensor:

@@ -469,21 +469,22 @@ def with_parameters(call: Callable, parameters: Iterable[inspect.Parameter]) -> 
 def flatten_with_masks(structure: Any) -> tuple[list[tf.Tensor], Callable[[Sequence[tf.Tensor]], Any]]:
     """Return the tensors of a structure, then the masks that they carry, and the function that puts such a list back.
 
+    A tensor in several places is returned once, so that the gradients of all its uses are summed as in the plain layer.
     A leaf that is no tensor, such as None or a flag, stays in its place. The function sets masks on the tensors that it
     gets, and keeps none of the structure's own.
     """
     leaves = tf.nest.flatten(structure)
-    places = [place for place, leaf in enumerate(leaves) if tf.is_tensor(leaf)]
-    tensors = [tf.convert_to_tensor(leaves[place]) for place in places]
-    masked = [number for number, tensor in enumerate(tensors) if mask_of(tensor) is not None]
-    masks = [tf.convert_to_tensor(mask_of(tensors[number])) for number in masked]
+    places = [id(leaf) for leaf in leaves]
+    tensors = {id(leaf): tf.convert_to_tensor(leaf) for leaf in leaves if tf.is_tensor(leaf)}
+    masks = {key: tf.convert_to_tensor(mask_of(x)) for key, x in tensors.items() if mask_of(x) is not None}
+    keys, masked = list(tensors), list(masks)
     template = tf.nest.map_structure(lambda leaf: None if tf.is_tensor(leaf) else leaf, structure)
 
     def pack(flat: Sequence[tf.Tensor]) -> Any:
-        new = dict(zip(places, flat[: len(places)], strict=True))
-        for number, mask in zip(masked, flat[len(places) :], strict=True):
-            set_mask(flat[number], mask)
-        rest = enumerate(tf.nest.flatten(template))
-        return tf.nest.pack_sequence_as(template, [new.get(place, leaf) for place, leaf in rest])
+        new = dict(zip(keys, flat[: len(keys)], strict=True))
+        for key, mask in zip(masked, flat[len(keys) :], strict=True):
+            set_mask(new[key], mask)
+        rest = zip(places, tf.nest.flatten(template), strict=True)
+        return tf.nest.pack_sequence_as(template, [new.get(key, leaf) for key, leaf in rest])
 
-    return [*tensors, *masks], pack
+    return [*tensors.values(), *masks.values()], pack

@@ -86,6 +86,17 @@ def test_structures_integers_sparse_gradients_and_losses(way):
 
 
 @both_ways
+def test_one_tensor_for_several_arguments(way):
+    """Rounding depends on the order in which the gradients of its uses are summed."""
+
+    def make(wrap):
+        x = keras.Input([6, 8])
+        return keras.Model(x, wrap(layers.GroupQueryAttention(4, 2, 1))(x, x))
+
+    assert_same(make, images(4, 6, 8), way)
+
+
+@both_ways
 def test_an_embedding_alone(way):
     """Its input has no gradient, so the replay waits by the weights."""
     words = tf.constant([[0, 3], [3, 1]])
