@@ -178,6 +178,7 @@ class ReversibleLayer(keras.layers.Layer):
         mask_of_x1, mask_of_x2 = masks * (2 // len(masks))
         variables = LayerVariables((layer for pair in self.pairs for layer in pair), shared)
         mode = Mode(training=bool(training))
+        reverses = self.memory == "reverse" and mode.training  # floats of an evaluation can't be reversed to the bit
         dtype, numbers = tf.as_dtype(self.compute_dtype), FixedPoint(self.snap_bits).for_mode(mode)
         on_stream = partial(_call_on_stream, numbers=numbers, keywords=keywords, values=variables, training=training)
         calls = [(on_stream(f, mask_of_x2), on_stream(g, mask_of_x1)) for f, g in self.pairs]
@@ -188,7 +189,7 @@ class ReversibleLayer(keras.layers.Layer):
             scaled = (times(tf.cast(x, dtype), numbers.scale(dtype)) for x in _split_streams(tensors))
             streams: Streams = tuple(map(numbers.differentiable_encode, scaled))
             reach = [numbers.reach(streams)] if numbers.bits else [tf.zeros([])]
-            streams, fingerprint = fingerprint_streams(streams)
+            streams, fingerprint = fingerprint_streams(streams) if reverses else (streams, None)
             begin = tf.zeros([]) if fingerprint is None else fingerprint
             for unit in units:
                 streams = unit(streams, mode)
@@ -212,10 +213,10 @@ class ReversibleLayer(keras.layers.Layer):
             rests = [numbers.rest(stream) for stream in streams]  # others keep the output, too
             return [*outputs, tf.reduce_max([*reach, *mode.reach])], [*outputs, *rests, begin], backward
 
-        if self.memory == "store" or not mode.training:  # floats can't be reversed to the bit
-            (*outputs, reach), _, _ = forward(tensors)
-        else:
+        if reverses:
             *outputs, reach = with_own_gradient(forward, tensors, variables, [call for pair in calls for call in pair])
+        else:
+            (*outputs, reach), _, _ = forward(tensors)
         variables.hand_over(self)
         outputs = self._in_range(outputs, reach) if numbers.bits else outputs
         for output, stream_mask in zip(outputs, (mask_of_x1, mask_of_x2), strict=False):  # one, if joined
