@@ -72,12 +72,15 @@ def explain_input_error(error: tf.errors.OpError, data: Dataset) -> DataError | 
     """
     if isinstance(error, (tf.errors.ResourceExhaustedError, tf.errors.CancelledError)):
         return None
-    for split in data.whole_splits.values():
+    splits = data.whole_splits.values()
+    for split in splits:
         if isinstance(split, EncodedSplit):
             try:
                 split.inspect_recent()
             except DataError as found:
                 return found
-        if isinstance(split, Stream) and (explained := split.explain(error)) is not None:
+    streams = [split for split in splits if isinstance(split, Stream)]
+    for stream in sorted(streams, key=lambda stream: stream.failure is None):  # the one that has failed first
+        if (explained := stream.explain(error)) is not None:
             return explained
     return None
