@@ -376,6 +376,7 @@ class ParquetTable(Table):
 
     def __init__(self, path: Path, key: str) -> None:
         self.path, self._key = path, key
+        path.open("rb").close()  # its OSError tells the reason, Arrow's does not
         try:
             self._file = pq.ParquetFile(path, memory_map=True)
         except (pa.ArrowException, OSError) as error:
