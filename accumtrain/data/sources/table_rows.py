@@ -114,8 +114,9 @@ def clean(column: pa.ChunkedArray, name: str) -> Column:
     if pa.types.is_decimal(kind):
         return column.cast(pa.float64())
     if pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind):
-        of_texts = pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type)
-        if of_texts or pa.types.is_integer(kind.value_type):
+        of = kind.value_type
+        of_texts = pa.types.is_string(of) or pa.types.is_large_string(of) or pa.types.is_null(of)
+        if of_texts or pa.types.is_integer(of):
             lists = column.cast(pa.list_(pa.string()))
             return pa.chunked_array([_clean_list(chunk) for chunk in lists.chunks], pa.list_(pa.string()))
     elif pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or is_image(kind):
