@@ -309,7 +309,7 @@ class JsonTable(Table):
                 for number, line in enumerate(stream, start=1):
                     if not line.strip():
                         continue
-                    row = json.loads(line)
+                    row = json.loads(line, object_pairs_hook=_each_once)
                     if not isinstance(row, dict):
                         raise ValueError("it holds no object")
                     yield number, row
@@ -320,6 +320,13 @@ class JsonTable(Table):
                 f"{self.path}, line {number}, is no row of a table: {error}; write one JSON object a line, such as "
                 '{"image": "photos/1.jpg", "label": "cat"}'
             ) from error
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("it has a key more than once")
+    return found
 
 
 class _JsonColumn:
