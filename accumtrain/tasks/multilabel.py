@@ -23,6 +23,7 @@ from accumtrain.tasks.task import Answers, Facts, Task, round_float32
 
 THRESHOLDS = "thresholds"  # a fact: the least probability at which each label is said
 PICTURE = "labels"  # without its ending
+SMALL = 1e-6  # share of a label that no training example has
 SHOWN = 15  # labels that are printed
 
 
@@ -35,6 +36,14 @@ class Multilabel(Task):
         """Return, for each label, the numbers of training examples that have it, and that do not."""
         labels = read_labels(data.train)
         return list(zip((labels == 1).sum(0).tolist(), (labels == 0).sum(0).tolist(), strict=True))
+
+    def guess(self, data: Dataset) -> dict[str, float]:
+        """Return the losses by split of a model that gives each label its share of the training examples."""
+        have, lack = np.array(self.count(data), np.float64).T
+        if isinstance(loss := self.training_loss(data), SigmoidCrossEntropyConfig):
+            have *= 1.0 if loss.positive_weights is None else loss.positive_weights
+        share = np.clip(have / np.maximum(have + lack, SMALL), SMALL, 1.0 - SMALL)
+        return self.losses_of(np.log(share / (1.0 - share)), data)
 
     def answer(self, outputs: tf.Tensor, facts: Facts) -> tf.Tensor:
         """Return the sigmoid of the logits."""
