@@ -28,6 +28,8 @@ def labels() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     logits = _wave(60, 4, 0.1).astype(np.float32)
     found = _wave(60, 4, 5.0) + logits > 0.3  # scores say something of the labels
     coarse = np.round(logits * 3) / np.float32(2)  # ties, also at 0
+    equal = np.zeros([17, 1])  # F1 is 2/5, 4/10 and 6/15 at the first, sixth and eleventh score
+    equal[[0, 5, 10, 16]] = 1
     one = np.zeros([12, 2])
     one[5, 0] = one[0, 1] = 1
     return {
@@ -36,6 +38,7 @@ def labels() -> dict[str, tuple[np.ndarray, np.ndarray]]:
         "all scores the same": (found.astype(np.float64), np.zeros_like(logits)),
         "unknown": (_with_unknown(found), logits),
         "unknown, ties": (_with_unknown(found), coarse),
+        "the same F1": (equal, -np.arange(17, dtype=np.float32)[:, np.newaxis]),
         "a single positive": (one, logits[:12, :2]),
         "a single positive, ties": (one, coarse[:12, :2]),
         "all positive": (np.ones([9, 3]), coarse[:9, :3]),
@@ -63,7 +66,7 @@ def of_label(truth: np.ndarray, logits: np.ndarray) -> dict[str, float]:
 
     known = ~np.isnan(truth)
     truth, logits = truth[known], logits[known]
-    precision, recall, thresholds = precision_recall_curve(truth, logits)
+    _, _, thresholds = precision_recall_curve(truth, logits)
     by_threshold = {float(t): f1_score(truth, logits >= t) for t in thresholds}
     highest = max(by_threshold.values())
     return {
@@ -71,7 +74,6 @@ def of_label(truth: np.ndarray, logits: np.ndarray) -> dict[str, float]:
         "f1": float(f1_score(truth, logits > 0, zero_division=0.0)),
         "threshold": min(t for t, value in by_threshold.items() if value > highest - 1e-12),
         "highest_f1": float(highest),
-        "curve": sorted([float(t), p, r] for t, p, r in zip(thresholds, precision, recall, strict=False)),
     }
 
 
