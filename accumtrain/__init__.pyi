@@ -14,6 +14,7 @@ from .config.registries import register_metric as register_metric
 from .config.registries import register_model as register_model
 from .config.registries import register_optimizer as register_optimizer
 from .config.registries import register_schedule as register_schedule
+from .config.registries import register_task as register_task
 from .config.registries import register_tracker as register_tracker
 from .config.schema import AccumConfig as AccumConfig
 from .config.schema import BenchConfig as BenchConfig
@@ -94,8 +95,20 @@ from .optim.schedules import cosine_schedule as cosine_schedule
 from .optim.schedules import rsqrt_schedule as rsqrt_schedule
 from .optim.schedules import step_schedule as step_schedule
 from .optim.sgd import SGD as SGD
+from .tasks.classify import Classify as Classify
+from .tasks.config import AbsoluteErrorConfig as AbsoluteErrorConfig
+from .tasks.config import ClassifyConfig as ClassifyConfig
 from .tasks.config import CrossEntropyConfig as CrossEntropyConfig
+from .tasks.config import HuberConfig as HuberConfig
 from .tasks.config import LossConfig as LossConfig
+from .tasks.config import MultilabelConfig as MultilabelConfig
+from .tasks.config import RegressConfig as RegressConfig
+from .tasks.config import SigmoidCrossEntropyConfig as SigmoidCrossEntropyConfig
+from .tasks.config import SquaredErrorConfig as SquaredErrorConfig
+from .tasks.config import TaskConfig as TaskConfig
+from .tasks.multilabel import Multilabel as Multilabel
+from .tasks.regress import Regress as Regress
+from .tasks.task import Task as Task
 from .train.hooks import TrainingState as TrainingState
 from .train.hooks import add_hook as add_hook
 

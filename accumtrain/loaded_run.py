@@ -85,16 +85,36 @@ class Predictions:
     """The answers of a model for images, in their order.
 
     Attributes:
-        classes: the most probable class of each image, by its name.
-        probabilities: float32 [N, classes], of every class in the order of `class_names`. A row sums to 1.
-        class_names: the names of the classes.
+        records: the answer to each image in words, as in a line of predictions.jsonl.
+        answers: float32 [N, K]: probabilities of the classes or labels, or numbers in their units.
+        names: those of the K classes, labels or numbers.
         files: the file of each image; empty for arrays.
     """
 
-    classes: list[str]
-    probabilities: np.ndarray
-    class_names: list[str]
+    records: list[dict[str, Any]]
+    answers: np.ndarray
+    names: list[str]
     files: list[str]
+
+    @property
+    def classes(self) -> list[str]:
+        """The most probable class of each image, by its name.
+
+        Raises:
+            ConfigError: the task of the run is another than classify.
+        """
+        if any("class" not in record for record in self.records):
+            raise ConfigError("the run was not trained with task=classify, so there are no classes: use records")
+        return [record["class"] for record in self.records]
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        """The answers of task=classify, whose rows sum to 1, and of task=multilabel."""
+        return self.answers
+
+    @property
+    def class_names(self) -> list[str]:
+        return self.names
 
 
 class LoadedRun:
@@ -170,10 +190,11 @@ class LoadedRun:
 
         Raises:
             DataError: there are no images, some can't be used, or the array has another shape or range.
-            ConfigError: the model does not tell classes apart.
+            ConfigError: the model does not answer its task.
         """
         check_answers(self.config)
         with self._computing():
+            from accumtrain.tasks.task import build_task
             from accumtrain.train.predict import prediction_batch, predictions
 
             files, data = self._open(images)
@@ -186,10 +207,9 @@ class LoadedRun:
                     used += places.tolist()
                     probabilities.append(values)
             self._tell_bad(data, size)
-        found = np.concatenate(probabilities)
-        names = self.class_names
-        classes = [names[place] for place in found.argmax(axis=1)]
-        return Predictions(classes, found, names, [str(files[place]) for place in used] if files else [])
+        found, names = np.concatenate(probabilities), self.class_names
+        told = build_task(self.config).tell(found, names, self._trained.facts)
+        return Predictions(told.records, found, names, [str(files[place]) for place in used] if files else [])
 
     def evaluate(self, data: AnyPath | DataConfig | None = None) -> dict[str, Any]:
         """Return loss and metrics on the run's own test split, or on all of other data with labels.
@@ -247,7 +267,18 @@ class LoadedRun:
             listed = (list_named_images(expand_home(os.fspath(name)), "images")[0] for name in named)
             files = list(dict.fromkeys(file for found in listed for file in found))
             return files, open_files(files, self.config.data, self._images)
-        return [], open_arrays(images, self.config.data, self._images)
+        return [], self._open_array(images)
+
+    def _open_array(self, images: Any) -> Dataset:
+        from accumtrain.tasks.task import build_task
+
+        try:
+            array = np.asarray(images)
+        except ValueError:  # of a list of images that differ in size
+            array = np.empty(0, object)
+        if self._images.plain:
+            return build_task(self.config).open_plain(array, self._images)
+        return open_images(array, self.config.data, self._images)
 
     def _tell_bad(self, data: Dataset, size: int) -> None:
         """Raise DataError if images can't be used, or with data.on_error=skip warn of them."""
@@ -276,11 +307,11 @@ class LoadedRun:
         return expand_homes(replace(data, **{key: getattr(own, key) for key in of_run if key in names}))
 
 
-def open_arrays(images: Any, config: DataConfig, trained: Images) -> Dataset:
+def open_images(array: np.ndarray, config: DataConfig, trained: Images) -> Dataset:
     """Return an array of images as the test images of a data set. The label of an image is its place.
 
     Args:
-        images: floats 0..1 or integers 0..config.WHITE, [N, H, W, C], or [N, H, W] of grey images.
+        array: floats 0..1 or integers 0..config.WHITE, [N, H, W, C], or [N, H, W] of grey images.
         config: the data keys of the run.
         trained: the images that the run was trained on.
 
@@ -290,10 +321,6 @@ def open_arrays(images: Any, config: DataConfig, trained: Images) -> Dataset:
     from accumtrain.data.source import ArraySplit, Dataset
     from accumtrain.data.sources.folder import preprocess_any_size
 
-    try:
-        array = np.asarray(images)
-    except ValueError:  # of a list of images that differ in size
-        array = np.empty(0, object)
     channels = trained.shape[-1]
     if array.ndim == 3 and channels == 1:
         array = array[..., np.newaxis]

@@ -17,6 +17,7 @@ from accumtrain.config.read import MISSING
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.errors import ConfigError
 from accumtrain.registry import Entry, module_of
+from accumtrain.tasks.config import TaskEntry
 
 
 def offer_entries() -> None:
@@ -34,6 +35,11 @@ def offer_entries() -> None:
                     "already; register it under another name"
                 )
             keys = {field.name: MISSING for field in dataclasses.fields(entry.config)} | default_values(entry.config)
+            if isinstance(entry, TaskEntry):  # whose loss takes the place of the default one
+                loss = {"override /loss": entry.loss.kind}
+                node: dict[str, Any] = {"defaults": [loss], group: keys}
+                store.store(group=group, name=entry.name, node=node, package="_global_", provider="accumtrain")
+                continue
             store.store(group=group, name=entry.name, node=keys, provider="accumtrain")
 
 

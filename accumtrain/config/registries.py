@@ -6,7 +6,7 @@ name. It never names code itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from accumtrain.config.jobs import JOBS, Job
@@ -16,7 +16,19 @@ from accumtrain.models.config import MODELS, ModelConfig
 from accumtrain.optim.config import OPTIMIZERS, OptimConfig
 from accumtrain.optim.schedules import SCHEDULES, ScheduleConfig
 from accumtrain.registry import ComponentConfig, Entry, Registry, module_of, with_kind
-from accumtrain.tasks.config import CLASSES, LOSSES, METRICS, TASKS, Code, LossConfig, LossEntry, MetricEntry
+from accumtrain.tasks.config import (
+    CLASSES,
+    LOSS,
+    LOSSES,
+    METRICS,
+    TASKS,
+    Code,
+    LossConfig,
+    LossEntry,
+    MetricEntry,
+    TaskConfig,
+    TaskEntry,
+)
 from accumtrain.train.config import NONE, TRACKERS, TrackerEntry
 
 Keys = TypeVar("Keys", bound=ComponentConfig)
@@ -92,6 +104,33 @@ def register_schedule(name: str, config: type[ScheduleConfig]) -> type[ScheduleC
     if keys.factor_at is ScheduleConfig.factor_at:
         raise TypeError(f"schedule={name}: {config.__name__} has no factor_at(self, t, total); write its formula there")
     SCHEDULES.add(Entry(keys, keys))
+    return keys
+
+
+def register_task(
+    name: str,
+    build: Code,
+    config: type[TaskConfig] = TaskConfig,
+    *,
+    loss: type[LossConfig],
+    metrics: Sequence[str] = (),
+    best: str = LOSS,
+    targets: str = CLASSES,
+) -> type[TaskConfig]:
+    """Make `task=<name>` a choice.
+
+    Args:
+        build: a subclass of `accumtrain.Task`, or "module:class".
+        config: a dataclass that inherits from TaskConfig. What is returned and raised is as for `register_model`.
+        loss: the dataclass of the loss that is minimised where none is chosen.
+        metrics: names of the metrics that are measured where eval.metrics is null.
+        best: the one of them that decides which state is the best, or `loss`.
+        targets: the form of its targets: `classes`, `labels`, `numbers`, or one of your own, which your data, loss and
+            metrics are then registered with, too.
+    """
+    keys: Any = with_kind(name, config, TaskConfig)
+    mixes = balances = targets == CLASSES
+    TASKS.add(TaskEntry(keys, build, loss, tuple(metrics), best, targets, mixes=mixes, balances=balances))
     return keys
 
 

@@ -25,7 +25,7 @@ from accumtrain.console import format_things, say, table, warn
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.open_data import open_data
 from accumtrain.data.source import SPLIT_WORDS, BadExample, Split, Target, contradict, read_target
-from accumtrain.errors import DataError
+from accumtrain.errors import ConfigError, DataError
 from accumtrain.process.logs import caught_stderr
 from accumtrain.progress import counting
 from accumtrain.runs.folder import result_file
@@ -42,10 +42,16 @@ def check_data(config: Config) -> dict[str, Any]:
     """Print tables and return the content of check.json. Train nothing.
 
     Raises:
+        ConfigError: the inputs are no images, or the targets are neither classes nor labels nor numbers.
         DataError: examples are bad, or the data set can't be opened at all.
     """
     form = TASKS[config.task.kind].targets
     data = open_data(replace(config.data, on_error="skip"), config.run.seed, form)  # all bad examples are listed
+    if data.plain or form not in TARGETS:
+        raise ConfigError(
+            f"job=check: reads images with {', '.join(TARGETS)}; data={config.data.kind} has other "
+            f"{'inputs' if data.plain else 'targets'}, which job=train reads as they are"
+        )
     targets = TARGETS[form](data.classes)
     statistics = {}
     for name, split in data.whole_splits.items():

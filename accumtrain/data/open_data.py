@@ -8,8 +8,8 @@ from accumtrain.data.augment import Mix
 from accumtrain.data.config import SOURCES, DataConfig
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.holdout import add_validation_split
-from accumtrain.data.preprocess import make_preprocess
-from accumtrain.data.source import SPLIT_WORDS, Dataset, Source, Stream, compute_fingerprint
+from accumtrain.data.preprocess import NO_PREPROCESS, make_preprocess
+from accumtrain.data.source import SPLIT_WORDS, Dataset, PlainData, Source, Stream, compute_fingerprint
 from accumtrain.errors import DataError
 from accumtrain.tasks.config import CLASSES
 
@@ -36,14 +36,24 @@ def open_data(config: DataConfig, seed: int, targets: str = CLASSES) -> Dataset:
                 f"data={config.kind}: white is {train.white} in the training split and {other.white} in the "
                 f"{SPLIT_WORDS[name]} split; open both splits with the same value"
             )
+    fingerprint = compute_fingerprint(source)
+    if source.plain:
+        return PlainData(
+            **{**vars(source), "fingerprint": fingerprint},
+            image_shape=tuple(train.image_shape or ()),
+            preprocess=NO_PREPROCESS,
+            balanced=config.sampling == "balanced",
+            targets=targets,
+        )
     shape = train.image_shape if config.pixels is None else (*config.pixels, train.channels)
     assert shape is not None, "a source whose images keep their size has one shape"
     return Dataset(
-        **{**vars(source), "fingerprint": compute_fingerprint(source)},
+        **{**vars(source), "fingerprint": fingerprint},
         image_shape=shape,
         preprocess=make_preprocess(config, channels=train.channels, white=train.white),
         mix=Mix(config.mixup, config.cutmix),
         balanced=config.sampling == "balanced",
+        targets=targets,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -99,6 +100,21 @@ class Preprocess:
         """Resize to float32 0..1. Images of the final size keep their pixels, so resizing twice does no harm."""
         resized = tf.image.resize(images, self.image_size, antialias=antialias)
         return resized / self.white if images.dtype == tf.uint8 else resized
+
+
+class NoPreprocess(Preprocess):
+    """No preparation."""
+
+    def example(
+        self, image: tf.Tensor, key: tf.Tensor, orientation: tf.Tensor | None = None, *, channels: int, training: bool
+    ) -> tf.Tensor:
+        return image
+
+    def batch(self, images: Any, key: tf.Tensor, *, training: bool) -> Any:
+        return images
+
+
+NO_PREPROCESS = NoPreprocess(augment="none", image_size=None, mean=[], std=[], white=255)
 
 
 def make_preprocess(config: DataConfig, *, channels: int, white: int) -> Preprocess:

@@ -20,6 +20,7 @@ from accumtrain.data.augment import Mix
 from accumtrain.data.preprocess import Preprocess
 from accumtrain.data.stream import UNREADABLE
 from accumtrain.errors import DataError
+from accumtrain.tasks.config import CLASSES
 
 SPLIT_WORDS = {"train": "training", "val": "validation", "test": "test"}  # in the order of messages
 _HEX_DIGITS = 16
@@ -177,6 +178,7 @@ class Source:
         fingerprint: Facts that a continued run must find again, because they change when the content does. They are
             plain JSON values by names that a user understands, such as data.train.files. Paths and times of change
             have no part in them.
+        plain: The inputs are no images.
     """
 
     train: Split
@@ -186,6 +188,7 @@ class Source:
     class_names: list[str] = field(default_factory=list)
     val: Split | None = None
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    plain: bool = False
 
     @property
     def splits(self) -> dict[str, Split]:
@@ -208,16 +211,18 @@ class Dataset(Source):
         preprocess: From stored images to the images in a batch.
         mix: MixUp and CutMix of training images.
         balanced: True lets every class appear equally often in the training stream.
+        targets: The form of the targets (tasks/config.py).
         to_target: From stored targets [n, ...] to those in a batch; None if they are the same.
-        target_facts: What a run keeps about its targets, as JSON values (`accumtrain.tasks.task.Task.fit`).
+        task_facts: What a run keeps about its targets, as JSON values (`accumtrain.tasks.task.Task.fit`).
     """
 
     image_shape: tuple[int, ...]
     preprocess: Preprocess
     mix: Mix = field(default_factory=Mix)
     balanced: bool = False
+    targets: str = CLASSES
     to_target: Callable[[tf.Tensor], tf.Tensor] | None = None
-    target_facts: Mapping[str, Any] = field(default_factory=dict)
+    task_facts: Mapping[str, Any] = field(default_factory=dict)
 
     fills_last_batch: ClassVar[bool] = True  # of an evaluation, with copies of weight 0
 
@@ -226,7 +231,9 @@ class Dataset(Source):
         """The line of the banner about the data."""
         shape = " x ".join(map(str, self.image_shape))
         left_out = f", {len(self.skipped):,} more left out" if self.skipped else ""
-        return f"{self.sizes} images, {shape}, {self.num_classes} classes{left_out}"
+        targets = self.targets if self.num_classes != 1 else self.targets.removesuffix("s")
+        what = "examples" if self.plain else "images"
+        return f"{self.sizes} {what}, {shape}, {self.num_classes} {targets}{left_out}"
 
     @property
     def evaluated_split(self) -> str:
@@ -263,6 +270,26 @@ class Dataset(Source):
             if not any(split.whole is other for other in stored.values()):
                 stored[name] = split.whole
         return stored
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainData(Dataset):
+    """A data set of inputs of any structure, which are no images.
+
+    Attributes:
+        image_shape: That of an input; () if there are several.
+        to_input: From stored inputs [n, ...] to those in a batch; None if they are the same.
+    """
+
+    to_input: Callable[[Any], Any] | None = None
+
+    def shaped(self, batch: dict[str, Any], size: int | None) -> dict[str, Any]:
+        def shaped(tensor: tf.Tensor) -> tf.Tensor:
+            return tf.ensure_shape(tensor, [size, *tensor.shape[1:]])
+
+        for name, convert in (("image", self.to_input), ("label", self.to_target)):
+            batch = batch if convert is None else {**batch, name: convert(batch[name])}
+        return {name: tf.nest.map_structure(shaped, batch[name]) for name in ("image", "label", "weight")}
 
 
 # ---- fingerprint ----

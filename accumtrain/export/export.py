@@ -57,7 +57,7 @@ def export_run(config: Config) -> dict[str, Any]:
     with explain_errors(config, data=None):
         trained = trained_model(config, images, fingerprint, config.state)
         model, saved = _in_float32(config, images, trained.model), trained.saved
-    preprocess = preprocess_any_size(config.data, images)
+    preprocess = None if images.plain else preprocess_any_size(config.data, images)
     quantize = config.export.quantize
     names, task = images.class_names, build_task(config)
     exported = Exported(config.model.label, model, preprocess, images.shape, names, task, trained.facts, quantize)
@@ -83,7 +83,7 @@ def export_run(config: Config) -> dict[str, Any]:
         "quantize": quantize,
         "file": str(path),
         "bytes": size,
-        "input": {"dtype": "uint8", "shape": [None, None, None, images.shape[-1]], "resized_to": images.shape[:2]},
+        "input": _describe_input(exported),
         "class_names": images.class_names,
         **exported.answer_facts,
         "largest_difference": difference,
@@ -93,19 +93,32 @@ def export_run(config: Config) -> dict[str, Any]:
 
 
 def _show(config: Config, task: Task, result: dict[str, Any]) -> None:
-    names, (*_, channels) = result["class_names"], result["input"]["shape"]
-    height, width = result["input"]["resized_to"]
+    names, taken = result["class_names"], result["input"]
     more, difference = len(names) - SHOWN_NAMES, f"{result['largest_difference']:.1e}{task.unit}"
     shown = ", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
     rows = [
         ("model", f"{config.model.label}, {result['checkpoint'].rpartition('/')[0]}"),
-        ("input", f"uint8 [images, height, width, {channels}], pixels 0..255, any size; resized to {height} x {width}"),
-        ("output", f"float32 [images, {len(names)}], {task.output} of {shown}"),
+        ("input", _name_input(taken)),
+        ("output", f"float32 [{'images' if 'resized_to' in taken else 'N'}, {len(names)}], {task.output} of {shown}"),
         *([] if result["quantize"] == "none" else [("weights", WEIGHTS[result["quantize"]])]),
         ("difference", f"{difference} at most from accumtrain's own, when loaded without it"),
         ("file", f"{result['file']}, {format_bytes(result['bytes'])}"),
     ]
     banner(f"exported as {result['format']}", rows)
+
+
+def _describe_input(exported: Exported) -> dict[str, Any]:
+    spec = exported.signature
+    resized = {} if exported.preprocess is None else {"resized_to": exported.shape[:2]}
+    return {"dtype": spec.dtype.name, "shape": spec.shape.as_list(), **resized}
+
+
+def _name_input(taken: dict[str, Any]) -> str:
+    *_, channels = taken["shape"]
+    if "resized_to" not in taken:
+        return f"{taken['dtype']} [N, {', '.join(map(str, taken['shape'][1:]))}]"
+    height, width = taken["resized_to"]
+    return f"uint8 [images, height, width, {channels}], pixels 0..255, any size; resized to {height} x {width}"
 
 
 def _in_float32(config: Config, images: Images, model: Model) -> Model:
@@ -161,7 +174,7 @@ def largest_difference(exported: Exported, path: Path) -> float:
     Raises:
         VerificationError: another process can't load the file, or not as it was written.
     """
-    images = {f"size_{place}": make_images(exported.shape, size) for place, size in enumerate(SIZES)}
+    images = {f"size_{place}": make_inputs(exported, size) for place, size in enumerate(SIZES)}
     with temporary_folder("export") as folder:
         inputs, outputs = folder / "inputs.npz", folder / "outputs.npz"
         np.savez(inputs, allow_pickle=False, **images)
@@ -187,13 +200,21 @@ def largest_difference(exported: Exported, path: Path) -> float:
 
 def _predict(exported: Exported, images: np.ndarray) -> np.ndarray:
     """Return the run's answers, float32 [N, K], to uint8 images [N, H, W, C], as in an evaluation."""
-    key = tf.zeros([], tf.uint64)
-    prepare = exported.preprocess
-    channels = images.shape[-1]
-    examples = [prepare.example(tf.constant(image), key, channels=channels, training=False) for image in images]
-    batch = prepare.batch(tf.stack(examples), tf.fill([len(images)], key), training=False)
+    key, prepare, channels = tf.zeros([], tf.uint64), exported.preprocess, images.shape[-1]
+    if prepare is None:
+        batch = exported.task.take(tf.constant(images), exported.facts)
+    else:
+        examples = [prepare.example(tf.constant(image), key, channels=channels, training=False) for image in images]
+        batch = prepare.batch(tf.stack(examples), tf.fill([len(images)], key), training=False)
     answers: np.ndarray = exported.task.answer(exported.model(batch, EVALUATION), exported.facts).numpy()
     return answers
+
+
+def make_inputs(exported: Exported, size: tuple[float, float]) -> np.ndarray:
+    """Return inputs, [N, ...], that are the same in every call; `size` of images is in shares of the model's."""
+    if exported.preprocess is None:
+        return np.random.default_rng(0).standard_normal([NUMBER, *exported.shape], np.float32)
+    return make_images(exported.shape, size)
 
 
 def make_images(shape: tuple[int, ...], size: tuple[float, float]) -> np.ndarray:

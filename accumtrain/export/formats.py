@@ -24,7 +24,7 @@ from accumtrain.data.preprocess import Preprocess
 from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.tasks.task import Facts, Task
 
-IMAGES = "images"  # name of the input
+IMAGES, INPUTS = "images", "inputs"  # names of the input
 CLASS_NAMES = "class_names"  # of a text
 OPSET = 18  # the newest that tf2onnx 1.17 writes
 
@@ -34,14 +34,14 @@ class Exported:
     """A trained model in float32.
 
     Attributes:
-        shape: height, width and channels of the images that the model takes.
-        preprocess: from pixels 0..255 of any size to these images.
+        shape: that of what the model takes: height, width and channels of images.
+        preprocess: from pixels 0..255 of any size to these images; None of other inputs, which are taken as they are.
         quantize: the type of weights in the file: none for float32, float16 or int8.
     """
 
     label: str
     model: Model
-    preprocess: Preprocess
+    preprocess: Preprocess | None
     shape: tuple[int, ...]
     class_names: list[str]
     task: Task
@@ -61,20 +61,24 @@ class Exported:
 
     @property
     def signature(self) -> tf.TensorSpec:
-        """The input: uint8 [N, height, width, channels] of any N, height and width."""
+        """The input: images, uint8 [N, height, width, channels] of any size; of other inputs float32 [N, ...]."""
+        if self.preprocess is None:
+            return tf.TensorSpec([None, *self.shape], tf.float32, INPUTS)
         return tf.TensorSpec([None, None, None, self.shape[-1]], tf.uint8, IMAGES)
 
     def function(self) -> tf.types.experimental.PolymorphicFunction:
         """Return the inference: uint8 images to a float32 output [N, K]. All formats have its operations."""
 
         @tf.function(input_signature=[self.signature], autograph=False)
-        def infer(images: tf.Tensor) -> dict[str, tf.Tensor]:
-            return {self.task.output: self.task.answer(self.model(self.prepare(images), EVALUATION), self.facts)}
+        def infer(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {self.task.output: self.task.answer(self.model(self.prepare(inputs), EVALUATION), self.facts)}
 
         return infer
 
     def prepare(self, images: tf.Tensor) -> tf.Tensor:
         """Prepare images as `Preprocess` does for an evaluation, without an operation of tf.image."""
+        if self.preprocess is None:
+            return self.task.take(images, self.facts)
         height, width, _ = self.shape
         pixels = resize(tf.cast(images, tf.float32), height, width, central=self.preprocess.by_example(training=False))
         mean, std = (tf.constant(values, tf.float32) for values in (self.preprocess.mean, self.preprocess.std))
@@ -130,6 +134,7 @@ def write_keras(exported: Exported, path: Path) -> None:
 
     height, width, channels = exported.shape
     prepare = exported.preprocess
+    assert prepare is not None, "keras.applications takes images"
     mean, std = (np.resize(np.array(values, float), channels) for values in (prepare.mean, prepare.std))
     (segment,) = exported.model.segments
     assert isinstance(segment, KerasSegment)

@@ -18,8 +18,8 @@ def load_saved_model(path):  # type: ignore[no-untyped-def]
     loaded = tf.saved_model.load(path)
     names = json.loads(Path(path, "assets", "class_names.json").read_text(encoding="utf-8"))
     serve = loaded.signatures["serving_default"]
-    (output,) = serve.structured_outputs
-    return names, lambda images: serve(images=tf.constant(images))[output].numpy()
+    (given,), (output,) = serve.structured_input_signature[1], serve.structured_outputs
+    return names, lambda images: serve(**{given: tf.constant(images)})[output].numpy()
 
 
 def load_keras(path):  # type: ignore[no-untyped-def]
@@ -33,8 +33,8 @@ def load_tflite(path):  # type: ignore[no-untyped-def]
     import tensorflow as tf
 
     serve = tf.lite.Interpreter(path).get_signature_runner()
-    (output,) = serve.get_output_details()
-    return json.loads(ZipFile(path).read("class_names.json")), lambda images: serve(images=images)[output]
+    (given,), (output,) = serve.get_input_details(), serve.get_output_details()
+    return json.loads(ZipFile(path).read("class_names.json")), lambda images: serve(**{given: images})[output]
 
 
 def load_onnx(path):  # type: ignore[no-untyped-def]
@@ -42,7 +42,7 @@ def load_onnx(path):  # type: ignore[no-untyped-def]
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = json.loads(session.get_modelmeta().custom_metadata_map["class_names"])
-    return names, lambda images: session.run(None, {"images": images})[0]
+    return names, lambda images: session.run(None, {session.get_inputs()[0].name: images})[0]
 
 
 def main(path, inputs, outputs):  # type: ignore[no-untyped-def]

@@ -11,11 +11,14 @@ from accumtrain.measure.flops import count_flops
 from accumtrain.pjrt.program import Program, lower
 
 
-def lower_update(window: Window, image_shape: tuple[int, ...], micro_batch: int) -> tuple[Program, int]:
+def lower_update(window: Window, image_shape: tuple[int, ...], targets: tf.TensorSpec) -> tuple[Program, int]:
     """Lower the update of one replica: the window's micro-steps in a loop, then its commit.
 
     The program takes one micro-batch, as a device holds one at a time. Every micro-step computes with it: images
-    float32 [micro_batch, *image_shape], labels int32 [micro_batch] and weights float32 [micro_batch].
+    float32 [N, *image_shape], targets, and weights float32 [N].
+
+    Args:
+        targets: the form of those of a micro-batch, [N, ...].
 
     Returns:
         The program, and the floating-point operations of an update (see count_flops).
@@ -37,9 +40,10 @@ def lower_update(window: Window, image_shape: tuple[int, ...], micro_batch: int)
         tf.while_loop(lambda done: done < window.micro_steps, micro_step, (tf.constant(0),), parallel_iterations=1)
         return window.commit()
 
+    micro_batch = targets.shape[0]
     batch = {
         "image": tf.TensorSpec([micro_batch, *image_shape], tf.float32),
-        "label": tf.TensorSpec([micro_batch], tf.int32),
+        "label": targets,
         "weight": tf.TensorSpec([micro_batch], tf.float32),
     }
     program = lower(update, [batch], window.variables, asked_by="job=plan device=tpu", instead="device=cpu")

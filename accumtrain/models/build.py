@@ -11,6 +11,7 @@ from accumtrain.backprop.model import Model
 from accumtrain.errors import ConfigError
 from accumtrain.models.config import MODELS, ModelConfig
 from accumtrain.models.layers import ModelSpec
+from accumtrain.registry import module_of
 
 NOT = "-"  # before a pattern of model.freeze whose paths are taken back
 NEAREST = 3
@@ -22,6 +23,11 @@ def build_model(config: ModelConfig, spec: ModelSpec) -> Model:
     Raises:
         ConfigError: the model can't be built for these images, or model.freeze chooses nothing or everything.
     """
+    if len(spec.image_shape) != 3 and module_of(MODELS[config.kind].build).startswith("accumtrain.models"):
+        raise ConfigError(
+            f"model={config.label}: takes images [height, width, channels], and an input has the shape "
+            f"{list(spec.image_shape)}; choose a model for such inputs, as register_model adds one"
+        )
     model: Model = MODELS.build(config, spec)
     if config.freeze:
         learnable = {id(variable) for variable in model.learnable}

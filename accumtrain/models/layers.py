@@ -166,8 +166,8 @@ class ModelSpec:
     """The images, classes, precision and seed for which a model is built.
 
     Attributes:
-        image_shape: height, width, channels.
-        num_classes: number of logits.
+        image_shape: height, width, channels; of other inputs the shape of one.
+        num_classes: number of outputs: a logit for each class or label, or a number for each number.
         precision: float32, bfloat16, float16 or float64.
         seed: the seed of the run; initial weights are a pure function of it.
         draws: `init` draws kernels. If not, they are zeros, in a model that is restored or only measured: a draw takes

@@ -60,12 +60,14 @@ class Images:
     Attributes:
         shape: height, width and channels.
         class_names: a name for each class, its number if it has none; of other tasks, for each label or number.
-        target_facts: about the targets, as the task has found them in the training examples.
+        task_facts: about the targets, as the task has found them in the training examples.
+        plain: the inputs are no images, and `shape` is that of one.
     """
 
     shape: tuple[int, ...]
     class_names: list[str]
-    target_facts: Mapping[str, Any] = field(default_factory=dict)
+    task_facts: Mapping[str, Any] = field(default_factory=dict)
+    plain: bool = False
 
 
 def read_images(folder: Path) -> Images | None:
@@ -79,11 +81,12 @@ def read_images(folder: Path) -> Images | None:
         return None
     content = read_json(file)
     shape, names = content.get("shape", []), content.get("class_names", [])
-    is_shape = has_form(shape, [is_count]) and len(shape) == 3 and min(shape) > 0
-    facts = content.get("target_facts", {})
+    plain = content.get("plain") is True
+    is_shape = has_form(shape, [is_count]) and (plain or len(shape) == 3) and min(shape, default=1) > 0
+    facts = content.get("task_facts", {})
     if not (is_shape and has_form(names, [is_text]) and names and isinstance(facts, dict)):
         raise CheckpointError(f"{file} is damaged: it holds no shape and class names; {REMEDY}")
-    return Images(tuple(shape), names, facts)
+    return Images(tuple(shape), names, facts, plain)
 
 
 class Run:
@@ -119,8 +122,9 @@ class Run:
         write_atomic(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(to_mapping(config))))
 
     def save_images(self, images: Images) -> None:
-        facts = {"target_facts": images.target_facts} if images.target_facts else {}
-        write_json(self.path / IMAGES, {"shape": list(images.shape), "class_names": images.class_names, **facts})
+        content = {"shape": list(images.shape), "class_names": images.class_names}
+        others = {"task_facts": images.task_facts, "plain": images.plain}
+        write_json(self.path / IMAGES, content | {name: value for name, value in others.items() if value})
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line to metrics.jsonl. Numbers may be NumPy scalars; non-finite ones become null.

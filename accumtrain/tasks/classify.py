@@ -237,6 +237,8 @@ class ClassFindings:
         """Draw the confusion matrix and the worst mistakes."""
         pictures = [folder / f"{CONFUSION}{end}.png"]
         draw_confusion(self.confusion, title, pictures[0])
+        if self.data.plain:
+            return pictures
         sheet = folder / f"{MISTAKES}{end}.png"
         if self.mistakes:
             images = denormalize_images(self.data, self.split, [mistake.position for mistake in self.mistakes])

@@ -56,12 +56,12 @@ class Regress(Task):
             return tf.cast((stored - mean) / std, tf.float32)
 
         notes = list(data.notes)
-        if self.config.data.augment in MOVES:
+        if self.config.data.augment in MOVES and not data.plain:
             notes.append(
                 f"data.augment={self.config.data.augment} moves training images and leaves their numbers as they are: "
                 "leave it out where a number is a place or a direction"
             )
-        return replace(data, target_facts=facts, to_target=standardise, notes=notes)
+        return replace(super().prepare(data, facts), to_target=standardise, notes=notes)
 
     def guess(self, data: Dataset) -> dict[str, float]:
         """Return the losses by split of a model that says the means of the training examples."""
@@ -83,7 +83,7 @@ class Regress(Task):
 
     def collectors(self, data: Dataset, split: str, batch: int, replicas: int, *, finding: bool) -> list[Collector]:
         """Return what collects numbers in the user's units."""
-        facts, shape, size = data.target_facts, [data.num_classes], data.splits[split].size
+        facts, shape, size = data.task_facts, [data.num_classes], data.splits[split].size
         functions = self._whole_metrics
         if not functions and not finding:
             return []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,12 +12,26 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.config.schema import Config
+from accumtrain.data.local_files import list_named_images
 from accumtrain.data.open_data import open_data
-from accumtrain.data.source import Dataset, read_labels
+from accumtrain.data.preprocess import NO_PREPROCESS
+from accumtrain.data.source import ArraySplit, Dataset, PlainData, read_labels
+from accumtrain.data.sources.folder import open_files
 from accumtrain.engine.losses import Collector, PerExample
+from accumtrain.errors import ConfigError, DataError
 from accumtrain.registry import load
+from accumtrain.runs.run import Images
 from accumtrain.tasks.collected import Collected
 from accumtrain.tasks.config import CLASSES, LOSSES, TASKS, LossConfig, MetricEntry, chosen_metrics
+
+
+@dataclass(frozen=True)
+class ToPredict:
+    """Inputs without targets: a name for each, the data whose test split they are, and the names of ignored files."""
+
+    names: list[str]
+    data: Dataset
+    ignored: list[str] = field(default_factory=list)
 
 
 class Findings(Protocol):
@@ -33,7 +47,7 @@ class Findings(Protocol):
         """Draw pictures into a folder, and return their files, whose names end in `end`."""
 
 
-Facts = Mapping[str, Any]  # about targets, from `Task.fit`, and about answers, from `Collector.facts`
+Facts = Mapping[str, Any]  # about the training examples, from `Task.fit`, and about answers, from `Collector.facts`
 
 
 @dataclass(frozen=True)
@@ -70,6 +84,56 @@ class Task:
     def __init__(self, config: Config) -> None:
         self.config = config
 
+    # ---- inputs
+
+    def read_inputs(self, text: str) -> tuple[Sequence[str], np.ndarray]:
+        """Return the inputs that predict.input names, if they are no images: a name for each, and all, [N, ...].
+
+        Raises:
+            ConfigError: the task reads none.
+        """
+        kind = self.config.task.kind
+        raise ConfigError(
+            f"predict.input={text}: task={kind} has no read_inputs, which reads such inputs; add it to "
+            f"{type(self).__name__}"
+        )
+
+    def take(self, inputs: Any, facts: Facts) -> Any:
+        """Return what the model takes of inputs that are no images, [N, ...], as they are stored. Called in graphs."""
+        return inputs
+
+    def open_inputs(self, text: str, images: Images) -> ToPredict:
+        """Return what predict.input names. `images` are those that the run was trained on."""
+        if images.plain:
+            names, inputs = self.read_inputs(text)
+            return ToPredict(list(names), self.open_plain(inputs, images))
+        files, ignored = list_named_images(text)
+        return ToPredict(list(map(str, files)), open_files(files, self.config.data, images), list(map(str, ignored)))
+
+    def open_plain(self, inputs: np.ndarray, images: Images) -> PlainData:
+        """Return inputs [N, ...] as the test split of a data set. The target of an input is its place.
+
+        Raises:
+            DataError: they have not the shape that the model was trained on, or there are none.
+        """
+        if inputs.shape[1:] != images.shape or not len(inputs):
+            raise DataError(
+                f"the inputs have the shape {list(inputs.shape)}: the model was trained on numbers "
+                f"[N, {', '.join(map(str, images.shape))}]; give such"
+            )
+        split = ArraySplit(inputs.astype(np.float32), np.arange(len(inputs)))
+        names = images.class_names
+        return PlainData(
+            train=split,
+            test=split,
+            num_classes=len(names),
+            class_names=names,
+            image_shape=images.shape,
+            preprocess=NO_PREPROCESS,
+            plain=True,
+            to_input=partial(self.take, facts=images.task_facts),
+        )
+
     # ---- targets
 
     def target_spec(self, data: Dataset, examples: int) -> tf.TensorSpec:
@@ -79,12 +143,14 @@ class Task:
         return tf.TensorSpec([examples, data.num_classes], tf.float32)
 
     def fit(self, data: Dataset) -> dict[str, Any]:
-        """Return facts about the training targets, as JSON values, which are kept with the run."""
+        """Return facts about the training examples, as JSON values, which are kept with the run."""
         return {}
 
     def prepare(self, data: Dataset, facts: Facts) -> Dataset:
-        """Return the data with the targets that the model learns. `facts` are what `fit` returned in the training."""
-        return replace(data, target_facts=facts)
+        """Return the data as the model learns from it. `facts` are what `fit` returned in the training."""
+        if isinstance(data, PlainData):
+            data = replace(data, to_input=partial(self.take, facts=facts))
+        return replace(data, task_facts=facts)
 
     def count(self, data: Dataset) -> list[Any]:
         """Return how often each class is there in training, for `LossConfig.for_training`."""

@@ -17,10 +17,9 @@ from accumtrain.backprop.mode import EVALUATION
 from accumtrain.config.rules import micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table, warn
-from accumtrain.data.local_files import CSV, JSONL, list_first, list_named_images
+from accumtrain.data.local_files import CSV, JSONL, list_first
 from accumtrain.data.pipeline import distribute_batches, make_eval_batches
 from accumtrain.data.source import Dataset
-from accumtrain.data.sources.folder import open_files
 from accumtrain.devices.resolve import resolve_devices
 from accumtrain.engine.losses import Batch, example_weights
 from accumtrain.errors import DataError, Preempted
@@ -120,24 +119,25 @@ def predict_images(config: Config) -> dict[str, Any]:
         CheckpointError: there is no trained run, or a file can't be written.
         Preempted: a signal stopped it; the answers so far are written.
     """
-    files, ignored = list_named_images(str(config.predict.input))
     images, fingerprint = trained_images(config)
-    devices = resolve_devices(config.device)
-    batch = prediction_batch(config, len(files), devices.replicas)
     task = build_task(config)
-    data = open_files(files, config.data, images)
+    given = task.open_inputs(str(config.predict.input), images)
+    names, data = given.names, given.data
+    devices = resolve_devices(config.device)
+    batch = prediction_batch(config, len(names), devices.replicas)
+    kind = "inputs" if images.plain else "images"
     in_words = partial(explain_errors, config, data, devices.replicas)
     with in_words(), devices.strategy.scope():
         trained = trained_model(config, images, fingerprint, config.state)
 
     answered, values, done = list[str](), [np.zeros([0, len(images.class_names)], np.float32)], 0
     with in_words(), DeferredSignals() as interrupt:
-        with counting("images", len(files)) as report:
+        with counting(kind, len(names)) as report:
             function = compile_answers(task, trained, devices.strategy)
             for places, found in predictions(function, data, batch=batch, strategy=devices.strategy):
-                answered += [str(files[place]) for place in places.tolist()]
+                answered += [names[place] for place in places.tolist()]
                 values.append(found)
-                more = min(batch, len(files) - done)
+                more = min(batch, len(names) - done)
                 done += more
                 report(more)
                 if interrupt.requested:
@@ -147,17 +147,17 @@ def predict_images(config: Config) -> dict[str, Any]:
         for file in written:
             make_folder(file.parent)
             write_atomic(file, (_csv if file.suffix == CSV else _jsonl)(answered, answers))
-    if ignored:
-        some = list_first(ignored, NAMED)
-        say(f"{len(ignored)} in the folder are not named as images and are ignored: {some}")
+    if given.ignored:
+        some = list_first(given.ignored, NAMED)
+        say(f"{len(given.ignored)} in the folder are not named as images and are ignored: {some}")
     for note in data.notes:
         say(note)
-    _show(f"{len(answered)} of {len(files)} images by {trained.saved.path}", answered, answers)
+    _show(f"{len(answered)} of {len(names)} {kind} by {trained.saved.path}", answered, answers)
     say(f"all of them in {' and '.join(map(str, written))}")
 
     bad = [{"name": example.name, "reason": example.reason} for example in data.splits["test"].skipped.values()]
     result = {
-        "status": "completed" if done == len(files) else "preempted",
+        "status": "completed" if done == len(names) else "preempted",
         "step": trained.saved.step,
         "checkpoint": trained.saved.prefix,
         "images": len(answered),
@@ -167,10 +167,10 @@ def predict_images(config: Config) -> dict[str, Any]:
     }
     for each in bad[:SHOWN]:
         warn(f"{each['name']} {each['reason']}")
-    if done < len(files):
-        raise Preempted(f"stopped after {done} of {len(files)} images; run the same command again for all", result)
+    if done < len(names):
+        raise Preempted(f"stopped after {done} of {len(names)} {kind}; run the same command again for all", result)
     if bad:
-        told = f"{len(bad)} of {len(files)} images can't be used, {result_file(config)} names them"
+        told = f"{len(bad)} of {len(names)} {kind} can't be used, {result_file(config)} names them"
         if config.data.on_error == "raise":
             raise DataError(f"{told}: replace or remove them, or set data.on_error=skip to go on without them", result)
         warn(f"{told}; they are left out")

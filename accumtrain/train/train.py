@@ -540,7 +540,7 @@ class Trainer:
         self.step.prepare(batches)
         if not (self.devices.xla or self.step.eager):
             tell_emulation(self.config.precision, own_layers=has_builtin_layers(self.config))
-        if self.devices.chief and self.done == 0 and self.config.log.images and self.data.image_shape:
+        if self.devices.chief and self.done == 0 and self.config.log.images and not self.data.plain:
             images = first_images(self.data, self.config.log.images, self.recovery.seed)
             self.tensorboard.images("first images, augmented", images)
 

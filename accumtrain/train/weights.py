@@ -42,7 +42,7 @@ CLASSES = "data.classes"
 
 def images_of(data: Dataset) -> Images:
     """Return what is noted of the images of a data set."""
-    return Images(tuple(data.image_shape), data.classes, data.target_facts)
+    return Images(tuple(data.image_shape), data.classes, data.task_facts, data.plain)
 
 
 def trained_images(config: Config) -> tuple[Images, Mapping[str, Any]]:
@@ -86,11 +86,11 @@ def open_measured(config: Config) -> tuple[Dataset, bool]:
                 f"{folder_of(config) / IMAGES} has the names of {len(images.class_names)} classes, the data has "
                 f"{data.num_classes} classes: it is damaged; {REMEDY}"
             )
-        return task.prepare(replace(data, class_names=images.class_names), images.target_facts), True
+        return task.prepare(replace(data, class_names=images.class_names), images.task_facts), True
     assert images is not None
     from accumtrain.data.sources.labelled import open_labelled  # here, as a training has no use for it
 
-    return task.prepare(open_labelled(config.data, images, trained, config.run.seed), images.target_facts), False
+    return task.prepare(open_labelled(config.data, images, trained, config.run.seed), images.task_facts), False
 
 
 class Trained(NamedTuple):
@@ -123,7 +123,7 @@ def trained_model(config: Config, images: Images, fingerprint: Mapping[str, Any]
     if ema is not None:
         for average, weight in zip(ema.averages, ema.weights, strict=True):
             weight.assign(average)
-    return Trained(model, saved, manifest, {**images.target_facts, **manifest.get(ANSWER_FACTS, {})})
+    return Trained(model, saved, manifest, {**images.task_facts, **manifest.get(ANSWER_FACTS, {})})
 
 
 def check_evaluates(config: Config, fingerprint: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:

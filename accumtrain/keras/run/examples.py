@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.holdout import hold_out_evenly
-from accumtrain.data.preprocess import Preprocess
-from accumtrain.data.source import Dataset, Split, Stream
+from accumtrain.data.preprocess import NO_PREPROCESS
+from accumtrain.data.source import PlainData, Split, Stream
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.keras.run.arrays import as_arrays, hash_arrays, length_of
 from accumtrain.keras.run.streams import open_stream
@@ -78,8 +78,9 @@ def given_data(train: Split, val: Split, notes: Sequence[str] = (), batch_size: 
         None,
         val=val,
         num_classes=0,
+        plain=True,
         image_shape=(),
-        preprocess=NoPreprocess(augment="none", image_size=None, mean=[], std=[], white=255),
+        preprocess=NO_PREPROCESS,
         notes=list(notes),
         fingerprint=sizes | contents,
         batch_size=batch_size,
@@ -174,20 +175,8 @@ class OwnSplit(Split):
         return inputs, (targets,)
 
 
-class NoPreprocess(Preprocess):
-    """No preparation."""
-
-    def example(
-        self, image: tf.Tensor, key: tf.Tensor, orientation: tf.Tensor | None = None, *, channels: int, training: bool
-    ) -> tf.Tensor:
-        return image
-
-    def batch(self, images: Any, key: tf.Tensor, *, training: bool) -> Any:
-        return images
-
-
 @dataclass(frozen=True, kw_only=True)
-class GivenData(Dataset):
+class GivenData(PlainData):
     """Examples of any structure, without preparation.
 
     Attributes:
@@ -200,9 +189,3 @@ class GivenData(Dataset):
     @property
     def facts(self) -> str:
         return f"{self.sizes} examples"
-
-    def shaped(self, batch: dict[str, Any], size: int | None) -> dict[str, Any]:
-        def shaped(tensor: tf.Tensor) -> tf.Tensor:
-            return tf.ensure_shape(tensor, [size, *tensor.shape[1:]])
-
-        return {name: tf.nest.map_structure(shaped, batch[name]) for name in ("image", "label", "weight")}
