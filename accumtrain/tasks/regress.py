@@ -35,16 +35,17 @@ class Regress(Task):
         """Return mean and standard deviation of each number.
 
         Raises:
-            DataError: a number is the same for all training examples.
+            DataError: a number is the same for all training examples, or unknown for all.
         """
         numbers = read_labels(data.train).astype(np.float64)
-        mean, std = np.nanmean(numbers, axis=0), np.nanstd(numbers, axis=0)
-        for name, value, spread in zip(data.classes, mean, std, strict=True):
-            if not spread > 0:
+        for name, column in zip(data.classes, numbers.T, strict=True):
+            known = column[~np.isnan(column)]
+            if not known.size or np.ptp(known) == 0:
+                fault = f"is {known[0]:g} for all training examples that have it" if known.size else "is unknown"
                 raise DataError(
-                    f"{name} is {value:g} for all training examples that have it, so there is nothing to learn: leave "
-                    "its column out, or give other examples"
+                    f"{name} {fault}, so there is nothing to learn: leave its column out, or give other examples"
                 )
+        mean, std = np.nanmean(numbers, axis=0), np.nanstd(numbers, axis=0)
         return {MEAN: mean.tolist(), STD: std.tolist()}
 
     def prepare(self, data: Dataset, facts: Facts) -> Dataset:
