@@ -47,12 +47,12 @@ def check_data(config: Config) -> dict[str, Any]:
     """
     form = TASKS[config.task.kind].targets
     data = open_data(replace(config.data, on_error="skip"), config.run.seed, form)  # all bad examples are listed
-    if data.plain or form not in TARGETS:
+    if data.plain or form not in CHECKED:
         raise ConfigError(
-            f"job=check: reads images with {', '.join(TARGETS)}; data={config.data.kind} has other "
+            f"job=check: reads images with {', '.join(CHECKED)}; data={config.data.kind} has other "
             f"{'inputs' if data.plain else 'targets'}, which job=train reads as they are"
         )
-    targets = TARGETS[form](data.classes)
+    targets = CHECKED[form](data.classes)
     statistics = {}
     for name, split in data.whole_splits.items():
         with counting(f"reading {name}", split.size) as report:
@@ -112,7 +112,7 @@ class _Image:
     content: bytes
 
 
-def scan_split(split: Split, title: str, targets: Targets, report: Callable[[int], None]) -> SplitStatistics:
+def scan_split(split: Split, title: str, targets: CheckedTargets, report: Callable[[int], None]) -> SplitStatistics:
     """Read every example.
 
     Args:
@@ -172,7 +172,7 @@ def _read_warnings(captured: BinaryIO) -> tuple[list[str], list[str]]:
     return warnings, [line for line in lines if not _JPEG_WARNING.search(line)]
 
 
-def _scan_arrays(split: Split, title: str, targets: Targets) -> Iterator[list[_Image | BadExample]]:
+def _scan_arrays(split: Split, title: str, targets: CheckedTargets) -> Iterator[list[_Image | BadExample]]:
     def read(start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return split.read(tf.range(start, tf.minimum(start + _ARRAY_CHUNK, split.size)))
 
@@ -197,7 +197,7 @@ def _hash(content: bytes) -> bytes:
 # ---- targets ----
 
 
-class Targets(ABC):
+class CheckedTargets(ABC):
     """The targets of examples, as they are checked and told.
 
     Args:
@@ -238,7 +238,7 @@ class Targets(ABC):
         """
 
 
-class ClassTargets(Targets):
+class CheckedClasses(CheckedTargets):
     twice, are_twice, that_are_twice = "two_classes", "are in two classes", "in two classes"
 
     def fault(self, target: int) -> str:
@@ -264,7 +264,7 @@ class ClassTargets(Targets):
 Columns: TypeAlias = tuple[float | None, ...]  # labels or numbers of an example
 
 
-class LabelTargets(Targets):
+class CheckedLabels(CheckedTargets):
     """Of each label it is told how many examples have it, how many lack it, and of how many it is unknown."""
 
     twice, are_twice, that_are_twice = "different_labels", "have different labels", "with different labels"
@@ -307,7 +307,7 @@ class LabelTargets(Targets):
         ]
 
 
-class NumberTargets(Targets):
+class CheckedNumbers(CheckedTargets):
     """Of each number its smallest, mean and largest value is told, and of how many examples it is unknown."""
 
     twice, are_twice, that_are_twice = "different_numbers", "have different numbers", "with different numbers"
@@ -353,7 +353,7 @@ class NumberTargets(Targets):
         ]
 
 
-TARGETS: dict[str, type[Targets]] = {CLASSES: ClassTargets, LABELS: LabelTargets, NUMBERS: NumberTargets}
+CHECKED: dict[str, type[CheckedTargets]] = {CLASSES: CheckedClasses, LABELS: CheckedLabels, NUMBERS: CheckedNumbers}
 
 
 def _name_odd(one: str, several: str, names: list[str], fault: str) -> list[str]:
@@ -365,7 +365,7 @@ def _name_odd(one: str, several: str, names: list[str], fault: str) -> list[str]
 # ---- check.json ----
 
 
-def _summarize(statistics: SplitStatistics, targets: Targets) -> dict[str, Any]:
+def _summarize(statistics: SplitStatistics, targets: CheckedTargets) -> dict[str, Any]:
     return {
         "examples": sum(statistics.targets.values()),
         **targets.describe(statistics.targets),
@@ -398,7 +398,7 @@ def _find_duplicates(statistics: dict[str, SplitStatistics]) -> list[dict[str, s
     ]
 
 
-def _find_two_targets(statistics: dict[str, SplitStatistics], targets: Targets) -> list[dict[str, str]]:
+def _find_two_targets(statistics: dict[str, SplitStatistics], targets: CheckedTargets) -> list[dict[str, str]]:
     """Return the images whose targets differ, over all splits: for each target, in words, the name of an example."""
     images: dict[bytes, dict[Target, str]] = {}
     for found in statistics.values():
@@ -415,7 +415,7 @@ def _find_two_targets(statistics: dict[str, SplitStatistics], targets: Targets) 
 # ---- tables ----
 
 
-def _print_tables(label: str, result: dict[str, Any], targets: Targets) -> None:
+def _print_tables(label: str, result: dict[str, Any], targets: CheckedTargets) -> None:
     splits = [name for name in SPLIT_WORDS if name in result]
     targets.show(label, {split: result[split] for split in splits})
     table(
@@ -436,7 +436,7 @@ def _print_tables(label: str, result: dict[str, Any], targets: Targets) -> None:
     _say_first(twice, lambda by_target: " is ".join(by_target.values()))
 
 
-def _verdict(result: dict[str, Any], targets: Targets) -> str:
+def _verdict(result: dict[str, Any], targets: CheckedTargets) -> str:
     """Return the last line: the data can be trained on, or what must be looked at before."""
     splits = [name for name in SPLIT_WORDS if name in result]
     bad, twice = result["bad"]["count"], result[targets.twice]["count"]

@@ -228,14 +228,20 @@ class FolderConfig(DataConfig):
 
 @dataclass(kw_only=True)
 class TableConfig(DataConfig):
-    """Your own image files, with their classes in a CSV file that has a row for each image.
+    """Your own images, with their labels in a table that has a row for each: CSV, TSV, JSON lines or Parquet.
 
-    `path`: the table. It names images by paths relative to its folder, or by file names, with or without extension.
+    `path`: the table, or a folder that save_to_disk of the library datasets wrote. It names image files by paths
+    relative to its folder, or by file names, with or without extension; Parquet and datasets may hold the images.
     `image_column`: column of the images: its name, or its number from 1 on. null: in a table of two columns, the one
     that does not hold the labels, or else the first.
-    `label_column`: column of the labels: its name, or its number from 1 on. null: in a table of two columns, the one
-    that does not hold the images.
-    `test_fraction`: share of the images held out for testing.
+    `label_column`: column of the labels: its name, or its number from 1 on; or a list of names, for several labels or
+    numbers. null: in a table of two columns, the one that does not hold the images.
+    `val_path`: another table, of the images to validate on. null: there is none.
+    `test_path`: another table, of the images to test on. null: there is none.
+    `split_column`: column with train, val or test in each row: its name, or its number. null: there is none.
+    `group`: column of what must not be torn apart, such as a patient: its name, or its number. Rows with the same value
+    are all trained on or all held out. null: each row is by itself.
+    `test_fraction`: share of the images held out for testing, if nothing says which these are.
     """
 
     VAL_SHARE: ClassVar[float] = 0.1
@@ -243,12 +249,31 @@ class TableConfig(DataConfig):
     kind: str = "table"
     path: Annotated[str, _PATH, LOCAL_PATH] = required("labels.csv")
     image_column: Annotated[str | int | None, COUNT] = None
-    label_column: Annotated[str | int | None, COUNT] = None
+    label_column: Annotated[str | int | list[str] | None, COUNT] = None
+    val_path: Annotated[str | None, LOCAL_PATH] = None
+    test_path: Annotated[str | None, LOCAL_PATH] = None
+    split_column: Annotated[str | int | None, COUNT] = None
+    group: Annotated[str | int | None, COUNT] = None
     test_fraction: Annotated[float, Range(0, 1, above=True)] = 0.2
 
     @property
     def label(self) -> str:
         return PurePath(self.path).stem or self.kind
+
+    def check(self) -> None:
+        super().check()
+        names = self.label_column if isinstance(self.label_column, list) else [self.label_column]
+        if not names or len(set(names)) < len(names):
+            raise ConfigError(
+                f"data.label_column={format_value(names)}: must hold the names of different columns; for example "
+                "data.label_column=[smoke,fire]"
+            )
+        paths = [f"data.{key}={path}" for key in ("val_path", "test_path") if (path := getattr(self, key)) is not None]
+        if paths and self.split_column is not None:
+            raise ConfigError(
+                f"data.split_column={self.split_column} and {paths[0]}: both say which images are held out; leave one "
+                "of the two out"
+            )
 
 
 @dataclass(kw_only=True)
@@ -370,14 +395,16 @@ class SourceEntry(Entry[DataConfig]):
     targets: tuple[str, ...] = ("classes",)
 
 
+FORMS = ("classes", "labels", "numbers")  # of targets
+
 SOURCES: Registry[SourceEntry] = Registry("data.kind")
 SOURCES.add(
     SourceEntry(DigitsConfig, "accumtrain.data.sources.builtin:open_digits"),
     SourceEntry(SyntheticConfig, "accumtrain.data.sources.builtin:open_synthetic"),
     SourceEntry(TfdsConfig, "accumtrain.data.sources.tfds:open_tfds"),
     SourceEntry(FolderConfig, "accumtrain.data.sources.folder:open_folder"),
-    SourceEntry(TableConfig, "accumtrain.data.sources.image_table:open_table"),
-    SourceEntry(NpzConfig, "accumtrain.data.sources.npz:open_npz"),
+    SourceEntry(TableConfig, "accumtrain.data.sources.image_table:open_table", FORMS),
+    SourceEntry(NpzConfig, "accumtrain.data.sources.npz:open_npz", FORMS),
     SourceEntry(CifarBinaryConfig, "accumtrain.data.sources.cifar:open_cifar_binary"),
     SourceEntry(IdxConfig, "accumtrain.data.sources.idx:open_idx"),
     SourceEntry(TfrecordConfig, "accumtrain.data.sources.tfrecord:open_tfrecord"),

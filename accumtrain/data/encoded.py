@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +16,7 @@ from accumtrain.data.images import decode, limit_pixels, read_size
 from accumtrain.data.source import ArraySplit, BadExample, Split, UnreadableExample
 from accumtrain.errors import DataError
 
+Label = Any  # a class, or float32 [T]
 _REMEMBERED = 256  # reads, for `inspect_recent`: more than the pipeline ever has in flight
 
 
@@ -23,7 +25,7 @@ class StoredExample:
     """An example as it is stored, with the shape of its image, upright: [height, width, channels]."""
 
     image: bytes
-    label: int
+    label: Label
     shape: tuple[int, int, int]
 
 
@@ -54,7 +56,7 @@ class EncodedSplit(Split):
         self._skipped: dict[int, BadExample] = {}
 
     @abstractmethod
-    def read_stored(self, index: int) -> tuple[bytes, int]:
+    def read_stored(self, index: int) -> tuple[bytes, Label]:
         """Return the encoded image and the label of one example, outside of graphs. Raise DataError if unreadable."""
 
     @abstractmethod

@@ -6,7 +6,9 @@ Those to validate on choose the best state and the end of training, so that the 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
@@ -52,14 +54,52 @@ def hold_out_by_name(listing: ImagesByClass, fraction: float) -> dict[str, Image
     return {"train": train, "test": test}
 
 
+def hold_out_groups(groups: np.ndarray, order: np.ndarray, fraction: float, labels: np.ndarray) -> np.ndarray:
+    """Return a mask of the examples that are held out: all those of some groups, at most `holdout_size` of them.
+
+    Groups are taken in an order. One that is too large for what is left is passed over, and so is one that holds the
+    last examples of a class. If all are too large, the smallest is held out.
+
+    Args:
+        groups: int [N], the number of each example's group.
+        order: int [G], the numbers of the groups, each once. Some may be without an example.
+        labels: int [N], the class of each example.
+    """
+    by_group = np.split(np.argsort(groups, kind="stable"), np.cumsum(np.bincount(groups, minlength=len(order)))[:-1])
+    left, room = np.bincount(labels), holdout_size(len(groups), fraction)
+    held = np.zeros(len(groups), bool)
+
+    def take(group: int, most: int) -> int:
+        """Hold out a group unless it is too large, or nothing of a class would be left. Return how many these are."""
+        members = by_group[group]
+        taken = np.bincount(labels[members], minlength=len(left))
+        if not 0 < len(members) <= most or (taken.astype(bool) & (left == taken)).any():
+            return 0
+        held[members] = True
+        left[:] -= taken
+        return len(members)
+
+    for group in order.tolist():
+        room -= take(group, room)
+    smallest_first = sorted(order.tolist(), key=lambda group: len(by_group[group]))
+    while not held.any() and smallest_first:
+        take(smallest_first.pop(0), len(groups))
+    return held
+
+
 def hold_out_at_random(split: Split, fraction: float) -> tuple[Subset, Subset]:
     """Return the examples that are left, and those that are held out: a share of each class, drawn at random.
 
-    If the classes are not known before the examples are read, or there are none, they are drawn from all examples.
+    If the labels are not known before the examples are read, or are no classes, they are drawn from all examples. If
+    the split has groups, these are drawn.
     """
     draw = np.random.default_rng(_SEED)
-    classes = split.known_labels
-    labels = np.zeros(split.size, np.int64) if classes is None or classes.ndim > 1 else classes
+    labels = np.zeros(split.size, np.int64)
+    if split.known_labels is not None and split.known_labels.ndim == 1:
+        labels = split.known_labels
+    if split.groups is not None:
+        held = hold_out_groups(split.groups, draw.permutation(int(split.groups.max()) + 1), fraction, labels)
+        return Subset(split, np.flatnonzero(~held)), Subset(split, np.flatnonzero(held))
     held = np.zeros(split.size, bool)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
@@ -86,12 +126,28 @@ def add_validation_split(source: Source, config: DataConfig) -> Source:
         return source
     train, val = hold_out_at_random(source.train, fraction)
     if not val.size:
+        reason = "no class has the two training examples that it takes to train and to validate on"
+        if source.train.groups is not None:
+            reason = "no group can be held out so that each class has examples left to train on"
         raise DataError(
-            f"data.val_fraction={fraction:g}: no class has the two training examples that it takes to train and to "
-            "validate on; add some, or set data.val_fraction=0 to validate on the test examples"
+            f"data.val_fraction={fraction:g}: {reason}; add some, or set data.val_fraction=0 to validate on the test "
+            "examples"
         )
     note = f"{val.size:,} training examples are held out to validate on (data.val_fraction={fraction:g})"
     return replace(source, train=train, val=val, notes=[*source.notes, note])
+
+
+class _Chosen(Sequence[Path]):
+    """Some of the files of a split, which are not copied."""
+
+    def __init__(self, files: Sequence[Path], chosen: np.ndarray) -> None:
+        self._files, self._chosen = files, chosen
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    def __getitem__(self, place: int) -> Path:  # type: ignore[override]
+        return self._files[int(self._chosen[place])]
 
 
 class Subset(Split):
@@ -106,7 +162,7 @@ class Subset(Split):
         self.size, self.image_shape = len(chosen), whole.image_shape
         self.channels, self.white = whole.channels, whole.white
         self.known_labels = None if whole.known_labels is None else whole.known_labels[chosen]
-        self.files = [whole.files[place] for place in chosen] if whole.files else ()
+        self.files = _Chosen(whole.files, chosen) if whole.files else ()
         self._whole, self._chosen = whole, chosen
         with tf.device("CPU"):
             self._indices = tf.constant(chosen, tf.int64)

@@ -5,6 +5,7 @@ Files are looked at once, by Pillow, when they are listed. Their pixels are deco
 
 from __future__ import annotations
 
+import io
 import struct
 import warnings
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ from accumtrain.data.local_files import find_file_fault
 FORMATS = "PNG, JPEG, WebP or BMP"
 UPRIGHT = 1  # EXIF orientation
 _HEAD = 4096  # bytes
+_AT_ONCE = 4096  # files, as each that waits takes memory
 _OPENERS: dict[bytes, Callable[[BinaryIO], ImageFile]] = {
     PNG: PngImageFile,
     JPEG: JpegImageFile,
@@ -53,10 +55,21 @@ class Header:
 
 def read_unusual_headers(files: Sequence[Path]) -> dict[Path, Header]:
     """Return the headers of the files that can't be read, are not upright, or lose something."""
+    unusual: dict[Path, Header] = {}
     with warnings.catch_warnings(), ThreadPoolExecutor(16) as pool:
         warnings.simplefilter("ignore")  # Pillow's, about headers
-        headers = dict(zip(files, pool.map(_read_header, files), strict=True))
-    return {file: header for file, header in headers.items() if header != Header()}
+        for first in range(0, len(files), _AT_ONCE):
+            some = [files[place] for place in range(first, min(first + _AT_ONCE, len(files)))]
+            headers = zip(some, pool.map(_read_header, some), strict=True)
+            unusual.update((file, header) for file, header in headers if header != Header())
+    return unusual
+
+
+def read_header(image: bytes) -> Header:
+    """Return the header of an encoded image."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _examine(io.BytesIO(image))
 
 
 def find_image_fault(head: bytes) -> str | None:
@@ -77,12 +90,16 @@ def _read_header(file: Path) -> Header:
         return Header(fault)
     try:
         with file.open("rb") as stream:
-            head = stream.read(_HEAD)
-            if fault := find_image_fault(head):
-                return Header(fault)
-            return _parse_header(stream, head) if _may_be_unusual(head) else Header()
+            return _examine(stream)
     except OSError as error:
         return Header(f"can't be read: {error.strerror}")
+
+
+def _examine(stream: BinaryIO) -> Header:
+    head = stream.read(_HEAD)
+    if fault := find_image_fault(head):
+        return Header(fault)
+    return _parse_header(stream, head) if _may_be_unusual(head) else Header()
 
 
 def _may_be_unusual(head: bytes) -> bool:

@@ -11,7 +11,14 @@ from accumtrain.data.holdout import add_validation_split
 from accumtrain.data.preprocess import NO_PREPROCESS, make_preprocess
 from accumtrain.data.source import SPLIT_WORDS, Dataset, PlainData, Source, Stream, compute_fingerprint
 from accumtrain.errors import DataError
-from accumtrain.tasks.config import CLASSES
+from accumtrain.registry import load
+from accumtrain.tasks.config import CLASSES, LABELS, NUMBERS
+
+READERS = {  # of targets, by their form
+    CLASSES: "accumtrain.data.sources.targets:ClassTargets",
+    LABELS: "accumtrain.data.sources.targets:LabelTargets",
+    NUMBERS: "accumtrain.data.sources.targets:NumberTargets",
+}
 
 
 def open_data(config: DataConfig, seed: int, targets: str = CLASSES) -> Dataset:
@@ -25,7 +32,7 @@ def open_data(config: DataConfig, seed: int, targets: str = CLASSES) -> Dataset:
         ConfigError: Settings contradict each other or the images.
         DataError: Data is missing, not prepared, corrupt, or not as described.
     """
-    source: Source = SOURCES.build(config, seed)
+    source = open_source(config, seed, targets)
     if isinstance(source, Dataset):  # examples that need no preparation
         return source
     source = add_validation_split(source, config)
@@ -55,6 +62,13 @@ def open_data(config: DataConfig, seed: int, targets: str = CLASSES) -> Dataset:
         balanced=config.sampling == "balanced",
         targets=targets,
     )
+
+
+def open_source(config: DataConfig, seed: int, targets: str) -> Source:
+    """Open a source with targets of a form. A source that has several forms takes the reader of one."""
+    readers = [load(READERS[targets])()] if len(SOURCES[config.kind].targets) > 1 else []
+    source: Source = SOURCES.build(config, seed, *readers)
+    return source
 
 
 def explain_input_error(error: tf.errors.OpError, data: Dataset) -> DataError | None:

@@ -59,8 +59,9 @@ class Split(ABC):
         image_shape: [height, width, channels] of the stored images; None if they may differ.
         channels: 1 or 3.
         white: The value of a uint8 pixel that means 1.0.
-        known_labels: All labels, integers [size], where they are known; `read_labels` reads them.
+        known_labels: All labels, integers [size] or float32 [size, T], where they are known; `read_labels` reads them.
         files: The file of each example, where each has one.
+        groups: The number of each example's group, int32 [size]: no group is torn apart. None: each is by itself.
     """
 
     size: int
@@ -69,13 +70,14 @@ class Split(ABC):
     white: int = 255
     known_labels: np.ndarray | None = None
     files: Sequence[Path] = ()
+    groups: np.ndarray | None = None
 
     @abstractmethod
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return images and labels, int32 [n], of the examples `index`, int64 [n]; called in graphs.
+        """Return images and labels of the examples `index`, int64 [n]; called in graphs.
 
         Images are uint8 (0..white) or float32 (0..1) [n, height, width, channels]; those of an EncodedSplit are string
-        [n].
+        [n]. Labels are int32 [n], or float32 [n, T].
         """
 
     def weights(self, index: tf.Tensor) -> tf.Tensor:

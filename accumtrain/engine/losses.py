@@ -34,7 +34,7 @@ class Collector(Protocol):
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What the last `take` has found about the answers that a state gives, as JSON values."""
+        """Facts about the answers that the state gives, found by the last `take`, as JSON values."""
 
     def reset(self) -> None:
         """Forget all batches."""

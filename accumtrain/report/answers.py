@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from accumtrain.report.pictures import fit_name, new_figure, save_figure, without_math
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MOST = 24  # panels
 ACROSS = 4  # panels in a row
@@ -54,11 +55,11 @@ def draw_numbers(numbers: Sequence[Numbers], title: str, path: Path) -> None:
     """Draw what a model says against what is true, of the first MOST numbers. The line is that of no error."""
     figure, panels = _make_panels([number.name for number in numbers], title)
     for axes, number in zip(panels, numbers, strict=False):
-        known = np.flatnonzero(~np.isnan(number.numbers))
-        known = known[:: max(1, math.ceil(len(known) / MOST_POINTS))]
+        known = number.numbers == number.numbers  # NaN is not
         true, found = number.numbers[known], number.found[known]
-        axes.plot(true, found, ".", ms=3, alpha=0.4)
-        ends = [float(np.min(true)), float(np.max(true))] if len(true) else [0.0, 1.0]
+        stride = max(1, math.ceil(len(true) / MOST_POINTS))
+        axes.plot(true[::stride], found[::stride], ".", ms=3, alpha=0.4)
+        ends = [float(true.min()), float(true.max())] if len(true) else [0.0, 1.0]
         axes.plot(ends, ends, color="0.4", lw=1)
         axes.set(xlabel="true", ylabel="predicted")
     save_figure(figure, path)

@@ -40,8 +40,7 @@ class Multilabel(Task):
     def guess(self, data: Dataset) -> dict[str, float]:
         """Return the losses by split of a model that gives each label its share of the training examples."""
         have, lack = np.array(self.count(data), np.float64).T
-        if isinstance(loss := self.training_loss(data), SigmoidCrossEntropyConfig):
-            have *= 1.0 if loss.positive_weights is None else loss.positive_weights
+        have *= self.training_loss(data).factors or 1.0
         share = np.clip(have / np.maximum(have + lack, SMALL), SMALL, 1.0 - SMALL)
         return self.losses_of(np.log(share / (1.0 - share)), data)
 
@@ -105,7 +104,7 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 
 def build_loss(config: SigmoidCrossEntropyConfig) -> PerExample:
     """Return the cross-entropy of labels [N, K] and logits [N, K]: the sum over known labels by K, [N]."""
-    weights = 1.0 if config.positive_weights is None else config.positive_weights
+    weights = config.factors or 1.0
 
     def loss(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
         known = ~tf.math.is_nan(labels)

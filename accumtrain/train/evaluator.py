@@ -109,7 +109,7 @@ class Evaluator:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the last evaluation has found about the answers, as JSON values, which are kept with the state."""
+        """Facts about the answers, found by the last evaluation, as JSON values. They are kept with the state."""
         return {name: value for collector in self.collectors for name, value in collector.facts.items()}
 
     @property

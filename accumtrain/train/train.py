@@ -292,7 +292,7 @@ class Trainer:
             "total_steps": self.total,
             "recovery": self.recovery.counts,
             "hooks": self.hooks.facts,
-            ANSWER_FACTS: self.evaluator.facts or self.answer_facts,
+            **({ANSWER_FACTS: facts} if (facts := self.evaluator.facts or self.answer_facts) else {}),
         }
 
     def _restore(self, *, needed: bool) -> bool:

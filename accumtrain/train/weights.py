@@ -29,6 +29,7 @@ from accumtrain.runs.contents import read_run_config
 from accumtrain.runs.files import write_json
 from accumtrain.runs.names import ANSWER_FACTS, CHECKPOINTS, differences, folder_of, learned_values
 from accumtrain.runs.run import IMAGES, REMEDY, Images, read_images
+from accumtrain.tasks.config import TASKS
 from accumtrain.tasks.task import build_task, open_examples, open_stored
 from accumtrain.train.build import build_window, model_for, moving_average
 from accumtrain.train.checkpoint import again_if_changed, find_state, restore_model
@@ -90,7 +91,9 @@ def open_measured(config: Config) -> tuple[Dataset, bool]:
     assert images is not None
     from accumtrain.data.sources.labelled import open_labelled  # here, as a training has no use for it
 
-    return task.prepare(open_labelled(config.data, images, trained, config.run.seed), images.task_facts), False
+    targets = TASKS[config.task.kind].targets
+    data = open_labelled(config.data, images, trained, config.run.seed, targets)
+    return task.prepare(data, images.task_facts), False
 
 
 class Trained(NamedTuple):

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from accumtrain import progress
 from accumtrain.data import check
-from accumtrain.data.check import ClassTargets, scan_split
+from accumtrain.data.check import CheckedClasses, scan_split
 from accumtrain.data.source import ArraySplit
 from accumtrain.errors import DataError
 from tests.data.conftest import png
@@ -160,7 +160,7 @@ def test_arrays_are_looked_at_one_by_one():
     images[50] = images[3]
     labels[60] = 2
     reported: list[int] = []
-    statistics = scan_split(ArraySplit(images, labels), "train", ClassTargets("01"), reported.append)
+    statistics = scan_split(ArraySplit(images, labels), "train", CheckedClasses("01"), reported.append)
     assert [(bad.name, bad.reason) for bad in statistics.bad] == [
         ("train example 40", "has pixels that are not finite"),
         ("train example 60", "has label 2, classes are 0..1"),

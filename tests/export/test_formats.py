@@ -49,9 +49,8 @@ CASES = [
 def exported(name: str, augment: str = "none") -> Exported:
     """Return a model with moving statistics of images. Its answers differ from image to image."""
     model = build_model(MODELS[name], ModelSpec((64, 65, 3), len(NAMES)))
-    what = Exported(
-        name, model, Preprocess(augment, (64, 65), [0.4, 0.5, 0.6], [0.25], 255), (64, 65, 3), NAMES, Classify(Config())
-    )
+    preprocess = Preprocess(augment, (64, 65), [0.4, 0.5, 0.6], [0.25], 255)
+    what = Exported(name, model, preprocess, (64, 65, 3), NAMES, Classify(Config()), {})
     images = what.prepare(tf.constant(make_images(what.shape, (1.0, 1.0))))
     mode = Mode(training=True, recording=True, seed=tf.zeros([2], tf.int32))
     model(images, mode)

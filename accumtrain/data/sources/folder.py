@@ -5,8 +5,10 @@ The sorted names of the class folders are the classes.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.config import DataConfig, FolderConfig
-from accumtrain.data.encoded import EncodedSplit
+from accumtrain.data.encoded import EncodedSplit, Label
 from accumtrain.data.holdout import hold_out_by_name
 from accumtrain.data.image_header import UPRIGHT, Header, read_unusual_headers
 from accumtrain.data.local_files import (
@@ -37,14 +39,14 @@ from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
 from accumtrain.runs.run import Images
 
-_SPLITS = {  # the words in the names of their folders
+SPLIT_NAMES = {  # the words in the names of their folders
     "train": ("train", "training"),
     "val": ("val", "valid", "validation", "dev"),
     "test": ("test", "testing", "eval", "evaluation"),
 }
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _WITH_SET = re.compile(r"(set|data|images)$")  # of a word such as testset
-_TABLES = (".csv", ".tsv")
+_TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 _CHANNELS = 3
 _WHITE = 255  # of the pixels of a file
 _LISTED = 5  # faults in a message
@@ -60,22 +62,63 @@ def open_folder(config: FolderConfig, seed: int) -> Source:
         DataError: The folder can't be read or has another structure, or a file is not an image.
     """
     with readable():
-        listings, notes = list_splits(config)
-    return make_source(listings, notes, config)
+        by_class, notes = list_splits(config)
+    listings = {name: list_by_class(listing) for name, listing in by_class.items()}
+    return make_source(listings, list(by_class["train"]), notes, config)
 
 
-def make_source(listings: dict[str, ImagesByClass], notes: list[str], config: DataConfig) -> Source:
+@dataclass(frozen=True)
+class Listing:
+    """The images of a split.
+
+    Attributes:
+        files: Their files.
+        labels: Integers [N], or float32 [N, T].
+        names: Their names, each beginning with its class or its targets. They are read once, for the fingerprint.
+        locate: From an image's place to what stands before its file in messages, such as its line in a table.
+    """
+
+    files: Sequence[Path]
+    labels: np.ndarray
+    names: Iterable[str]
+    locate: Callable[[int], str] = lambda place: ""
+
+
+def list_by_class(listing: ImagesByClass) -> Listing:
+    """Return the images of classes, which are numbered in their order."""
+    return Listing(
+        [image.file for images in listing.values() for image in images],
+        np.repeat(np.arange(len(listing), dtype=np.int32), [len(images) for images in listing.values()]),
+        (f"{kind}/{image.name}" for kind, images in listing.items() for image in images),
+    )
+
+
+def make_source(
+    listings: Mapping[str, Listing], class_names: Sequence[str], notes: Sequence[str], config: DataConfig
+) -> Source:
     """Return a source of image files.
 
     Args:
-        listings: the images of train, and of val or test or both, all with the same classes.
+        listings: the images of train, and of val or test or both.
+        class_names: the names of the classes, labels or numbers.
         notes: about them, for the user.
 
     Raises:
         DataError: A file is not an image.
     """
-    unusual = _read_usable_headers([file for listing in listings.values() for file in _files_of(listing)], config)
-    splits = {name: _make_split(listing, unusual, config) for name, listing in listings.items()}
+    splits, header_notes = make_splits(listings, config)
+    digests = {name: _digest(listing, splits[name].sizes) for name, listing in listings.items()}
+    return make_encoded_source(splits, class_names, [*notes, *header_notes], digests, config)
+
+
+def make_encoded_source(
+    splits: Mapping[str, EncodedSplit],
+    class_names: Sequence[str],
+    notes: Sequence[str],
+    digests: Mapping[str, str],
+    config: DataConfig,
+) -> Source:
+    """Return a source of splits that have the images of a file format, and of their digests for the fingerprint."""
     if config.image_size is None:
         shape = splits["train"].inspect_first().shape
         for split in splits.values():
@@ -83,19 +126,22 @@ def make_source(listings: dict[str, ImagesByClass], notes: list[str], config: Da
     return Source(
         splits["train"],
         splits.get("test"),
-        num_classes=len(listings["train"]),
-        notes=[*notes, *_describe_headers(unusual)],
-        class_names=list(listings["train"]),
+        num_classes=len(class_names),
+        notes=list(notes),
+        class_names=list(class_names),
         val=splits.get("val"),
-        fingerprint={f"data.{name}.files": _digest(listing, splits[name].sizes) for name, listing in listings.items()},
+        fingerprint={f"data.{name}.files": digest for name, digest in digests.items()},
     )
 
 
-def make_single_split_source(listing: ImagesByClass, notes: list[str], config: DataConfig) -> Source:
-    """Return a source whose only split has all images of a listing. Raise what `make_source` raises."""
-    unusual = _read_usable_headers(_files_of(listing), config)
-    split = _make_split(listing, unusual, config)
-    return Source(split, None, len(listing), [*notes, *_describe_headers(unusual)], class_names=list(listing))
+def make_splits(listings: Mapping[str, Listing], config: DataConfig) -> tuple[dict[str, FolderSplit], list[str]]:
+    """Return the splits of image files, and notes about these. Raise what `make_source` raises."""
+    unusual = {name: read_unusual_headers(listing.files) for name, listing in listings.items()}
+    _check_usable(listings, unusual, config)
+    splits = {
+        name: FolderSplit(listing.files, listing.labels, unusual[name], config) for name, listing in listings.items()
+    }
+    return splits, _describe_headers({file: header for found in unusual.values() for file, header in found.items()})
 
 
 def open_files(files: Sequence[Path], config: DataConfig, images: Images) -> Dataset:
@@ -109,7 +155,7 @@ def open_files(files: Sequence[Path], config: DataConfig, images: Images) -> Dat
     """
     keys = FolderConfig(path="", max_pixels=config.max_pixels, on_error="skip")
     unusual = read_unusual_headers(files)
-    split = FolderSplit(files, list(range(len(files))), unusual, keys)
+    split = FolderSplit(files, np.arange(len(files), dtype=np.int32), unusual, keys)
     split.channels = images.shape[-1]
     return Dataset(
         train=split,
@@ -135,33 +181,39 @@ class FolderSplit(EncodedSplit):
     """Image files, each with a label. Those with a fault are never opened.
 
     Args:
+        labels: integers [N], or float32 [N, T].
         unusual: the headers of the files that have a fault, are not upright, or lose something in decoding.
     """
 
     def __init__(
-        self, files: Sequence[Path], labels: list[int], unusual: Mapping[Path, Header], config: DataConfig
+        self, files: Sequence[Path], labels: np.ndarray, unusual: Mapping[Path, Header], config: DataConfig
     ) -> None:
         super().__init__(len(files), None, _CHANNELS, config)
-        self.files, self.labels, self.known_labels = files, labels, np.asarray(labels)
-        headers = [unusual.get(file, Header()) for file in files]
-        turned = any(header.orientation != UPRIGHT for header in headers)
+        self.files, self.known_labels, self._known = files, labels, labels
+        found = {place: unusual[file] for place, file in enumerate(files) if file in unusual} if unusual else {}
+        self._faulty = {place for place, header in found.items() if header.fault}
+        orientations = np.full(len(files), UPRIGHT, np.int32)
+        for place, header in found.items():
+            orientations[place] = header.orientation
         with tf.device("CPU"):
-            paths = ["" if header.fault else str(file) for file, header in zip(files, headers, strict=True)]
-            self._paths = tf.constant(paths, tf.string)
-            self._labels = tf.constant(labels, tf.int32)
-            self._orientations = tf.constant([header.orientation for header in headers]) if turned else None
+            self._labels = tf.constant(labels, tf.float32 if labels.dtype.kind == "f" else tf.int32)
+            self._orientations = tf.constant(orientations) if (orientations != UPRIGHT).any() else None
         if self.skips:
-            for index, header in enumerate(headers):
-                if header.fault:
-                    self._skipped[index] = UnreadableExample(str(files[index]), header.fault, self.undecodable)
+            for place in sorted(self._faulty):
+                self._skipped[place] = UnreadableExample(str(files[place]), str(found[place].fault), self.undecodable)
 
     @cached_property
-    def sizes(self) -> list[int]:
-        return [get_file_size(file) for file in self.files]
+    def sizes(self) -> Sequence[int]:
+        return array("q", map(get_file_size, self.files))
 
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        index = tf.ensure_shape(tf.numpy_function(self.remember, [index], tf.int64), [None])
-        return tf.gather(self._paths, index), tf.gather(self._labels, index)
+        paths = tf.ensure_shape(tf.numpy_function(self._list_paths, [index], tf.string), [None])
+        return paths, tf.gather(self._labels, index)
+
+    def _list_paths(self, index: np.ndarray) -> np.ndarray:
+        """Return the paths of files, bytes [n]; nothing for one that has a fault."""
+        places = self.remember(index).tolist()
+        return np.array([b"" if place in self._faulty else os.fsencode(self.files[place]) for place in places], object)
 
     def load(self, item: tf.Tensor) -> tf.Tensor:
         return tf.io.read_file(item)
@@ -169,12 +221,12 @@ class FolderSplit(EncodedSplit):
     def orientation(self, index: tf.Tensor) -> tf.Tensor | None:
         return None if self._orientations is None else tf.gather(self._orientations, index)
 
-    def read_stored(self, index: int) -> tuple[bytes, int]:
+    def read_stored(self, index: int) -> tuple[bytes, Label]:
         file = self.files[index]
         if fault := find_file_fault(file):  # of an image it is seen when it is decoded
             raise UnreadableExample(str(file), fault, self.undecodable)
         try:
-            return file.read_bytes(), self.labels[index]
+            return file.read_bytes(), self._known[index]
         except OSError as error:
             raise UnreadableExample(str(file), f"can't be read: {error.strerror}") from error
 
@@ -182,32 +234,28 @@ class FolderSplit(EncodedSplit):
         return str(self.files[index])
 
 
-def _make_split(listing: ImagesByClass, unusual: Mapping[Path, Header], config: DataConfig) -> FolderSplit:
-    labels = [label for label, images in enumerate(listing.values()) for _ in images]
-    return FolderSplit(_files_of(listing), labels, unusual, config)
+def _digest(listing: Listing, sizes: Iterable[int]) -> str:
+    """Return a hash of the names of all files, and of their sizes."""
+    return hash_texts(f"{name} {size}" for name, size in zip(listing.names, sizes, strict=True))
 
 
-def _files_of(listing: ImagesByClass) -> list[Path]:
-    return [image.file for images in listing.values() for image in images]
-
-
-def _digest(listing: ImagesByClass, sizes: Sequence[int]) -> str:
-    """Return a hash of the names of all files, beginning with their classes, and of their sizes."""
-    names = (f"{kind}/{image.name}" for kind, images in listing.items() for image in images)
-    return hash_texts(f"{name} {size}" for name, size in zip(names, sizes, strict=True))
-
-
-def _read_usable_headers(files: Sequence[Path], config: DataConfig) -> dict[Path, Header]:
-    """Return what `read_unusual_headers` does. Raise DataError if files can't be used that may not be left out."""
-    unusual = read_unusual_headers(files)
-    bad = [f"{file} {header.fault}" for file, header in unusual.items() if header.fault]
-    if bad and config.on_error == "raise":
-        more = "; ..." if len(bad) > _LISTED else ""
-        raise DataError(
-            f"{count_files(bad)} named as an image can't be used: {'; '.join(bad[:_LISTED])}{more}: "
-            "replace or remove them, or set data.on_error=skip to go on without them"
-        )
-    return unusual
+def _check_usable(
+    listings: Mapping[str, Listing], unusual: Mapping[str, Mapping[Path, Header]], config: DataConfig
+) -> None:
+    """Raise DataError if files can't be used that may not be left out."""
+    if config.on_error != "raise" or not any(header.fault for found in unusual.values() for header in found.values()):
+        return
+    bad = [
+        f"{listing.locate(place)}{file} {unusual[name][file].fault}"
+        for name, listing in listings.items()
+        for place, file in enumerate(listing.files)
+        if file in unusual[name] and unusual[name][file].fault
+    ]
+    more = "; ..." if len(bad) > _LISTED else ""
+    raise DataError(
+        f"{count_files(bad)} named as an image can't be used: {'; '.join(bad[:_LISTED])}{more}: "
+        "replace or remove them, or set data.on_error=skip to go on without them"
+    )
 
 
 def _describe_headers(unusual: Mapping[Path, Header]) -> list[str]:
@@ -395,7 +443,7 @@ def _find_remedy(folder: Path) -> str:
 def find_split(name: str) -> str | None:
     """Return the split that a name such as Testing, seg_test or test_set says; None if it says none, or two."""
     words = {_WITH_SET.sub("", word.lower()) for word in _WORD.findall(name)}
-    found = [split for split, of_split in _SPLITS.items() if words & set(of_split)]
+    found = [split for split, of_split in SPLIT_NAMES.items() if words & set(of_split)]
     return found[0] if len(found) == 1 else None
 
 
@@ -423,7 +471,7 @@ def _find_split_folders(root: Path, tops: Sequence[Path], *, needs_train: bool) 
         for folders in by_split.values():
             if len(folders) > 1:
                 raise DataError(f"{root} has {' and '.join(f'{top.name}/' for top in folders)}: keep one of them")
-        return {split: _unwrap(by_split[split][0]) for split in _SPLITS if split in by_split}
+        return {split: _unwrap(by_split[split][0]) for split in SPLIT_NAMES if split in by_split}
     named_have_classes = any(classes[top] for top in named)
     if named_have_classes or _hold_same_classes([*classes.values()]):
         raise _ambiguous(root, classes)

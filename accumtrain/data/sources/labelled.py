@@ -4,25 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.data.config import SOURCES, DataConfig, FolderConfig, TableConfig
+from accumtrain.data.config import SOURCES, DataConfig, FolderConfig, NpzConfig, TableConfig
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.local_files import list_first, readable
-from accumtrain.data.preprocess import make_preprocess
-from accumtrain.data.source import ArraySplit, Dataset, Source, Split
-from accumtrain.data.sources.folder import list_all, make_single_split_source
-from accumtrain.data.sources.image_table import list_table
+from accumtrain.data.open_data import READERS
+from accumtrain.data.preprocess import NO_PREPROCESS, make_preprocess
+from accumtrain.data.source import ArraySplit, Dataset, PlainData, Source, Split
+from accumtrain.data.sources.folder import list_all, list_by_class, make_source
+from accumtrain.data.sources.image_table import open_whole_table
+from accumtrain.data.sources.npz import open_npz
+from accumtrain.data.sources.targets import LabelTargets, NumberTargets
 from accumtrain.data.sources.tfrecord import RecordSplit
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
+from accumtrain.registry import load
 from accumtrain.runs.run import Images
+from accumtrain.tasks.config import CLASSES
 
 
-def open_labelled(config: DataConfig, images: Images, trained: Mapping[str, Any], seed: int) -> Dataset:
+def open_labelled(
+    config: DataConfig, images: Images, trained: Mapping[str, Any], seed: int, targets: str = CLASSES
+) -> Dataset:
     """Return the examples of all splits but those that are the run's own, as one test split with the labels of the run.
 
     Images are resized to those of the run.
@@ -31,16 +39,26 @@ def open_labelled(config: DataConfig, images: Images, trained: Mapping[str, Any]
         config: the data to measure, with the preprocessing of the run.
         images: those that the run was trained on. Its classes may be without an example.
         trained: the fingerprint of the run's data.
+        targets: the form of the targets. Labels and numbers must have the names of the run's.
 
     Raises:
         DataError: the data can't be opened, or has a class that the run was not trained on.
     """
+    if images.plain:
+        return _open_plain(config, images, trained, seed)
     height, width, channels = images.shape
     config = replace(config, image_size=[height, width])
-    if isinstance(config, FolderConfig | TableConfig):
+    reader = load(READERS[targets])() if targets in READERS else None
+    if isinstance(reader, LabelTargets | NumberTargets):
+        reader = replace(reader, names=images.class_names)
+    if isinstance(config, FolderConfig):
         with readable():
-            listing, notes = list_all(config) if isinstance(config, FolderConfig) else list_table(config)
-        source = make_single_split_source(listing, notes, config)
+            listing, notes = list_all(config)
+        source = make_source({"train": list_by_class(listing)}, list(listing), notes, config)
+    elif isinstance(config, TableConfig) and reader:
+        source = open_whole_table(config, reader)
+    elif isinstance(config, NpzConfig) and reader:
+        source = open_npz(config, seed, reader)
     else:
         source = SOURCES.build(config, seed)
     split = _join_splits(_select_new_splits(source, trained), config)
@@ -51,7 +69,7 @@ def open_labelled(config: DataConfig, images: Images, trained: Mapping[str, Any]
             f"data={config.kind}: its images have {split.channels} channel(s), the run was trained on {channels}; give "
             f"images with {channels}"
         )
-    labels = _map_labels(config, source, images.class_names)
+    labels = _map_labels(config, source, images.class_names) if targets == CLASSES else None
     return Dataset(
         train=split,
         test=split,
@@ -60,7 +78,29 @@ def open_labelled(config: DataConfig, images: Images, trained: Mapping[str, Any]
         preprocess=make_preprocess(config, channels=channels, white=split.white),
         notes=source.notes,
         class_names=images.class_names,
-        to_target=lambda label: tf.gather(labels, label),
+        targets=targets,
+        to_target=None if labels is None else partial(tf.gather, labels),
+    )
+
+
+def _open_plain(config: DataConfig, images: Images, trained: Mapping[str, Any], seed: int) -> Dataset:
+    source: Source = SOURCES.build(config, seed)
+    split = _join_splits(_select_new_splits(source, trained), config)
+    if split.image_shape != images.shape or source.classes != images.class_names:
+        raise DataError(
+            f"data={config.kind}: its inputs have the shape {list(split.image_shape or ())} and its targets are "
+            f"{list_first(source.classes)}; the run was trained on {list(images.shape)} and "
+            f"{list_first(images.class_names)}; give such data"
+        )
+    return PlainData(
+        train=split,
+        test=split,
+        num_classes=source.num_classes,
+        image_shape=images.shape,
+        preprocess=NO_PREPROCESS,
+        notes=source.notes,
+        class_names=images.class_names,
+        plain=True,
     )
 
 

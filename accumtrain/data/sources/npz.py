@@ -10,7 +10,7 @@ import textwrap
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +22,10 @@ from accumtrain.console import format_bytes
 from accumtrain.data.config import NpzConfig
 from accumtrain.data.holdout import hold_out_evenly
 from accumtrain.data.local_files import find_file_fault
-from accumtrain.data.source import ArraySplit, Source, hash_texts
-from accumtrain.data.sources.labels import BadLabels, class_numbers, class_texts
+from accumtrain.data.source import SPLIT_WORDS, ArraySplit, Source, hash_texts
+from accumtrain.data.sources.targets import ClassTargets, TargetReader, Targets
 from accumtrain.errors import DataError
+from accumtrain.fields import normal_form
 from accumtrain.process.machine import free_bytes
 
 _SCALES = (1, 255)
@@ -40,10 +41,16 @@ _UNREADABLE = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, tokenize.TokenError),
 )
 _LISTED = 5  # classes in a message
+_CLASSES = ClassTargets()
 
 
-def open_npz(config: NpzConfig, seed: int) -> Source:
+def open_npz(config: NpzConfig, seed: int, reader: TargetReader = _CLASSES) -> Source:
     """Return the arrays of images and labels, with the test arrays or a part held out. The seed changes nothing.
+
+    Examples without a target are left out.
+
+    Args:
+        reader: The way to read the labels.
 
     Raises:
         DataError: The file can't be read, or has no valid arrays of images and labels.
@@ -53,9 +60,7 @@ def open_npz(config: NpzConfig, seed: int) -> Source:
         prefixes = file.prefixes
         for prefix in prefixes.values():
             file.check_headers(prefix)
-        labels = _number_classes(
-            path, {f"{prefix}labels": file.read_array(f"{prefix}labels") for prefix in prefixes.values()}
-        )
+        targets = file.read_targets(reader)
         images = {split: file.read_array(f"{prefix}images") for split, prefix in prefixes.items()}
     images = {split: array[..., None] if array.ndim == 3 else array for split, array in images.items()}
     for other_images in images.values():
@@ -64,63 +69,27 @@ def open_npz(config: NpzConfig, seed: int) -> Source:
         Pixels(f"{prefixes[split]}images", array.dtype, array.min(), array.max()) for split, array in images.items()
     ]
     white, notes = find_white(path, pixels, config.scale)
-    examples = {
-        split: (_scale(images.pop(split), white), labels.classes[f"{prefix}labels"])
-        for split, prefix in prefixes.items()
-    }
-    _check_all_are_trained(path, labels, examples["train"][1])
+    arrays = {split: _scale(images.pop(split), white) for split in prefixes}
+    _check_all_are_trained(path, targets["train"])
+    examples = {split: (arrays[split], of_split.values) for split, of_split in targets.items()}
+    for split, of_split in targets.items():
+        if not of_split.known.all():
+            notes.append(f"{np.sum(~of_split.known):,} {SPLIT_WORDS[split]} examples without a target are left out")
+            examples[split] = arrays[split][of_split.known], of_split.values[of_split.known]
     if len(examples) == 1:
-        stored, classes = examples["train"]
-        test = _hold_out(path, labels, classes, config.test_fraction)
-        examples = {"train": (stored[~test], classes[~test]), "test": (stored[test], classes[test])}
+        stored, values = examples["train"]
+        test = _hold_out(path, targets["train"], values, config.test_fraction)
+        examples = {"train": (stored[~test], values[~test]), "test": (stored[test], values[test])}
     splits = {split: ArraySplit(*arrays, white) for split, arrays in examples.items()}
     return Source(
         splits["train"],
         splits.get("test"),
-        labels.num_classes,
+        targets["train"].count,
         notes,
-        class_names=labels.names,
+        class_names=targets["train"].names,
         val=splits.get("val"),
         fingerprint={"data.arrays": hash_texts(file.checksums)},
     )
-
-
-@dataclass(frozen=True)
-class _Labels:
-    """The labels of all arrays.
-
-    Attributes:
-        classes: The class of each example, int64 [N], by name of the array.
-        names: The names of the classes; empty if they are numbered.
-    """
-
-    classes: dict[str, np.ndarray]
-    num_classes: int
-    names: list[str]
-
-    def name(self, number: int) -> str:
-        return self.names[number] if self.names else str(number)
-
-
-def _number_classes(path: str, labels: Mapping[str, np.ndarray]) -> _Labels:
-    texts = {name: array.dtype.kind in _TEXTS for name, array in labels.items()}
-    if len(set(texts.values())) > 1:
-        raise DataError(
-            f"{path}: {' and '.join(texts)} mix texts and numbers: save all labels as texts, or all as numbers"
-        )
-    classes: dict[str, np.ndarray] = {}
-    for name, array in labels.items():
-        try:
-            classes[name] = class_texts(array) if texts[name] else class_numbers(array)
-        except BadLabels as bad:
-            raise DataError(f"{path}: {name} {bad}") from bad
-    if any(texts.values()):
-        names = np.unique(np.concatenate(list(classes.values())))
-        return _Labels(
-            {name: np.searchsorted(names, values) for name, values in classes.items()}, len(names), names.tolist()
-        )
-    columns = [array.shape[1] for array in labels.values() if array.ndim == 2]
-    return _Labels(classes, max([*columns, *(int(numbers.max()) + 1 for numbers in classes.values())]), [])
 
 
 def _scale(images: np.ndarray, white: int) -> np.ndarray:
@@ -142,34 +111,45 @@ def _check_shapes(path: str, images: np.ndarray, test_images: np.ndarray, *, res
         )
 
 
-def _hold_out(path: str, labels: _Labels, classes: np.ndarray, fraction: float) -> np.ndarray:
-    """Return a mask of the test examples: `holdout_size` of each class, evenly spaced in the file."""
-    test = np.zeros(len(classes), bool)
-    found, counts = np.unique(classes, return_counts=True)
-    by_class = np.split(np.argsort(classes, kind="stable"), np.cumsum(counts)[:-1])
-    for number, members in zip(found.tolist(), by_class, strict=True):
+def _hold_out(path: str, targets: Targets, values: np.ndarray, fraction: float) -> np.ndarray:
+    """Return a mask of the test examples: `holdout_size` of each class, or of all, evenly spaced in the file."""
+    test = np.zeros(len(values), bool)
+    groups = values if values.ndim == 1 else np.zeros(len(values), np.int64)
+    found, counts = np.unique(groups, return_counts=True)
+    by_group = np.split(np.argsort(groups, kind="stable"), np.cumsum(counts)[:-1])
+    for number, members in zip(found.tolist(), by_group, strict=True):
         if len(members) < 2:
+            name = f"class {_name(targets, number)}" if values.ndim == 1 else "the file"
             raise DataError(
-                f"{path}: class {labels.name(number)} has a single example: it takes two, to train and to test; "
+                f"{path}: {name} has a single example: it takes two, to train and to test; "
                 "add one, or the arrays test_images and test_labels"
             )
         test[members[hold_out_evenly(len(members), fraction)]] = True
     return test
 
 
-def _check_all_are_trained(path: str, labels: _Labels, classes: np.ndarray) -> None:
-    """Raise DataError unless there are two classes or more, and examples to train on of each."""
-    count, found = labels.num_classes, np.unique(classes)
+def _check_all_are_trained(path: str, targets: Targets) -> None:
+    """Raise DataError unless there is an example to train on, of each class if there are classes, and two of these."""
+    if targets.values.ndim > 1:
+        if not targets.known.any():
+            raise DataError(f"{path}: no example to train on has a target: write them into the labels")
+        return
+    count, found = targets.count, np.unique(targets.values)
     if count < 2:
-        raise DataError(f"{path}: all labels are {labels.name(0)}: it takes two classes or more to tell apart")
+        raise DataError(f"{path}: all labels are {_name(targets, 0)}: it takes two classes or more to tell apart")
     missing = np.setdiff1d(np.arange(min(count, len(found) + _LISTED)), found)[:_LISTED].tolist()
     if missing:
         more = ", ..." if count - len(found) > len(missing) else ""
-        numbered = "" if labels.names else f"labels run up to {count - 1}, but "
+        numbered = "" if targets.names else f"labels run up to {count - 1}, but "
+        names = ", ".join(_name(targets, number) for number in missing)
         raise DataError(
-            f"{path}: {numbered}there is no example to train on of class {', '.join(map(labels.name, missing))}{more}: "
+            f"{path}: {numbered}there is no example to train on of class {names}{more}: "
             + ("number the classes from 0 without gaps, or add examples" if numbered else "add examples")
         )
+
+
+def _name(targets: Targets, number: int) -> str:
+    return targets.names[number] if targets.names else str(number)
 
 
 # ---- the file ----
@@ -223,6 +203,18 @@ class NpzFile:
                 "give one label for each image"
             )
 
+    def read_targets(self, reader: TargetReader) -> dict[str, Targets]:
+        """Return the targets of each split."""
+        arrays = {f"{prefix}labels": self.read_array(f"{prefix}labels") for prefix in self.prefixes.values()}
+        names = []
+        if not isinstance(reader, ClassTargets) and self._has_names():
+            names = list(map(normal_form, self.read_array("names").tolist()))
+        try:
+            found = reader.read_arrays(arrays, names)
+        except DataError as error:
+            raise DataError(f"{self._path}: {error}") from error
+        return {split: found[f"{prefix}labels"] for split, prefix in self.prefixes.items()}
+
     def read_array(self, name: str) -> np.ndarray:
         size, free = self._members[name].file_size, free_bytes()
         if size > free:
@@ -236,6 +228,13 @@ class NpzFile:
                 pass
         self.checksums.append(f"{name} {self._members[name].CRC}")
         return array
+
+    def _has_names(self) -> bool:
+        """Return whether there are names of labels or numbers, texts [T]."""
+        if "names" not in self._members:
+            return False
+        shape, dtype = self._read_header("names")
+        return len(shape) == 1 and dtype.kind == "U"
 
     def _has(self, prefix: str) -> bool:
         return not {f"{prefix}images", f"{prefix}labels"}.isdisjoint(self._members)
