@@ -109,8 +109,9 @@ def build_loss(config: SigmoidCrossEntropyConfig) -> PerExample:
     def loss(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
         known = ~tf.math.is_nan(labels)
         target = tf.cast(tf.where(known, labels, tf.zeros_like(labels)), logits.dtype)
-        factor = tf.constant(weights, logits.dtype)
-        values = tf.nn.weighted_cross_entropy_with_logits(target, logits, factor)
+        # tf.nn.weighted_cross_entropy_with_logits has no right gradient where a logit is 0
+        there = tf.constant(weights, logits.dtype) * target * tf.nn.softplus(-logits)
+        values = there + (1.0 - target) * tf.nn.softplus(logits)
         return tf.reduce_mean(tf.where(known, values, tf.zeros_like(values)), axis=-1)
 
     return loss

@@ -41,7 +41,7 @@ class Regress(Task):
         for name, column in zip(data.classes, numbers.T, strict=True):
             known = column[~np.isnan(column)]
             if not known.size or np.ptp(known) == 0:
-                fault = f"is {known[0]:g} for all training examples that have it" if known.size else "is unknown"
+                fault = f"is {known[0]:g} for all training examples that have it" if known.size else "is never known"
                 raise DataError(
                     f"{name} {fault}, so there is nothing to learn: leave its column out, or give other examples"
                 )

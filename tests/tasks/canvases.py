@@ -7,6 +7,7 @@ data=canvas_numbers.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from accumtrain.data.sources.builtin import load_digits
 CELL, SIDE = 10, 20  # pixels; a canvas has 2 x 2 cells, each with one digit of 8 x 8, or none
 LABELS = [f"digit {number}" for number in range(10)]  # that are on a canvas
 NUMBERS = ["digits", "row", "column"]  # how many, and where the first one begins
-WHITE = 16
 
 
 @dataclass(kw_only=True)
@@ -34,6 +34,8 @@ class CanvasConfig(DataConfig):
     unknown: float = 0.1
     train_examples: int = 320
     test_examples: int = 90
+
+    WHITE: ClassVar[int] = 16
 
 
 def compose(digits: tuple[np.ndarray, np.ndarray], count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -60,7 +62,7 @@ def _split(config: CanvasConfig, name: str, form: str) -> ArraySplit:
     images, labels, numbers = compose(load_digits()[place], count, seed=place)
     targets = labels if form == "labels" else numbers
     targets[np.random.default_rng([7, place]).random(targets.shape) < config.unknown] = np.nan
-    return ArraySplit(images, targets.astype(np.float32), WHITE)
+    return ArraySplit(images, targets.astype(np.float32), config.WHITE)
 
 
 def open_labels(config: CanvasConfig, seed: int) -> Source:
