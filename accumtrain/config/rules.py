@@ -193,7 +193,9 @@ def _check_task(config: Config) -> None:
             "and leave eval.metrics out"
         )
     if task.targets not in SOURCES[data.kind].targets:
-        able = " or ".join(f"data={source.name}" for source in SOURCES if task.targets in source.targets)
+        tasks = (f"task={other.name}" for other in TASKS if other.targets in SOURCES[data.kind].targets)
+        sources = (f"data={source.name}" for source in SOURCES if task.targets in source.targets)
+        able = " or ".join([*tasks, *sources])
         raise ConfigError(f"task={task.name}: data={data.kind} has no {task.targets} for it; choose {able}")
     check_targets(config)
     check_monitor(config)

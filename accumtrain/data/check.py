@@ -1,15 +1,20 @@
-"""job=check: read a whole data set once, and say what is in it, what is bad, and what is in two splits or classes."""
+"""job=check: read a whole data set once, and say what is in it, and what is bad.
+
+It also says which images are in two splits, and which have two targets.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -19,14 +24,14 @@ from accumtrain.config.schema import Config
 from accumtrain.console import format_things, say, table, warn
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.open_data import open_data
-from accumtrain.data.source import SPLIT_WORDS, BadExample, Split
-from accumtrain.errors import DataError
+from accumtrain.data.source import SPLIT_WORDS, BadExample, Split, Target, contradict, read_target
+from accumtrain.errors import ConfigError, DataError
 from accumtrain.process.logs import caught_stderr
 from accumtrain.progress import counting
 from accumtrain.runs.folder import result_file
-from accumtrain.tasks.config import TASKS
+from accumtrain.tasks.config import CLASSES, LABELS, NUMBERS, TASKS
 
-_SHOWN = 20  # classes, bad examples and duplicates that are printed; the file has all
+_SHOWN = 20  # targets, bad examples and duplicates that are printed; the file has all
 _CHUNK = 256  # examples between two reports
 _ARRAY_CHUNK = 32  # arrays of a chunk are in memory together
 # the warnings of libjpeg about the data of an image
@@ -37,14 +42,21 @@ def check_data(config: Config) -> dict[str, Any]:
     """Print tables and return the content of check.json. Train nothing.
 
     Raises:
+        ConfigError: the inputs are no images, or the targets are neither classes nor labels nor numbers.
         DataError: examples are bad, or the data set can't be opened at all.
     """
-    targets = TASKS[config.task.kind].targets
-    data = open_data(replace(config.data, on_error="skip"), config.run.seed, targets)  # all bad examples are listed
+    form = TASKS[config.task.kind].targets
+    data = open_data(replace(config.data, on_error="skip"), config.run.seed, form)  # all bad examples are listed
+    if data.plain or form not in CHECKED:
+        raise ConfigError(
+            f"job=check: reads images with {', '.join(CHECKED)}; data={config.data.kind} has other "
+            f"{'inputs' if data.plain else 'targets'}, which job=train reads as they are"
+        )
+    targets = CHECKED[form](data.classes)
     statistics = {}
     for name, split in data.whole_splits.items():
         with counting(f"reading {name}", split.size) as report:
-            statistics[name] = scan_split(split, name, data.num_classes, report)
+            statistics[name] = scan_split(split, name, targets, report)
     bad = [
         {"split": name, "name": example.name, "reason": example.reason}
         for name, found in statistics.items()
@@ -53,15 +65,15 @@ def check_data(config: Config) -> dict[str, Any]:
     result = {
         "status": "bad" if bad else "completed",
         "fingerprint": dict(data.fingerprint),
-        **{name: _summarize(found, data.classes) for name, found in statistics.items()},
+        **{name: _summarize(found, targets) for name, found in statistics.items()},
         "bad": _with_count(bad),
         "duplicates": _with_count(_find_duplicates(statistics)),
-        "two_classes": _with_count(_find_two_classes(statistics, data.classes)),
+        targets.twice: _with_count(_find_two_targets(statistics, targets)),
     }
-    _print_tables(config.data.label, result, data.classes)
+    _print_tables(config.data.label, result, targets)
     for note in data.notes:
         say(note)
-    say(_verdict(result, data.classes))
+    say(_verdict(result, targets))
     if bad:
         total = sum(split.size for split in data.whole_splits.values())
         raise DataError(
@@ -80,47 +92,47 @@ class SplitStatistics:
     """The examples of a split in numbers.
 
     Attributes:
-        labels: The number of good examples of each label.
+        targets: The number of good examples of each target.
         sizes: The number of good examples of each size, (height, width).
-        contents: By a hash of an image, the good examples that have it: their names and labels.
+        contents: By a hash of an image, the good examples that have it: their names and targets.
         bad: The examples that can't be used, in order.
     """
 
-    labels: Counter[int] = field(default_factory=Counter)
+    targets: Counter[Target] = field(default_factory=Counter)
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
-    contents: dict[bytes, list[tuple[str, int]]] = field(default_factory=dict)
+    contents: dict[bytes, list[tuple[str, Target]]] = field(default_factory=dict)
     bad: list[BadExample] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class _Image:
     name: str
-    label: int
+    target: Target
     size: tuple[int, int]
     content: bytes
 
 
-def scan_split(split: Split, title: str, num_classes: int, report: Callable[[int], None]) -> SplitStatistics:
+def scan_split(split: Split, title: str, targets: CheckedTargets, report: Callable[[int], None]) -> SplitStatistics:
     """Read every example.
 
     Args:
         split: The split to read.
         title: Its name in the names of examples that have none of their own.
-        num_classes: Labels are 0..num_classes-1.
+        targets: They say which targets can't be.
         report: Called now and then with the number of examples that were read since.
 
     Raises:
         DataError: A whole file can't be read any more.
     """
     statistics = SplitStatistics()
-    for examples in _scan_files(split) if isinstance(split, EncodedSplit) else _scan_arrays(split, title, num_classes):
+    for examples in _scan_files(split) if isinstance(split, EncodedSplit) else _scan_arrays(split, title, targets):
         for example in examples:
             if isinstance(example, BadExample):
                 statistics.bad.append(example)
                 continue
-            statistics.labels[example.label] += 1
+            statistics.targets[example.target] += 1
             statistics.sizes[example.size] += 1
-            statistics.contents.setdefault(example.content, []).append((example.name, example.label))
+            statistics.contents.setdefault(example.content, []).append((example.name, example.target))
         report(len(examples))
     return statistics
 
@@ -131,7 +143,7 @@ def _scan_files(split: EncodedSplit) -> Iterator[list[_Image | BadExample]]:
             stored = split.inspect(index)
         except BadExample as bad:
             return bad
-        return _Image(split.name(index), stored.label, stored.shape[:2], _hash(stored.image))
+        return _Image(split.name(index), read_target(stored.label), stored.shape[:2], _hash(stored.image))
 
     def examine_alone(index: int) -> _Image | BadExample:
         with caught_stderr() as (captured, _):
@@ -160,21 +172,21 @@ def _read_warnings(captured: BinaryIO) -> tuple[list[str], list[str]]:
     return warnings, [line for line in lines if not _JPEG_WARNING.search(line)]
 
 
-def _scan_arrays(split: Split, title: str, num_classes: int) -> Iterator[list[_Image | BadExample]]:
+def _scan_arrays(split: Split, title: str, targets: CheckedTargets) -> Iterator[list[_Image | BadExample]]:
     def read(start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return split.read(tf.range(start, tf.minimum(start + _ARRAY_CHUNK, split.size)))
 
-    def examine(index: int, image: np.ndarray, label: int) -> _Image | BadExample:
+    def examine(index: int, image: np.ndarray, target: Target) -> _Image | BadExample:
         name = f"{title} example {index}"
-        if not 0 <= label < num_classes:
-            return BadExample(name, f"has label {label}, classes are 0..{num_classes - 1}", "correct the labels")
+        if fault := targets.fault(target):
+            return BadExample(name, f"has {fault}", "correct it")
         if not np.isfinite(image).all():
             return BadExample(name, "has pixels that are not finite", "correct the images")
-        return _Image(name, label, image.shape[:2], _hash(image.tobytes()))
+        return _Image(name, target, image.shape[:2], _hash(image.tobytes()))
 
     done = 0
     for images, labels in tf.data.Dataset.range(0, split.size, _ARRAY_CHUNK).map(read).as_numpy_iterator():
-        yield [examine(done + row, images[row], int(label)) for row, label in enumerate(labels)]
+        yield [examine(done + row, images[row], read_target(label)) for row, label in enumerate(labels)]
         done += len(labels)
 
 
@@ -182,13 +194,181 @@ def _hash(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()[:16]
 
 
+# ---- targets ----
+
+
+class CheckedTargets(ABC):
+    """The targets of examples, as they are checked and told.
+
+    Args:
+        names: of the classes, labels or numbers.
+    """
+
+    # images that contradict each other: the key in check.json, and what is said of them
+    twice: ClassVar[str]
+    are_twice: ClassVar[str]
+    that_are_twice: ClassVar[str]
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = list(names)
+
+    @abstractmethod
+    def fault(self, target: Any) -> str:
+        """Return the fault of a target, to be read after `has`; empty if it has none."""
+
+    @abstractmethod
+    def in_words(self, target: Any) -> str:
+        """Return a target in words, each by others."""
+
+    @abstractmethod
+    def describe(self, counts: Counter[Any]) -> dict[str, Any]:
+        """Return the part of a split in check.json. `counts` has its number of examples of each target."""
+
+    @abstractmethod
+    def show(self, label: str, splits: dict[str, dict[str, Any]]) -> None:
+        """Print a table. `splits` has the part of each split in check.json."""
+
+    @abstractmethod
+    def find_odd(self, images: str, described: dict[str, Any]) -> list[str]:
+        """Return what there is to be looked at before a training.
+
+        Args:
+            images: of a split, in words.
+            described: its part of check.json.
+        """
+
+
+class CheckedClasses(CheckedTargets):
+    twice, are_twice, that_are_twice = "two_classes", "are in two classes", "in two classes"
+
+    def fault(self, target: int) -> str:
+        known = 0 <= target < len(self.names)
+        return "" if known else f"label {target}, classes are 0..{len(self.names) - 1}"
+
+    def in_words(self, target: int) -> str:
+        return self.names[target]
+
+    def describe(self, counts: Counter[int]) -> dict[str, Any]:
+        return {"classes": {name: counts[place] for place, name in enumerate(self.names)}}
+
+    def show(self, label: str, splits: dict[str, dict[str, Any]]) -> None:
+        rows = [(name, *(f"{found['classes'][name]:,}" for found in splits.values())) for name in self.names]
+        table(f"{label}: images of each class", ("class", *splits), rows[:_SHOWN])
+        _say_more(len(rows))
+
+    def find_odd(self, images: str, described: dict[str, Any]) -> list[str]:
+        empty = [name for name, count in described["classes"].items() if not count]
+        return _name_odd("class", "classes", empty, f"without {images}")
+
+
+Columns: TypeAlias = tuple[float | None, ...]  # labels or numbers of an example
+
+
+class CheckedLabels(CheckedTargets):
+    """Of each label it is told how many examples have it, how many lack it, and of how many it is unknown."""
+
+    twice, are_twice, that_are_twice = "different_labels", "have different labels", "with different labels"
+
+    def fault(self, target: Columns) -> str:
+        for name, value in zip(self.names, target, strict=True):
+            if value not in (0, 1, None):
+                return f"{name}={value:g}, labels are 0, 1 or NaN where they are unknown"
+        return ""
+
+    def in_words(self, target: Columns) -> str:
+        marks = {1.0: "", None: "?"}
+        own = [name + marks[value] for name, value in zip(self.names, target, strict=True) if value in marks]
+        return ", ".join(own) or "none"
+
+    def describe(self, counts: Counter[Columns]) -> dict[str, Any]:
+        found: dict[str, Counter[float | None]] = {name: Counter() for name in self.names}
+        for target, count in counts.items():
+            for name, value in zip(self.names, target, strict=True):
+                found[name][value] += count
+        return {
+            "labels": {name: {"with": own[1], "without": own[0], "unknown": own[None]} for name, own in found.items()}
+        }
+
+    def show(self, label: str, splits: dict[str, dict[str, Any]]) -> None:
+        rows = [
+            (name, *(" / ".join(f"{count:,}" for count in found["labels"][name].values()) for found in splits.values()))
+            for name in self.names
+        ]
+        table(f"{label}: images with a label / without it / unknown", ("label", *splits), rows[:_SHOWN])
+        _say_more(len(rows))
+
+    def find_odd(self, images: str, described: dict[str, Any]) -> list[str]:
+        labels = described["labels"]
+        absent = [name for name, count in labels.items() if not count["with"]]
+        everywhere = [name for name, count in labels.items() if count["with"] and not count["without"]]
+        return [
+            *_name_odd("label", "labels", absent, f"without {images}"),
+            *_name_odd("label", "labels", everywhere, f"on all {images}"),
+        ]
+
+
+class CheckedNumbers(CheckedTargets):
+    """Of each number its smallest, mean and largest value is told, and of how many examples it is unknown."""
+
+    twice, are_twice, that_are_twice = "different_numbers", "have different numbers", "with different numbers"
+
+    def fault(self, target: Columns) -> str:
+        for name, value in zip(self.names, target, strict=True):
+            if value is not None and not math.isfinite(value):
+                return f"{name}={value:g}, numbers are finite, or NaN where they are unknown"
+        return ""
+
+    def in_words(self, target: Columns) -> str:
+        return ", ".join(f"{name} {cell(value, '.6g')}" for name, value in zip(self.names, target, strict=True))
+
+    def describe(self, counts: Counter[Columns]) -> dict[str, Any]:
+        found = {}
+        for place, name in enumerate(self.names):
+            known = [(value, count) for target, count in counts.items() if (value := target[place]) is not None]
+            values, times = zip(*known, strict=True) if known else ((), ())
+            found[name] = {
+                "min": min(values, default=None),
+                "mean": float(np.average(values, weights=times)) if known else None,
+                "max": max(values, default=None),
+                "unknown": counts.total() - sum(times),
+            }
+        return {"numbers": found}
+
+    def show(self, label: str, splits: dict[str, dict[str, Any]]) -> None:
+        rows = [
+            (name, split, *(cell(own[key], ".6g") for key in ("min", "mean", "max")), f"{own['unknown']:,}")
+            for name in self.names
+            for split, own in ((split, found["numbers"][name]) for split, found in splits.items())
+        ]
+        table(f"{label}: numbers", ("number", "split", "min", "mean", "max", "unknown"), rows[:_SHOWN])
+        _say_more(len(rows))
+
+    def find_odd(self, images: str, described: dict[str, Any]) -> list[str]:
+        numbers = described["numbers"]
+        unknown = [name for name, own in numbers.items() if own["min"] is None]
+        same = [name for name, own in numbers.items() if own["min"] == own["max"] is not None]
+        return [
+            *_name_odd("number", "numbers", unknown, f"unknown for all {images}"),
+            *_name_odd("number", "numbers", same, f"the same for all {images}"),
+        ]
+
+
+CHECKED: dict[str, type[CheckedTargets]] = {CLASSES: CheckedClasses, LABELS: CheckedLabels, NUMBERS: CheckedNumbers}
+
+
+def _name_odd(one: str, several: str, names: list[str], fault: str) -> list[str]:
+    if not names:
+        return []
+    return [f"{one} {names[0]} {fault}" if len(names) == 1 else f"{len(names):,} {several} {fault}"]
+
+
 # ---- check.json ----
 
 
-def _summarize(statistics: SplitStatistics, classes: list[str]) -> dict[str, Any]:
+def _summarize(statistics: SplitStatistics, targets: CheckedTargets) -> dict[str, Any]:
     return {
-        "examples": sum(statistics.labels.values()),
-        "classes": {name: statistics.labels[label] for label, name in enumerate(classes)},
+        "examples": sum(statistics.targets.values()),
+        **targets.describe(statistics.targets),
         "height": _spread(height for size, count in statistics.sizes.items() for height in [size[0]] * count),
         "width": _spread(width for size, count in statistics.sizes.items() for width in [size[1]] * count),
         "bad": len(statistics.bad),
@@ -218,30 +398,32 @@ def _find_duplicates(statistics: dict[str, SplitStatistics]) -> list[dict[str, s
     ]
 
 
-def _find_two_classes(statistics: dict[str, SplitStatistics], classes: list[str]) -> list[dict[str, str]]:
-    """Return the images that have several labels, over all splits: for each of their classes the name of an example."""
-    images: dict[bytes, dict[str, str]] = {}
+def _find_two_targets(statistics: dict[str, SplitStatistics], targets: CheckedTargets) -> list[dict[str, str]]:
+    """Return the images whose targets differ, over all splits: for each target, in words, the name of an example."""
+    images: dict[bytes, dict[Target, str]] = {}
     for found in statistics.values():
         for content, examples in found.contents.items():
-            for name, label in examples:
-                images.setdefault(content, {}).setdefault(classes[label], name)
-    return [by_class for by_class in images.values() if len(by_class) > 1]
+            for name, target in examples:
+                images.setdefault(content, {}).setdefault(target, name)
+    return [
+        {targets.in_words(target): name for target, name in by_target.items()}
+        for by_target in images.values()
+        if contradict(by_target)
+    ]
 
 
 # ---- tables ----
 
 
-def _print_tables(label: str, result: dict[str, Any], classes: list[str]) -> None:
+def _print_tables(label: str, result: dict[str, Any], targets: CheckedTargets) -> None:
     splits = [name for name in SPLIT_WORDS if name in result]
-    rows = [(name, *(f"{result[split]['classes'][name]:,}" for split in splits)) for name in classes]
-    table(f"{label}: images of each class", ("class", *splits), rows[:_SHOWN])
-    _say_more(len(rows))
+    targets.show(label, {split: result[split] for split in splits})
     table(
         "sizes, smallest / median / largest",
         ("split", "images", "width", "height", "bad"),
         [_format_row(split, result[split]) for split in splits],
     )
-    bad, duplicates, two_classes = result["bad"], result["duplicates"], result["two_classes"]
+    bad, duplicates, twice = result["bad"], result["duplicates"], result[targets.twice]
     if bad["count"]:
         say(f"{bad['count']} are bad")
     _say_first(bad, lambda example: f"{example['name']} {example['reason']}")
@@ -249,27 +431,24 @@ def _print_tables(label: str, result: dict[str, Any], classes: list[str]) -> Non
         tell = warn if duplicates["count"] else say
         tell(f"{duplicates['count']} {others} images are also in the training split, byte for byte")
     _say_first(duplicates, lambda pair: f"{pair.get('test', pair.get('val'))} is {pair['train']}")
-    if two_classes["count"]:
-        warn(f"{two_classes['count']} images are in two classes, byte for byte")
-    _say_first(two_classes, lambda by_class: " is ".join(by_class.values()))
+    if twice["count"]:
+        warn(f"{twice['count']} images {targets.are_twice}, byte for byte")
+    _say_first(twice, lambda by_target: " is ".join(by_target.values()))
 
 
-def _verdict(result: dict[str, Any], classes: list[str]) -> str:
+def _verdict(result: dict[str, Any], targets: CheckedTargets) -> str:
     """Return the last line: the data can be trained on, or what must be looked at before."""
     splits = [name for name in SPLIT_WORDS if name in result]
-    bad, two_classes = result["bad"]["count"], result["two_classes"]["count"]
+    bad, twice = result["bad"]["count"], result[targets.twice]["count"]
     odd = [format_things(bad, "bad example")] if bad else []
     for split in splits[1:]:
         repeated = sum(split in pair for pair in result["duplicates"]["examples"])
         if repeated:
             odd.append(f"{format_things(repeated, f'{SPLIT_WORDS[split]} image')} also in the training split")
-    if two_classes:
-        odd.append(f"{format_things(two_classes, 'image')} in two classes")
+    if twice:
+        odd.append(f"{format_things(twice, 'image')} {targets.that_are_twice}")
     for split in splits:
-        empty = [name for name in classes if not result[split]["classes"][name]]
-        if empty:
-            which = f"class {empty[0]}" if len(empty) == 1 else f"{len(empty):,} classes"
-            odd.append(f"{which} without {SPLIT_WORDS[split]} images")
+        odd += targets.find_odd(f"{SPLIT_WORDS[split]} images", result[split])
     return f"Look at this before you train: {', '.join(odd)}." if odd else "The data can be trained on."
 
 

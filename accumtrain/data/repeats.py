@@ -1,4 +1,4 @@
-"""Examples in the training split and in another one, or in two classes, as far as a look before training tells.
+"""Examples in the training split and in another one, or with two targets, as far as a look before training tells.
 
 job=check compares all contents of all sources; here files and shards are compared, which is cheap.
 """
@@ -9,19 +9,20 @@ import hashlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 
 from accumtrain.console import say, warn
-from accumtrain.data.source import SPLIT_WORDS, Dataset, Split, read_labels
+from accumtrain.data.source import SPLIT_WORDS, Dataset, Split, Target, contradict, read_labels, read_target
 
 SECONDS = 1.0  # at most, before training
 
 
 class _File(NamedTuple):
     split: str
-    label: int
+    target: Target
     path: str
 
 
@@ -31,7 +32,7 @@ class Repeats:
 
     Attributes:
         counts: for val and test the number of examples that are training examples, too; for `classes` that of the
-            images in two classes.
+            images in two classes, for `targets` that of the images with different labels or numbers.
         warnings: lines about them, for the user.
         note: a line about files that were not compared; empty if all were.
     """
@@ -77,15 +78,24 @@ def _compare_files(splits: dict[str, Split], deadline: float, repeats: Repeats) 
     for name in list(splits)[1:]:
         pairs = [(file, trained[content]) for content in trained for file in contents[content] if file.split == name]
         _add_trained(repeats, name, len(pairs), splits[name], *(f"{a.path} is {b.path}" for a, b in pairs[:1]))
-    twice = [files for files in contents.values() if len({file.label for file in files}) > 1]
-    for first, *others in twice[:1]:
-        other = next(file for file in others if file.label != first.label)
-        images = "1 image is" if len(twice) == 1 else f"{len(twice):,} images are"
-        repeats.add("classes", len(twice), f"{images} in two classes, byte for byte: {first.path} is {other.path}")
+    twice = [pair for files in contents.values() if (pair := _find_contradiction(files))]
+    for first, other in twice[:1]:
+        if isinstance(first.target, int):
+            key, told = "classes", f"{'image is' if len(twice) == 1 else 'images are'} in two classes"
+        else:
+            key, told = "targets", f"{'image has' if len(twice) == 1 else 'images have'} different targets"
+        repeats.add(key, len(twice), f"{len(twice):,} {told}, byte for byte: {first.path} is {other.path}")
+
+
+def _find_contradiction(files: list[_File]) -> tuple[_File, _File] | None:
+    """Return the first file, and the first of the others, that can't have the same image; None without any."""
+    if not contradict(file.target for file in files):
+        return None
+    return next(pair for pair in combinations(files, 2) if contradict(file.target for file in pair))
 
 
 def _list_same_size(splits: dict[str, Split]) -> Iterator[_File]:
-    """Yield the files that have the size of one in another split or class, the smallest first."""
+    """Yield the files that have the size of one in another split or with another target, the smallest first."""
     sizes = np.concatenate([split.sizes for split in splits.values()])
     split_numbers = np.repeat(np.arange(len(splits)), [split.size for split in splits.values()])
     labels = np.concatenate([read_labels(split) for split in splits.values()])
@@ -94,10 +104,11 @@ def _list_same_size(splits: dict[str, Split]) -> Iterator[_File]:
     order = np.argsort(sizes, kind="stable")
     ends = np.flatnonzero(np.diff(sizes[order])) + 1
     for group in np.split(order, ends):
-        if sizes[group[0]] > 0 and len(group) > 1 and (np.ptp(split_numbers[group]) or np.ptp(labels[group])):
+        differs = np.ptp(split_numbers[group]) or np.any(labels[group] != labels[group[0]])
+        if sizes[group[0]] > 0 and len(group) > 1 and differs:
             for at in group:
                 number = split_numbers[at]
-                yield _File(names[number], int(labels[at]), str(files[number][places[at]]))
+                yield _File(names[number], read_target(labels[at]), str(files[number][places[at]]))
 
 
 def _hash(path: str) -> bytes | None:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -317,6 +317,23 @@ def hash_texts(parts: Iterable[str]) -> str:
         encoded = part.encode()
         state.update(len(encoded).to_bytes(8, "little") + encoded)
     return state.hexdigest()[:_HEX_DIGITS]
+
+
+# ---- targets ----
+
+Target: TypeAlias = int | tuple[float | None, ...]  # a class; or labels or numbers, None for an unknown one
+
+
+def read_target(stored: Any) -> Target:
+    """Return the target of an example, which is stored as an integer, or as floats [K] with NaN for unknown ones."""
+    values = np.asarray(stored)
+    return tuple(None if np.isnan(value) else value for value in values.tolist()) if values.ndim else int(values)
+
+
+def contradict(targets: Iterable[Target]) -> bool:
+    """Return whether targets can't be those of one image: its classes, or its known labels or numbers, differ."""
+    rows = (target if isinstance(target, tuple) else (target,) for target in targets)
+    return any(len(set(column) - {None}) > 1 for column in zip(*rows, strict=True))
 
 
 # ---- the labels of a whole split ----

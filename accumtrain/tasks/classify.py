@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +15,7 @@ import tensorflow as tf
 from accumtrain.config.jobs import cell
 from accumtrain.console import say, table
 from accumtrain.data.pipeline import denormalize_images
-from accumtrain.data.source import Dataset, class_counts
+from accumtrain.data.source import SPLIT_WORDS, Dataset, class_counts
 from accumtrain.engine.losses import Batch, Collector, PerExample, class_index, cross_entropy, example_weights, top5
 from accumtrain.engine.replica import current_replica
 from accumtrain.engine.sums import sum_buffer
@@ -42,6 +43,16 @@ class Classify(Task):
 
     def further_metrics(self, data: Dataset) -> dict[str, PerExample]:
         return {"top5": top5} if data.num_classes > TOP and gives_answers(self.config) else {}
+
+    def guess(self, data: Dataset) -> dict[str, float]:
+        """Return the losses by split of a model that gives each class the same probability."""
+        if not isinstance(self.config.loss, CrossEntropyConfig) or data.num_classes < 2:
+            return {}
+        guess, mean_factor = math.log(data.num_classes), 1.0
+        if factors := self.training_loss(data).factors:
+            counts = np.array(self.count(data))  # a class counts as often as it appears
+            mean_factor = float(np.average(factors, weights=counts > 0 if data.balanced else counts))
+        return {**dict.fromkeys(SPLIT_WORDS, guess), "train": guess * mean_factor}
 
     def answer(self, outputs: tf.Tensor, facts: Facts) -> tf.Tensor:
         """Return the softmax of the logits."""

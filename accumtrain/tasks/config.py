@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from accumtrain.errors import ConfigError
 from accumtrain.fields import FRACTION, POSITIVE, Word, format_value, suggest_names
@@ -28,6 +28,8 @@ SHOWN = 12  # classes in a message
 class LossConfig(ComponentConfig):
     """Base class of the keys of a loss. It has no keys of its own."""
 
+    factors_key: ClassVar[str] = "loss.class_weights"  # that `factors` come from
+
     def for_training(self, names: Sequence[str], counts: Callable[[], list[int]]) -> LossConfig:
         """Return the loss that is minimised.
 
@@ -44,7 +46,7 @@ class LossConfig(ComponentConfig):
 
     @property
     def factors(self) -> list[float]:
-        """The factors on the losses of the classes, once `for_training` knows them; empty without any."""
+        """The factors on the losses of classes or labels, once `for_training` knows them; empty without any."""
         return []
 
 
@@ -119,39 +121,49 @@ class SigmoidCrossEntropyConfig(LossConfig):
     """
 
     kind: str = "sigmoid_cross_entropy"
-    positive_weights: Annotated[dict[str, float] | list[float] | str | None, Word(BALANCED, POSITIVE_WEIGHTS)] = None
+    factors_key: ClassVar[str] = "loss.positive_weights"
+    positive_weights: Annotated[dict[str, float] | str | None, Word(BALANCED, POSITIVE_WEIGHTS)] = None
 
     def check(self) -> None:
         weights = self.positive_weights
         if weights is None or isinstance(weights, str):
             return
-        if not weights or min(weights.values() if isinstance(weights, dict) else weights) <= 0:
+        if not weights or min(weights.values()) <= 0:
             raise ConfigError(
-                f"loss.positive_weights={format_value(weights)}: must hold weights above 0; for example "
-                "'loss.positive_weights={bag:5.0}'"
+                f"loss.positive_weights={format_value(weights)}: must name labels, each with a weight above 0; for "
+                "example 'loss.positive_weights={bag:5.0}'"
             )
 
     def for_training(self, names: Sequence[str], counts: Callable[[], list[Any]]) -> SigmoidCrossEntropyConfig:
-        """Raise ConfigError if weights are of other labels, or if a label to be balanced is on no training example.
+        """Raise ConfigError if weights are of other labels, or if no training example has a label, or lacks it.
 
         Args:
             counts: returns, for each label, the numbers of training examples that have it, and that do not.
         """
         weights = self.positive_weights
-        if weights is None or isinstance(weights, list):
+        if weights is None:
             return self
+        found = counts()
+        names = names or [str(number) for number in range(len(found))]
         if isinstance(weights, dict):
-            return replace(self, positive_weights=_in_order(weights, names, "loss.positive_weights", "label"))
-        if absent := [name for name, (have, _) in zip(names, counts(), strict=True) if not have]:
-            raise ConfigError(
-                f"loss.positive_weights=balanced: no training example has the label {absent[0]}; leave its column out, "
-                "or give weights by name"
-            )
-        return replace(self, positive_weights=[have_not / have for have, have_not in counts()])
+            ordered = _in_order(weights, names, "loss.positive_weights", "label")
+            return replace(self, positive_weights=dict(zip(names, ordered, strict=True)))
+        for name, (have, have_not) in zip(names, found, strict=True):
+            if not have or not have_not:
+                raise ConfigError(
+                    f"loss.positive_weights=balanced: {'every' if have else 'no'} training example has the label "
+                    f"{name}; leave its column out, or give weights by name"
+                )
+        ratios = {name: have_not / have for name, (have, have_not) in zip(names, found, strict=True)}
+        return replace(self, positive_weights=ratios)
 
     @property
     def for_evaluation(self) -> SigmoidCrossEntropyConfig:
         return replace(self, positive_weights=None)
+
+    @property
+    def factors(self) -> list[float]:
+        return [*self.positive_weights.values()] if isinstance(self.positive_weights, dict) else []
 
 
 @dataclass(kw_only=True)
@@ -382,9 +394,16 @@ def check_targets(config: Any) -> None:
             "leave loss out"
         )
     for metric in chosen_metrics(config):
-        if metric.targets != form:
-            able = ", ".join(entry.name for entry in METRICS if entry.targets == form)
-            raise ConfigError(
-                f"eval.metrics: {metric.name} takes {metric.targets}, and the targets of task={task} are {form}; "
-                f"choose from {able}"
-            )
+        check_metric(config, "eval.metrics", metric)
+
+
+def check_metric(config: Any, key: str, metric: MetricEntry) -> None:
+    """Raise ConfigError if a metric, which `key` names, takes other targets than those of the task."""
+    task = config.task.kind
+    form = TASKS[task].targets
+    if metric.targets != form:
+        able = ", ".join(entry.name for entry in METRICS if entry.targets == form)
+        raise ConfigError(
+            f"{key}: {metric.name} takes {metric.targets}, and the targets of task={task} are {form}; choose from "
+            f"{able}"
+        )

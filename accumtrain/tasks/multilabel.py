@@ -23,6 +23,7 @@ from accumtrain.tasks.task import Answers, Facts, Task, round_float32
 
 THRESHOLDS = "thresholds"  # a fact: the least probability at which each label is said
 PICTURE = "labels"  # without its ending
+SMALL = 1e-6  # share of a label that no training example has
 SHOWN = 15  # labels that are printed
 
 
@@ -35,6 +36,13 @@ class Multilabel(Task):
         """Return, for each label, the numbers of training examples that have it, and that do not."""
         labels = read_labels(data.train)
         return list(zip((labels == 1).sum(0).tolist(), (labels == 0).sum(0).tolist(), strict=True))
+
+    def guess(self, data: Dataset) -> dict[str, float]:
+        """Return the losses by split of a model that gives each label its share of the training examples."""
+        have, lack = np.array(self.count(data), np.float64).T
+        have *= self.training_loss(data).factors or 1.0
+        share = np.clip(have / np.maximum(have + lack, SMALL), SMALL, 1.0 - SMALL)
+        return self.losses_of(np.log(share / (1.0 - share)), data)
 
     def answer(self, outputs: tf.Tensor, facts: Facts) -> tf.Tensor:
         """Return the sigmoid of the logits."""
@@ -94,13 +102,14 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 
 def build_loss(config: SigmoidCrossEntropyConfig) -> PerExample:
     """Return the cross-entropy of labels [N, K] and logits [N, K]: the sum over known labels by K, [N]."""
-    weights = 1.0 if config.positive_weights is None else config.positive_weights
+    weights = config.factors or 1.0
 
     def loss(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
         known = ~tf.math.is_nan(labels)
         target = tf.cast(tf.where(known, labels, tf.zeros_like(labels)), logits.dtype)
-        factor = tf.constant(weights, logits.dtype)
-        values = tf.nn.weighted_cross_entropy_with_logits(target, logits, factor)
+        # tf.nn.weighted_cross_entropy_with_logits has no right gradient where a logit is 0
+        there = tf.constant(weights, logits.dtype) * target * tf.nn.softplus(-logits)
+        values = there + (1.0 - target) * tf.nn.softplus(logits)
         return tf.reduce_mean(tf.where(known, values, tf.zeros_like(values)), axis=-1)
 
     return loss

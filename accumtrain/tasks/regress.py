@@ -36,16 +36,17 @@ class Regress(Task):
         """Return mean and standard deviation of each number.
 
         Raises:
-            DataError: a number is the same for all training examples.
+            DataError: a number is the same for all training examples, or unknown for all.
         """
         numbers = read_labels(data.train).astype(np.float64)
-        mean, std = np.nanmean(numbers, axis=0), np.nanstd(numbers, axis=0)
-        for name, value, spread in zip(data.classes, mean, std, strict=True):
-            if not spread > 0:
+        for name, column in zip(data.classes, numbers.T, strict=True):
+            known = column[~np.isnan(column)]
+            if not known.size or np.ptp(known) == 0:
+                fault = f"is {known[0]:g} for all training examples that have it" if known.size else "is never known"
                 raise DataError(
-                    f"{name} is {value:g} for all training examples that have it, so there is nothing to learn: leave "
-                    "its column out, or give other examples"
+                    f"{name} {fault}, so there is nothing to learn: leave its column out, or give other examples"
                 )
+        mean, std = np.nanmean(numbers, axis=0), np.nanstd(numbers, axis=0)
         return {MEAN: mean.tolist(), STD: std.tolist()}
 
     def prepare(self, data: Dataset, facts: Facts) -> Dataset:
@@ -63,6 +64,10 @@ class Regress(Task):
                 "leave it out where a number is a place or a direction"
             )
         return replace(super().prepare(data, facts), to_target=standardise, notes=notes)
+
+    def guess(self, data: Dataset) -> dict[str, float]:
+        """Return the losses by split of a model that says the means of the training examples."""
+        return self.losses_of(np.zeros(data.num_classes), data)
 
     def answer(self, outputs: tf.Tensor, facts: Facts) -> tf.Tensor:
         """Return the numbers in the user's units."""

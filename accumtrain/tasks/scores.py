@@ -25,13 +25,18 @@ def precision_recall(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray
         labels: of one label, [N], at least one of them 1.
         scores: [N].
     """
+    right, said, thresholds = _count_said(labels, scores)
+    return right / said, right / right[-1], thresholds
+
+
+def _count_said(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return how often a label is said rightly and at all, and the threshold, float64 [M], at each score, falling."""
     known = ~np.isnan(labels)
     labels, scores = labels[known].astype(np.float64), scores[known]
     order = np.argsort(-scores, kind="stable")
     labels, scores = labels[order], scores[order]
     last = np.append(np.flatnonzero(np.diff(scores)), len(scores) - 1)  # of each score
-    found = np.cumsum(labels)[last]
-    return found / (last + 1), found / labels.sum(), scores[last].astype(np.float64)
+    return np.cumsum(labels)[last], last + 1.0, scores[last].astype(np.float64)
 
 
 def average_precision(labels: np.ndarray, scores: np.ndarray) -> float:
@@ -80,17 +85,15 @@ def best_threshold(labels: np.ndarray, scores: np.ndarray) -> float:
     """
     if not np.any(labels == 1):
         return HALF
-    precision, recall, thresholds = precision_recall(labels, scores)
-    total = precision + recall
-    scored = np.divide(2 * precision * recall, total, out=np.zeros_like(total), where=total > 0)
+    right, said, thresholds = _count_said(labels, scores)
+    scored = 2 * right / (said + right[-1])  # of whole numbers, so that the same F1 has the same bits
     return float(thresholds[np.flatnonzero(scored == scored.max())[-1]])
 
 
 def _mean_over_labels(
     measure: Callable[[np.ndarray, np.ndarray], float], labels: np.ndarray, outputs: np.ndarray
 ) -> float:
-    values = [measure(labels[:, place], outputs[:, place]) for place in range(labels.shape[1])]
-    return float(np.nanmean(values)) if not np.all(np.isnan(values)) else float("nan")
+    return _mean_of_known(np.array([measure(*column) for column in zip(labels.T, outputs.T, strict=True)]))
 
 
 # ---- numbers ----
@@ -124,15 +127,20 @@ def determination(numbers: np.ndarray, found: np.ndarray) -> float:
 
 def mean_absolute_error(numbers: np.ndarray, found: np.ndarray) -> float:
     """Return the mean over numbers of `absolute_error`."""
-    return float(np.nanmean(errors_of(absolute_error, numbers, found)))
+    return _mean_of_known(errors_of(absolute_error, numbers, found))
 
 
 def root_mean_squared_error(numbers: np.ndarray, found: np.ndarray) -> float:
     """Return the mean over numbers of `root_squared_error`."""
-    return float(np.nanmean(errors_of(root_squared_error, numbers, found)))
+    return _mean_of_known(errors_of(root_squared_error, numbers, found))
 
 
 def r2(numbers: np.ndarray, found: np.ndarray) -> float:
     """Return the mean over numbers of `determination`."""
-    values = errors_of(determination, numbers, found)
-    return float(np.nanmean(values)) if not np.all(np.isnan(values)) else float("nan")
+    return _mean_of_known(errors_of(determination, numbers, found))
+
+
+def _mean_of_known(values: np.ndarray) -> float:
+    """Return the mean of those that are not NaN; NaN without any."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else float("nan")

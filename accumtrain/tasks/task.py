@@ -15,14 +15,14 @@ from accumtrain.config.schema import Config
 from accumtrain.data.local_files import list_named_images
 from accumtrain.data.open_data import open_data
 from accumtrain.data.preprocess import NO_PREPROCESS
-from accumtrain.data.source import ArraySplit, Dataset, PlainData
+from accumtrain.data.source import ArraySplit, Dataset, PlainData, read_labels
 from accumtrain.data.sources.folder import open_files
 from accumtrain.engine.losses import Collector, PerExample
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.registry import load
 from accumtrain.runs.run import Images
 from accumtrain.tasks.collected import Collected
-from accumtrain.tasks.config import CLASSES, TASKS, MetricEntry, chosen_metrics
+from accumtrain.tasks.config import CLASSES, LOSSES, TASKS, LossConfig, MetricEntry, chosen_metrics
 
 
 @dataclass(frozen=True)
@@ -157,6 +157,33 @@ class Task:
         return []
 
     # ---- measures
+
+    def guess(self, data: Dataset) -> dict[str, float]:
+        """Return the losses by split of a model with the same answer for all examples; empty if they are not known.
+
+        The weights of a loss, which evaluations leave out, count in that of training.
+        """
+        return {}
+
+    def training_loss(self, data: Dataset) -> LossConfig:
+        """Return the loss with the weights for `data`. Raise ConfigError if they do not fit."""
+        return self.config.loss.for_training(data.class_names, partial(self.count, data))
+
+    def losses_of(self, outputs: np.ndarray, data: Dataset) -> dict[str, float]:
+        """Return the losses by split of a model with the same outputs, [K], for all examples.
+
+        They are not known of a loss of the whole batch.
+        """
+        if LOSSES[self.config.loss.kind].whole_batch:
+            return {}
+        losses = {}
+        for name, split in data.splits.items():
+            config = self.training_loss(data) if name == "train" else self.config.loss.for_evaluation
+            stored = tf.constant(read_labels(split))
+            targets = stored if data.to_target is None else data.to_target(stored)
+            same = tf.broadcast_to(tf.constant(outputs, tf.float32), [split.size, *outputs.shape])
+            losses[name] = float(tf.reduce_mean(LOSSES.build(config)(targets, same)))
+        return losses
 
     def metrics(self) -> dict[str, PerExample]:
         """Return what is measured beside the loss in updates and evaluations, by name: means over examples."""

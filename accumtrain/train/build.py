@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import tensorflow as tf
 
 from accumtrain.backprop.model import Model
@@ -44,11 +42,6 @@ def build_optimizer(config: OptimConfig) -> Optimizer:
     return optimizer
 
 
-def training_loss(config: Config, data: Dataset) -> LossConfig:
-    """Return the loss with the weights of the classes of `data`. Raise ConfigError if they do not fit."""
-    return config.loss.for_training(data.class_names, partial(build_task(config).count, data))
-
-
 def model_for(config: Config, data: Dataset, *, draws: bool = True) -> Model:
     """Build the model of a run, with its initial weights. Call it inside the strategy's scope.
 
@@ -85,6 +78,7 @@ def build_window(
         ConfigError: the model can't be built for the images of this data, or the loss does not fit the classes. Or the
             optimizer is unknown, or optim.rates has a pattern for no variable.
     """
+    task = build_task(config)
     with strategy.scope():
         model = model or model_for(config, data, draws=draws)
         optimizer = build_optimizer(config.optim)
@@ -94,8 +88,8 @@ def build_window(
         return Window(
             model,
             optimizer,
-            loss=build_loss(training_loss(config, data)),
-            metrics=build_task(config).metrics(),
+            loss=build_loss(task.training_loss(data)),
+            metrics=task.metrics(),
             schedule=config.schedule.build(total_steps),
             clip_norm=config.optim.clip_norm,
             adaptive_clip=config.optim.adaptive_clip,

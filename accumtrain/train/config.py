@@ -10,7 +10,7 @@ from typing import Any
 from accumtrain.errors import ConfigError
 from accumtrain.fields import suggest_names
 from accumtrain.registry import Registry
-from accumtrain.tasks.config import LOSS, METRICS, TASKS, Code, chosen_metrics
+from accumtrain.tasks.config import LOSS, METRICS, TASKS, Code, check_metric, chosen_metrics
 
 BEST_STATE, LAST_STATE = STATES = ("best", "last")  # of a run
 
@@ -62,6 +62,7 @@ def check_monitor(config: Any) -> None:
     if monitor is None or monitor == LOSS or (monitor in METRICS.names and monitor in measured):
         return
     if monitor in METRICS.names:
+        check_metric(config, "train.monitor", METRICS[monitor])
         raise ConfigError(
             f"train.monitor={monitor}: is not measured; add it: eval.metrics=[{','.join([*measured, monitor])}]"
         )

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from accumtrain.backprop.mode import MovingStatistics
@@ -17,7 +16,7 @@ from accumtrain.config.rules import Epochs, micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import banner, format_bytes, format_seconds, format_things, say, table, warn
 from accumtrain.data.pipeline import make_train_batches
-from accumtrain.data.source import SPLIT_WORDS, Dataset, class_counts
+from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError
@@ -25,8 +24,8 @@ from accumtrain.fields import format_value, value_at
 from accumtrain.models.config import NORM_MOMENTUM, REVERSE
 from accumtrain.runs.contents import collect_results, read_config, read_summary
 from accumtrain.runs.run import Run
-from accumtrain.tasks.config import CrossEntropyConfig
-from accumtrain.train.build import training_loss
+from accumtrain.tasks.config import LABELS
+from accumtrain.tasks.task import build_task
 from accumtrain.train.checkpoint import Checkpoints
 from accumtrain.train.memory import Meter, activation_bytes, at_peak, state_bytes, tensor_bytes
 from accumtrain.train.metrics import MetricsLogger, Place
@@ -79,20 +78,6 @@ def results(window: Window, logbook: MetricsLogger, checkpoints: Checkpoints, wa
         "best_step": checkpoints.best_step,
         "checkpoints": _waiting(checkpoints.pauses),
     }
-
-
-def losses_of_a_guess(config: Config, data: Dataset) -> dict[str, float]:
-    """Return the losses by split of a model that gives each class the same probability; empty if they are not known.
-
-    The factors on the loss of each class, which evaluations leave out, count in that of training.
-    """
-    if not isinstance(config.loss, CrossEntropyConfig) or data.num_classes < 2:
-        return {}
-    guess, mean_factor = math.log(data.num_classes), 1.0
-    if factors := training_loss(config, data).factors:
-        counts = np.array(class_counts(data.train, data.num_classes))  # a class counts as often as it appears
-        mean_factor = float(np.average(factors, weights=counts > 0 if data.balanced else counts))
-    return {**dict.fromkeys(SPLIT_WORDS, guess), "train": guess * mean_factor}
 
 
 def summary_of_the_end(run: Run, done: int) -> dict[str, Any] | None:
@@ -218,7 +203,7 @@ def first_images(data: Dataset, count: int, seed: int) -> list[bytes]:
 
 # ---- the banner ------------------------------------------------------------------------------------------------------
 
-SHOWN = 20  # classes whose weight is printed
+SHOWN = 20  # classes or labels whose weight is printed
 STATE = {
     "weights": "weights",
     "gradients": "gradient buffer",
@@ -278,15 +263,17 @@ def tell_changes(config: Config, run: Run) -> None:
 
 
 def _show_factors(config: Config, data: Dataset) -> None:
-    """Print the factor on the loss of each class, if there are any."""
-    factors = training_loss(config, data).factors
-    if not factors:
+    """Print the factor on the loss of each class or label, if there are any."""
+    task = build_task(config)
+    loss = task.training_loss(data)
+    if not loss.factors:
         return
-    counts = class_counts(data.train, data.num_classes)
-    rows = [
-        (name, f"{count:,}", f"{factor:.4g}") for name, count, factor in zip(data.classes, counts, factors, strict=True)
-    ]
-    table("loss.class_weights", ("class", "training images", "weight"), rows[:SHOWN])
+    of_labels = data.targets == LABELS
+    counts = [have for have, _ in task.count(data)] if of_labels else task.count(data)
+    columns = zip(data.classes, counts, loss.factors, strict=True)
+    rows = [(name, f"{count:,}", f"{factor:.4g}") for name, count, factor in columns]
+    titles = ("label" if of_labels else "class", "training images", "weight")
+    table(loss.factors_key, titles, rows[:SHOWN])
     if len(rows) > SHOWN:
         say(f"  ... and {len(rows) - SHOWN:,} more")
 

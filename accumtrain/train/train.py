@@ -35,7 +35,7 @@ from accumtrain.runs.kernels import record_kernels
 from accumtrain.runs.names import ANSWER_FACTS, BEST_KEYS, learned_values
 from accumtrain.runs.provenance import provenance
 from accumtrain.runs.run import ReadOnlyRun, Run
-from accumtrain.tasks.task import open_examples
+from accumtrain.tasks.task import build_task, open_examples
 from accumtrain.train.build import agree_on_steps, build_window, check_micro_batch
 from accumtrain.train.checkpoint import Checkpoints
 from accumtrain.train.config import BestBy
@@ -54,7 +54,6 @@ from accumtrain.train.recovery import (
 from accumtrain.train.remedies import explain_errors
 from accumtrain.train.summary import (
     first_images,
-    losses_of_a_guess,
     print_banner,
     print_summary,
     results,
@@ -591,4 +590,5 @@ class Trainer:
         return summary
 
     def _show_closing(self, summary: dict[str, Any]) -> None:
-        print_summary(summary, self.run, self.epoch, losses_of_a_guess(self.config, self.data), self.window.model.norms)
+        guesses = build_task(self.config).guess(self.data)
+        print_summary(summary, self.run, self.epoch, guesses, self.window.model.norms)

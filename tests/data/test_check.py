@@ -14,10 +14,12 @@ import tensorflow as tf
 from rich.console import Console
 
 from accumtrain import progress
+from accumtrain.config.registries import register_data
 from accumtrain.data import check
-from accumtrain.data.check import scan_split
-from accumtrain.data.source import ArraySplit
-from accumtrain.errors import DataError
+from accumtrain.data.check import CheckedClasses, scan_split
+from accumtrain.data.config import SOURCES
+from accumtrain.data.source import ArraySplit, Source
+from accumtrain.errors import ConfigError, DataError
 from tests.data.conftest import png
 
 ARGUMENTS = ("job=check", "run.name=one", "data=folder", "data.path=photos", "data.val_fraction=0")
@@ -160,12 +162,12 @@ def test_arrays_are_looked_at_one_by_one():
     images[50] = images[3]
     labels[60] = 2
     reported: list[int] = []
-    statistics = scan_split(ArraySplit(images, labels), "train", 2, reported.append)
+    statistics = scan_split(ArraySplit(images, labels), "train", CheckedClasses("01"), reported.append)
     assert [(bad.name, bad.reason) for bad in statistics.bad] == [
         ("train example 40", "has pixels that are not finite"),
         ("train example 60", "has label 2, classes are 0..1"),
     ]
-    assert statistics.labels == {0: 33, 1: 35}
+    assert statistics.targets == {0: 33, 1: 35}
     assert statistics.sizes == Counter({(2, 2): 68})
     assert [found for found in statistics.contents.values() if len(found) > 1] == [
         [("train example 3", 1), ("train example 50", 0)]
@@ -191,3 +193,124 @@ def test_a_terminal_shows_how_far_it_is(monkeypatch):
         report(1100)
     assert "reading train" in text.getvalue()
     assert "2,000/2,000" in text.getvalue()
+
+
+# ---- labels and numbers ----
+
+LABELS = np.array([[1, 0, 1], [0, 0, np.nan], [1, 0, 1], [1, np.nan, 1]], np.float32)
+NUMBERS = np.array([[0.1, 5], [np.nan, 5], [-3, np.nan], [7.5, 5]], np.float32)
+
+
+@pytest.fixture
+def checked(compose, monkeypatch, capsys):
+    """Run job=check on arrays with targets of a form. Return check.json and the output."""
+
+    def check_arrays(form: str, targets: np.ndarray, test: np.ndarray, images: np.ndarray | None = None):
+        def image(start, count):
+            return np.random.default_rng(start).integers(0, 256, [count, 4, 4, 1], np.uint8)
+
+        def open_arrays(config, seed):
+            train = ArraySplit(image(0, len(targets)) if images is None else images, targets)
+            return Source(train, ArraySplit(image(1, len(test)), test), len(names), class_names=names)
+
+        names = ["even", "small", "round"][: targets.shape[1]]
+        monkeypatch.setattr(SOURCES, "entries", dict(SOURCES.entries))
+        register_data("arrays", open_arrays, targets=form)
+        task = {"labels": "multilabel", "numbers": "regress"}[form]
+        config = compose("job=check", f"task={task}", "data=arrays", "data.val_fraction=0")
+        try:
+            return check.check_data(config), capsys.readouterr()
+        except DataError as bad:
+            return bad.result, capsys.readouterr()
+
+    return check_arrays
+
+
+def test_labels_are_counted(checked):
+    found, told = checked("labels", LABELS, LABELS[:2])
+    assert (found["status"], found["different_labels"]) == ("completed", {"count": 0, "examples": []})
+    assert found["train"]["examples"] == 4
+    assert found["train"]["labels"] == {
+        "even": {"with": 3, "without": 1, "unknown": 0},
+        "small": {"with": 0, "without": 3, "unknown": 1},
+        "round": {"with": 3, "without": 0, "unknown": 1},
+    }
+    assert "images with a label / without it / unknown" in told.out
+    assert "even   3 / 1 / 0  1 / 1 / 0" in told.out
+    assert told.out.endswith(
+        "\nLook at this before you train: label small without training images, label round on all training images, "
+        "label small without test images, label round on all test images.\n"
+    )
+
+
+def test_numbers_are_measured(checked):
+    found, told = checked("numbers", NUMBERS, np.array([[1, 2], [2, 3]], np.float32))
+    assert found["status"] == "completed"
+    assert found["train"]["numbers"] == {
+        "even": {"min": -3.0, "mean": pytest.approx((0.1 - 3 + 7.5) / 3), "max": 7.5, "unknown": 1},
+        "small": {"min": 5.0, "mean": 5.0, "max": 5.0, "unknown": 1},
+    }
+    assert ["even", "train", "-3", "1.53333", "7.5", "1"] in [line.split() for line in told.out.splitlines()]
+    assert told.out.endswith("\nLook at this before you train: number small the same for all training images.\n")
+
+
+def test_a_number_that_is_never_known(checked):
+    found, told = checked("numbers", NUMBERS, np.full([2, 2], np.nan, np.float32))
+    assert found["test"]["numbers"]["even"] == {"min": None, "mean": None, "max": None, "unknown": 2}
+    assert ["even", "test", "-", "-", "-", "2"] in [line.split() for line in told.out.splitlines()]
+    assert "2 numbers unknown for all test images" in told.out
+
+
+@pytest.mark.parametrize(
+    ("form", "targets", "same", "words", "told"),
+    [
+        ("labels", LABELS, [0, 1], {"even, round": 0, "round?": 1}, "1 image with different labels"),
+        ("numbers", NUMBERS, [2, 3], {"even -3, small -": 2, "even 7.5, small 5": 3}, "1 image with different numbers"),
+    ],
+)
+def test_one_image_with_different_targets(checked, form, targets, same, words, told):
+    images = np.random.default_rng(3).integers(0, 256, [4, 4, 4, 1], np.uint8)
+    images[same[1]] = images[same[0]]
+    found, said = checked(form, targets, targets[:2], images)
+    assert found[f"different_{form}"] == {
+        "count": 1,
+        "examples": [{target: f"train example {place}" for target, place in words.items()}],
+    }
+    assert f"warning: 1 images have different {form}, byte for byte" in said.err
+    assert told in said.out
+
+
+@pytest.mark.parametrize(("form", "targets", "same"), [("labels", LABELS, [0, 3]), ("numbers", NUMBERS, [1, 3])])
+def test_an_unknown_target_is_no_other(checked, form, targets, same):
+    images = np.random.default_rng(3).integers(0, 256, [4, 4, 4, 1], np.uint8)
+    images[same[1]] = images[same[0]]
+    found, _ = checked(form, targets, targets[:2], images)
+    assert found[f"different_{form}"]["count"] == 0
+
+
+@pytest.mark.parametrize(
+    ("form", "value", "reason"),
+    [
+        ("labels", 0.5, "has small=0.5, labels are 0, 1 or NaN where they are unknown"),
+        ("numbers", -np.inf, "has small=-inf, numbers are finite, or NaN where they are unknown"),
+    ],
+)
+def test_targets_that_can_not_be(checked, form, value, reason):
+    targets = np.array([[1, 0], [0, value], [0, 1]], np.float32)
+    found, _ = checked(form, targets, targets[:1])
+    assert found["bad"] == {
+        "count": 1,
+        "examples": [{"split": "train", "name": "train example 1", "reason": reason}],
+    }
+    assert found["train"]["examples"] == 2
+
+
+def test_inputs_that_are_no_images_are_refused(compose, monkeypatch):
+    def open_rows(config, seed):
+        rows = ArraySplit(np.zeros([4, 3], np.float32), np.zeros([4, 1], np.float32))
+        return Source(rows, rows, 1, plain=True)
+
+    monkeypatch.setattr(SOURCES, "entries", dict(SOURCES.entries))
+    register_data("rows", open_rows, targets="numbers")
+    with pytest.raises(ConfigError, match=r"job=check: reads images with .*data=rows has other inputs"):
+        check.check_data(compose("job=check", "task=regress", "data=rows", "data.val_fraction=0"))

@@ -15,7 +15,7 @@ import tensorflow as tf
 from PIL import Image
 
 from accumtrain.data import pipeline
-from accumtrain.data.check import scan_split
+from accumtrain.data.check import CheckedClasses, scan_split
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches
 from accumtrain.data.source import Dataset
@@ -78,13 +78,13 @@ def read_all(data: Dataset) -> tuple[int, int]:
     """Read both splits as training and as job=check do. Return the numbers of good and of bad examples."""
     good = bad = 0
     for name, split in (("train", data.train), ("test", data.test)):
-        statistics = scan_split(split, name, data.num_classes, lambda more: None)
+        statistics = scan_split(split, name, CheckedClasses(data.classes), lambda more: None)
         weights = np.concatenate([batch["weight"] for batch in make_eval_batches(data, batch=7, split=name)])
         assert all(bad.name and bad.reason for bad in statistics.bad)
-        assert sum(statistics.labels.values()) + len(statistics.bad) == split.size
+        assert sum(statistics.targets.values()) + len(statistics.bad) == split.size
         decoded = [bad for bad in statistics.bad if "though it can be decoded" in bad.reason]  # job=check is stricter
-        assert weights.sum() == sum(statistics.labels.values()) + len(decoded), "both read the same examples"
-        good, bad = good + sum(statistics.labels.values()), bad + len(statistics.bad)
+        assert weights.sum() == sum(statistics.targets.values()) + len(decoded), "both read the same examples"
+        good, bad = good + sum(statistics.targets.values()), bad + len(statistics.bad)
     return good, bad
 
 
@@ -124,7 +124,8 @@ def test_records_that_are_no_examples(make_shards, tfrecord_config):
     config = tfrecord_config(image_size=8, on_error="skip")
     before = peak_bytes()
     data = open_data(config, seed=0)
-    wrong = [bad for bad in scan_split(data.train, "train", 3, lambda more: None).bad if bad.reason.startswith("has ")]
+    statistics = scan_split(data.train, "train", CheckedClasses("012"), lambda more: None)
+    wrong = [bad for bad in statistics.bad if bad.reason.startswith("has ")]
     assert wrong
     with pytest.raises((DataError, tf.errors.OpError), match=r"record \d+ of .*train-0 has "):
         list(make_eval_batches(data, batch=7, split="train"))

@@ -4,6 +4,7 @@ import itertools
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from accumtrain.data import repeats
@@ -97,3 +98,33 @@ def test_records_that_two_globs_name(make_shards, tfrecord_config, tmp_path):
 def test_slices_of_one_data_set(prepare_tfds, train, test, count):
     found = find_repeats(open_data(prepare_tfds("tfrecord", train_split=train, test_split=test), seed=0))
     assert found.counts == ({"test": count} if count else {})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "count"),
+    [([1, 0], [1, 1], 1), ([1, 0], [1, 0], 0), ([1, np.nan], [1, 1], 0), ([0.5, np.nan], [0.25, np.nan], 1)],
+    ids=["different", "the same", "unknown in one", "numbers"],
+)
+def test_an_image_with_two_targets(root, folder_config, one, other, count):
+    """Of labels or numbers; an unknown one is no other."""
+    copy(root / "train/ant/00.png", root / "train/bee/00.png")
+    data = open_data(folder_config(root, image_size=6), seed=0)
+    for split in data.whole_splits.values():
+        split.known_labels = np.full([split.size, 2], [1, np.nan], np.float32)
+    train = data.whole_splits["train"]
+    places = [[*map(str, train.files)].index(str(root / name)) for name in ("train/ant/00.png", "train/bee/00.png")]
+    train.known_labels[places] = one, other
+    found = find_repeats(data)
+    assert found.counts == ({"targets": 1} if count else {})
+    if count:
+        ant, bee = (root / f"train/{name}/00.png" for name in ("ant", "bee"))
+        (told,) = found.warnings
+        assert told == f"1 image has different targets, byte for byte: {ant} is {bee}; job=check names all"
+
+
+def test_files_with_labels_in_two_splits(root, folder_config):
+    copy(root / "train/ant/00.png", root / "test/bee/00.png")
+    data = open_data(folder_config(root, image_size=6), seed=0)
+    for split in data.whole_splits.values():
+        split.known_labels = np.zeros([split.size, 2], np.float32)
+    assert find_repeats(data).counts == {"test": 1}

@@ -7,7 +7,8 @@ import pytest
 
 from accumtrain.data.open_data import open_data
 from accumtrain.dispatch import run
-from accumtrain.train.summary import losses_of_a_guess, warn_if_no_better_than
+from accumtrain.tasks.task import build_task
+from accumtrain.train.summary import warn_if_no_better_than
 
 SMALL = ("model=lenet5", "data=digits", "batch_size=64", "accum.steps=2", "optim=sgd", "run.name=one")
 
@@ -60,7 +61,7 @@ def test_the_weights_of_classes_count_in_a_guess(compose, sampling):
     labels = data.train.known_labels
     share = np.mean(labels == 3) if sampling == "shuffled" else 1 / 10
     expected = {"train": np.log(10) * (1 + 100 * share), "val": np.log(10), "test": np.log(10)}
-    assert losses_of_a_guess(config, data) == pytest.approx(expected)
+    assert build_task(config).guess(data) == pytest.approx(expected)
 
 
 @pytest.mark.slow

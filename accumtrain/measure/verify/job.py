@@ -31,8 +31,8 @@ from accumtrain.models.config import MODELS
 from accumtrain.optim.config import SgdConfig
 from accumtrain.registry import module_of
 from accumtrain.runs.folder import result_file
-from accumtrain.tasks.task import open_examples
-from accumtrain.train.build import build_optimizer, training_loss
+from accumtrain.tasks.task import build_task, open_examples
+from accumtrain.train.build import build_optimizer
 from accumtrain.train.remedies import explain_errors
 from accumtrain.train.weights import window_with_weights
 
@@ -196,7 +196,7 @@ def _check_in_float64(
     if others:
         raise TypeError(f"its variables are {', '.join(sorted(others))}")
     assign_weights(window, accumulated.weights)
-    results, exact = check_derivative(window, alone, training_loss(config, data))
+    results, exact = check_derivative(window, alone, build_task(config).training_loss(data))
     assign_weights(window, accumulated.weights)
     random = is_random(window, alone)
     found = InFloat64(accumulated.gradients, accumulated.statistics)

@@ -30,7 +30,7 @@ def cross_entropy(config: CrossEntropyConfig, labels: np.ndarray, logits: np.nda
 
 def sigmoid_cross_entropy(config: SigmoidCrossEntropyConfig, labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
     """Return - sum over known labels of log p of those that are there and log (1 - p) of others, by their number."""
-    weight = 1.0 if config.positive_weights is None else np.asarray(config.positive_weights)
+    weight = np.asarray(config.factors or 1.0)
     log_p, log_rest = -np.logaddexp(0.0, -logits), -np.logaddexp(0.0, logits)
     return -np.nan_to_num(np.where(labels == 1, weight * log_p, np.where(labels == 0, log_rest, np.nan))).mean(axis=1)
 
