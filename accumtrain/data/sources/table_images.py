@@ -217,7 +217,7 @@ class ColumnSplit(EncodedSplit):
 
     Args:
         images: bytes, of all rows.
-        rows: the rows of the split, int64 [size].
+        rows: the rows of the split, integers [size].
         labels: integers [size], or float32 [size, T].
         locate: from a row to its place in words.
     """
