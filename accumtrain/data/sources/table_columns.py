@@ -13,7 +13,7 @@ from accumtrain.data.local_files import list_first
 from accumtrain.data.sources.folder import find_split
 from accumtrain.data.sources.table_images import ImageFiles
 from accumtrain.data.sources.table_rows import Table, as_images, as_names, is_image, open_tables
-from accumtrain.data.sources.targets import Column, TargetReader, as_texts
+from accumtrain.data.sources.targets import ClassTargets, Column, TargetReader, as_texts
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
 
@@ -84,6 +84,7 @@ def read_rows(config: TableConfig, reader: TargetReader, folders: Folders) -> Ro
         cells.append([as_images(image, table.describe_fully(columns.image)), *names, *rest[len(named) :]])
         parts.append(_Part(table, split, first, columns))
         first += len(image)
+        _check_alike(parts[0], parts[-1], reader)
     images, *joined = [_join(config, column) for column in zip(*cells, strict=True)]
     return Rows(
         parts,
@@ -92,6 +93,16 @@ def read_rows(config: TableConfig, reader: TargetReader, folders: Folders) -> Ro
         groups=joined.pop(0) if config.group is not None else None,
         labels=dict(zip(parts[0].columns.labels, joined, strict=True)),
     )
+
+
+def _check_alike(part: _Part, other: _Part, reader: TargetReader) -> None:
+    """Raise DataError if two tables have other targets. The columns of a class may have any name."""
+    names, others = list(part.columns.labels), list(other.columns.labels)
+    if names != others and not (len(names) == len(others) and isinstance(reader, ClassTargets)):
+        raise DataError(
+            f"{other.table.path} has the targets {', '.join(others)}, {part.table.path} has {', '.join(names)}: name "
+            "the columns alike, or say which they are by data.label_column"
+        )
 
 
 def _join(config: TableConfig, columns: Sequence[Column]) -> Column:
