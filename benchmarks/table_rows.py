@@ -1,4 +1,4 @@
-"""Memory and seconds to open a table of many rows; 100 bytes a row are the aim.
+"""Memory and seconds to open a table of many rows.
 
     .venv/bin/python benchmarks/table_rows.py                       # 10 million rows; minutes
     .venv/bin/python benchmarks/table_rows.py --parts rows          # their cells and targets alone

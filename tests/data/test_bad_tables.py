@@ -425,6 +425,18 @@ CASES: dict[str, Case] = {
         "labels.jsonl, line 9: there is a label, and no image",
     ),
     "a key that the first line lacks": (lines('{"id": "000"}\n' + objects(BY_CLASS)), CLASS, IN_COLUMNS, BY_CLASS),
+    "a list for an image": (
+        lines(objects(BY_CLASS).replace('"000"', '["000"]').replace('"001"', '["001"]')),
+        CLASS,
+        {},
+        "labels.jsonl, line 3: id holds a list, and other rows a text or a number, or the other way round",
+    ),
+    "lists for a group": (
+        lines(objects(BY_CLASS).replace("}", ', "who": ["a"]}')),
+        CLASS,
+        {**IN_COLUMNS, "group": "who"},
+        r"labels.jsonl: column 3 \(who\) holds values of type list<item: string>: give texts or numbers",
+    ),
     "an object in a cell": (
         lines(objects(changed("002", {"a": 1}))),
         CLASS,

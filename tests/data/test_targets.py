@@ -236,6 +236,15 @@ def test_tables_in_other_folders_name_files_from_there(folder):
     assert {number: float(target[0]) for number, target in by_number(data).items()} == dict(enumerate(AGE))
 
 
+def test_tables_of_other_targets_are_refused(folder):
+    (folder / "train.csv").write_text("image,age\n000,1\n001,2\n")
+    (folder / "test.csv").write_text("image,years\n002,1\n003,2\n")
+    keys = {"image_column": None, "test_path": str(folder / "test.csv")}
+    assert numbers_of(opened(config(folder / "train.csv", None, **keys), ClassTargets()))["test"] == [2, 3]
+    with pytest.raises(DataError, match=r"test.csv has the targets years, .*train.csv has age: name the columns alike"):
+        open_table(config(folder / "train.csv", None, **keys), 0, NumberTargets())
+
+
 def test_a_saved_dataset_has_its_own_splits(folder):
     datasets = pytest.importorskip("datasets")
     datasets.disable_progress_bars()

@@ -70,7 +70,7 @@ class _Examples:
 
     Attributes:
         rows: All rows.
-        chosen: int64 [N], the numbers of the rows of the images.
+        chosen: int32 [N], the numbers of the rows of the images.
         targets: Those of the N images.
         names: Texts [N]; of images in the tables the numbers of their rows. They decide what is held out.
         folder: The folder from which `paths` begin.
@@ -100,8 +100,8 @@ class _Examples:
 
     @property
     def order(self) -> np.ndarray:
-        """The places of all images, int64 [N], sorted by class and name."""
-        by_name = pc.sort_indices(self.names).to_numpy().astype(np.int64)
+        """The places of all images, int32 [N], sorted by class and name."""
+        by_name = pc.sort_indices(self.names).to_numpy().astype(np.int32)
         return by_name[np.argsort(self.classes[by_name], kind="stable")]
 
     def locate(self, place: int) -> str:
@@ -123,7 +123,7 @@ def _read_examples(config: TableConfig, reader: TargetReader) -> _Examples:
     folders = Folders()
     rows = read_rows(config, reader, folders)
     targets = reader.read_columns(rows.labels, rows.locate)
-    known = np.flatnonzero(targets.known)
+    known = np.flatnonzero(targets.known).astype(np.int32)
     _check_cells(rows, known)
     rows = replace(rows, labels={})  # they take memory
     notes = [*_describe_header(rows), *_note_unlabelled(rows, targets), *targets.notes]
@@ -131,7 +131,7 @@ def _read_examples(config: TableConfig, reader: TargetReader) -> _Examples:
     groups, group_names = _number_groups(rows, known)
     if rows.hold_images:
         names, folder, paths = make_texts(f"{row:012}" for row in known), Path(), None
-        kept = np.arange(len(known))
+        kept = np.arange(len(known), dtype=np.int32)
     else:
         names = _take(rows.images, known)
         folder, paths, numbers = _find_files(rows, names, known, folders)
@@ -257,7 +257,7 @@ def _merge_doubled(
         rows: all of them.
         targets: those of all rows.
         names: the images of the known rows.
-        known: the numbers of the rows that have a target, int64 [n].
+        known: the numbers of the rows that have a target, int32 [n].
         numbers: the numbers of the files of these, int64 [n].
         further: what else is told of these, each [n].
 
@@ -265,7 +265,7 @@ def _merge_doubled(
         DataError: Another row of an image says something else.
     """
     if not (np.diff(np.sort(numbers)) == 0).any():
-        return np.arange(len(numbers))
+        return np.arange(len(numbers), dtype=np.int32)
     _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
     firsts = first[inverse]
     doubled = np.flatnonzero(firsts != np.arange(len(numbers)))
@@ -284,7 +284,7 @@ def _merge_doubled(
             f"{rows.locate(other)}, {_describe_row(rows, targets, other)}: an image has one of each; leave one of the "
             "rows out"
         )
-    return np.sort(first)
+    return np.sort(first).astype(np.int32)
 
 
 def _describe_row(rows: Rows, targets: Targets, row: int) -> str:

@@ -12,8 +12,8 @@ from accumtrain.data.config import TableConfig
 from accumtrain.data.local_files import list_first
 from accumtrain.data.sources.folder import find_split
 from accumtrain.data.sources.table_images import ImageFiles
-from accumtrain.data.sources.table_rows import Table, as_images, is_image, open_tables
-from accumtrain.data.sources.targets import Column, TargetReader, as_texts
+from accumtrain.data.sources.table_rows import Table, as_images, as_names, is_image, open_tables
+from accumtrain.data.sources.targets import ClassTargets, Column, TargetReader, as_texts
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
 
@@ -41,9 +41,6 @@ class _Part:
     first: int
     columns: _Columns
 
-    def describe(self, places: Sequence[int]) -> str:
-        return ", ".join(map(self.table.describe, places))
-
 
 @dataclass(frozen=True)
 class Rows:
@@ -69,23 +66,43 @@ class Rows:
 
 
 def read_rows(config: TableConfig, reader: TargetReader, folders: Folders) -> Rows:
+    """Return the rows of all tables.
+
+    Args:
+        reader: the way to read the targets, which may name the columns that it needs.
+        folders: the image files of the tables' folders.
+
+    Raises:
+        DataError: A table can't be read, or lacks a column.
+    """
     parts, cells, first = list[_Part](), list[list[Column]](), 0
     for split, table in _open_all(config):
         columns = _choose_columns(config, table, reader, folders)
-        optional = [place for place in (columns.split, columns.group) if place is not None]
-        cells.append(table.read([columns.image, *columns.labels.values(), *optional], skip=columns.skip))
+        named = [place for place in (columns.split, columns.group) if place is not None]
+        image, *rest = table.read([columns.image, *named, *columns.labels.values()], skip=columns.skip)
+        names = [as_names(column, table.describe_fully(place)) for column, place in zip(rest, named, strict=False)]
+        cells.append([as_images(image, table.describe_fully(columns.image)), *names, *rest[len(named) :]])
         parts.append(_Part(table, split, first, columns))
-        first += len(cells[-1][0])
-    joined = [_join(config, column) for column in zip(*cells, strict=True)]
-    names = list(parts[0].columns.labels)
-    images, labels, rest = joined[0], joined[1 : 1 + len(names)], joined[1 + len(names) :]
+        first += len(image)
+        _check_alike(parts[0], parts[-1], reader)
+    images, *joined = [_join(config, column) for column in zip(*cells, strict=True)]
     return Rows(
         parts,
-        as_images(images),
-        dict(zip(names, labels, strict=True)),
-        as_texts(rest.pop(0)) if config.split_column is not None else None,
-        as_texts(rest.pop(0)) if config.group is not None else None,
+        images,
+        splits=joined.pop(0) if config.split_column is not None else None,
+        groups=joined.pop(0) if config.group is not None else None,
+        labels=dict(zip(parts[0].columns.labels, joined, strict=True)),
     )
+
+
+def _check_alike(part: _Part, other: _Part, reader: TargetReader) -> None:
+    """Raise DataError if two tables have other targets. The columns of a class may have any name."""
+    names, others = list(part.columns.labels), list(other.columns.labels)
+    if names != others and not (len(names) == len(others) and isinstance(reader, ClassTargets)):
+        raise DataError(
+            f"{other.table.path} has the targets {', '.join(others)}, {part.table.path} has {', '.join(names)}: name "
+            "the columns alike, or say which they are by data.label_column"
+        )
 
 
 def _join(config: TableConfig, columns: Sequence[Column]) -> Column:

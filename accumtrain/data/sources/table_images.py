@@ -86,12 +86,14 @@ class ImageFiles:
         for chunk in _rechunk(names):
             texts = chunk.to_pylist()
             found = self._find_chunk(texts, partial(_locate_from, locate, first))
-            inside = np.flatnonzero(found >= 0)
-            self._used[found[inside]] = True
-            paths = dict(zip(inside.tolist(), self._paths.take(pa.array(found[inside])).to_pylist(), strict=True))
+            self._used[found[found >= 0]] = True
             numbers[first : first + len(texts)] = found
-            told = [paths.get(row, text) for row, text in enumerate(texts)]
-            relative.append(chunk if told == texts else pa.array(told, pa.string()))  # most are the names themselves
+            # one by one, as `take` copies all chunks first
+            paths = [
+                text if place == _NOWHERE else self._paths[place].as_py()
+                for text, place in zip(texts, found.tolist(), strict=True)
+            ]
+            relative.append(chunk if paths == texts else pa.array(paths, pa.string()))  # most are the names themselves
             first += len(texts)
         missing = np.flatnonzero(numbers < 0)
         if len(missing):
@@ -217,7 +219,7 @@ class ColumnSplit(EncodedSplit):
 
     Args:
         images: bytes, of all rows.
-        rows: the rows of the split, int64 [size].
+        rows: the rows of the split, integers [size].
         labels: integers [size], or float32 [size, T].
         locate: from a row to its place in words.
     """

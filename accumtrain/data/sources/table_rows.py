@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from accumtrain.console import format_bytes
-from accumtrain.data.local_files import find_file_fault, list_first
+from accumtrain.data.local_files import find_file_fault
 from accumtrain.data.sources.targets import Column, as_texts
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
@@ -33,6 +33,8 @@ _PARQUET = (".parquet", ".pq")
 _DATASET = ("state.json", "dataset_dict.json")  # in a folder that `save_to_disk` wrote: of one data set, of several
 _CHUNK = 2**14  # rows
 _GIVE = "give the table of the images and their labels"
+# Arrow raises these for a damaged file, the others for names in it that are no UTF-8, or for sizes
+_UNREADABLE = (pa.ArrowException, OSError, ValueError, MemoryError, TypeError, KeyError)
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -73,6 +75,10 @@ class Table(ABC):
     def describe(self, place: int) -> str:
         """Return the place of a column from 1 on, and its name."""
         return f"{place + 1} ({self.names[place]})"
+
+    def describe_fully(self, place: int) -> str:
+        """Return a column with its table, for the beginning of a message."""
+        return f"{self.path}: column {self.describe(place)}"
 
 
 def open_tables(path: Path, key: str) -> dict[str, Table]:
@@ -131,14 +137,21 @@ def is_image(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-def as_images(column: Column) -> Column:
+def as_images(column: Column, name: str) -> Column:
     """Return a column of images as bytes, or as the names of files if there are no bytes."""
     if pa.types.is_struct(column.type):
         images = pc.struct_field(column, "bytes")
         if images.null_count < len(images) or column.type.get_field_index("path") < 0:
             return images
-        return clean(pc.struct_field(column, "path"), "")
-    return column if is_image(column.type) else as_texts(column)
+        return clean(pc.struct_field(column, "path"), name)
+    return column if is_image(column.type) else as_names(column, name)
+
+
+def as_names(column: Column, name: str) -> Column:
+    """Return a column as texts. Raise DataError, which begins with the column's name, if it holds no such."""
+    if is_image(column.type) or pa.types.is_list(column.type):
+        raise DataError(f"{name} holds values of type {column.type}: give texts or numbers")
+    return as_texts(column)
 
 
 def _clean_list(lists: pa.ListArray) -> pa.ListArray:
@@ -344,7 +357,9 @@ class _JsonColumn:
         if cell is not None:
             kind = pa.list_(pa.string()) if isinstance(cell, list) else pa.string()
             if self._type not in (None, kind):
-                raise ValueError("holds a list, and other rows a text or a number: write all the same way")
+                raise ValueError(
+                    "holds a list, and other rows a text or a number, or the other way round: write all alike"
+                )
             self._type = kind
         self._values.append(cell)
 
@@ -387,7 +402,7 @@ class ParquetTable(Table):
         path.open("rb").close()  # its OSError tells the reason, Arrow's does not
         try:
             self._file = pq.ParquetFile(path, memory_map=True)
-        except (pa.ArrowException, OSError) as error:
+        except _UNREADABLE as error:
             raise DataError(f"{key}={path} can't be read as Parquet ({_shorten(error)}): write it again") from error
         self.names = list(self._file.schema_arrow.names)
         if not self._file.metadata.num_rows:
@@ -400,23 +415,19 @@ class ParquetTable(Table):
         names = list(dict.fromkeys(self.names[place] for place in places))
         if twice := [name for name in names if self.names.count(name) > 1]:
             raise DataError(f"{self.path} has several columns called {twice[0]}: write it with one of each name")
-        groups = [self._file.metadata.row_group(number) for number in range(self._file.num_row_groups)]
-        columns = [group.column(place) for group in groups for place in range(group.num_columns)]
-        size = sum(column.total_uncompressed_size for column in columns if column.path_in_schema.split(".")[0] in names)
-        if size > (free := free_bytes()):
+        groups = (self._file.metadata.row_group(number) for number in range(self._file.num_row_groups))
+        size, free = sum(group.total_byte_size for group in groups), free_bytes()
+        if size > free and any(is_image(self._file.schema_arrow.field(name).type) for name in names):
             raise DataError(
-                f"{self._key}={self.path}: its columns {list_first(names)} take {format_bytes(size)}, "
-                f"{format_bytes(free)} of memory are free: load it with the library datasets and save it with "
-                "save_to_disk, so that it is read from the disk"
+                f"{self._key}={self.path} takes {format_bytes(size)}, {format_bytes(free)} of memory are free: load it "
+                "with the library datasets and save it with save_to_disk, so that it is read from the disk"
             )
         try:
             table = self._file.read(columns=names)
             table.validate(full=True)
-        except (pa.ArrowException, OSError) as error:
+        except _UNREADABLE as error:
             raise DataError(f"{self.path} can't be read ({_shorten(error)}): write it again") from error
-        return [
-            clean(table.column(self.names[place]), f"{self.path}: column {self.describe(place)}") for place in places
-        ]
+        return [clean(table.column(self.names[place]), self.describe_fully(place)) for place in places]
 
 
 class DatasetTable(Table):
@@ -434,7 +445,7 @@ class DatasetTable(Table):
         return [
             clean(
                 self._name_classes(self.names[place], rows.column(self.names[place])),
-                f"{self.path}: column {self.describe(place)}",
+                self.describe_fully(place),
             )
             for place in places
         ]
@@ -467,7 +478,7 @@ def _open_datasets(path: Path, key: str) -> dict[str, Table]:
 
     try:
         found = datasets.load_from_disk(str(path))
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+    except _UNREADABLE as error:
         raise DataError(f"{key}={path} can't be read ({_shorten(error)}): save it again with save_to_disk") from error
     by_split = found if isinstance(found, dict) else {"": found}
     tables: dict[str, Table] = {
