@@ -1,10 +1,12 @@
-"""Memory and seconds to open a table of many rows: at most 100 bytes a row are the aim.
+"""Memory and seconds to open a table of many rows; 100 bytes a row are the aim.
 
-    .venv/bin/python benchmarks/table_rows.py                          # rows and targets of 10 million; minutes
-    .venv/bin/python benchmarks/table_rows.py --rows 1000000 --files   # whole sources, with a file for each row
+    .venv/bin/python benchmarks/table_rows.py                       # 10 million rows; minutes
+    .venv/bin/python benchmarks/table_rows.py --parts rows          # their cells and targets alone
+    .venv/bin/python benchmarks/table_rows.py --rows 1000000 --parts files
 
 Each case runs in a process of its own. Memory is the largest resident memory, less that of the process before the table
-is opened. The files are hard links to a few, which take no space.
+is opened. The parts are `rows`: cells and targets; `source`: all of it, as if each row's file were there; `files`: with
+files that are there, hard links to a few.
 """
 
 from __future__ import annotations
@@ -53,11 +55,13 @@ def write_images(folder: Path, rows: int) -> None:
             os.link(first, folder / name_of(row))
 
 
-def measure(table: Path, case: str, *, files: bool) -> None:
-    """Print the bytes and seconds of a table's rows, and of a whole source if the images are there."""
+def measure(table: Path, case: str, rows: int, parts: str) -> None:
+    """Print the number of rows, the bytes and the seconds."""
     import tensorflow as tf
 
     from accumtrain.data.config import TableConfig
+    from accumtrain.data.sources import folder as image_files
+    from accumtrain.data.sources import table_images
     from accumtrain.data.sources.image_table import open_table
     from accumtrain.data.sources.table_columns import Folders, read_rows
     from accumtrain.data.sources.targets import ClassTargets, LabelTargets, NumberTargets
@@ -67,13 +71,16 @@ def measure(table: Path, case: str, *, files: bool) -> None:
     columns = CASES[case][1]
     label = columns[0] if case == "classes" else columns
     config = TableConfig(path=str(table), image_column="image", label_column=label, image_size=4)
+    if parts == "source":  # in the place of the file system
+        table_images.walk_files = lambda folder: (folder / name_of(row) for row in range(rows))
+        image_files.read_unusual_headers = lambda files: {}
+        image_files.get_file_size = lambda file: 100
     before, begun = resident(), time.perf_counter()
-    if files:
-        source = open_table(config, 0, reader)
-        count = sum(split.size for split in source.splits.values())
+    if parts == "rows":
+        read = read_rows(config, reader, Folders())
+        count = len(reader.read_columns(read.labels, read.locate).values)
     else:
-        rows = read_rows(config, reader, Folders())
-        count = len(reader.read_columns(rows.labels, rows.locate).values)
+        count = sum(split.size for split in open_table(config, 0, reader).splits.values())
     print(count, resident(peak=True) - before, time.perf_counter() - begun)
 
 
@@ -86,21 +93,23 @@ def resident(*, peak: bool = False) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--files", action="store_true", help="with a file for each row")
+    parser.add_argument("--parts", choices=("rows", "source", "files"), default="source")
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--folder", type=Path, help="where the files are written; a temporary folder without it")
-    parser.add_argument("--measure", nargs=2, metavar=("TABLE", "CASE"), help="one case in this process")
+    parser.add_argument("--measure", type=Path, metavar="TABLE", help="one case in this process")
     arguments = parser.parse_args()
     if arguments.measure:
-        measure(Path(arguments.measure[0]), arguments.measure[1], files=arguments.files)
+        measure(arguments.measure, arguments.cases[0], arguments.rows, arguments.parts)
         return
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        if arguments.files:
+        if arguments.parts == "files":
             write_images(Path(folder), arguments.rows)
         print("| targets | rows | bytes a row | seconds |\n|---|---|---|---|")
-        for case in CASES:
+        for case in arguments.cases:
             table = Path(folder, "labels.csv")
             write_table(table, arguments.rows, case)
-            command = [sys.executable, __file__, "--measure", str(table), case, *["--files"] * arguments.files]
+            options = ["--rows", str(arguments.rows), "--parts", arguments.parts, "--cases", case]
+            command = [sys.executable, __file__, "--measure", str(table), *options]
             output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
             count, size, seconds = output.split()[-3:]
             print(f"| {case} | {int(count):,} | {int(size) / int(count):.0f} | {float(seconds):.0f} |", flush=True)

@@ -1,12 +1,12 @@
 """Memory of a training step of the U-Net of examples/unet.py, by patch size: stored, recomputed, reversed (10 minutes).
 
     .venv/bin/python benchmarks/unet_memory.py
-    .venv/bin/python benchmarks/unet_memory.py --dimensions 3 --limit 0
+    .venv/bin/python benchmarks/unet_memory.py --dimensions 3
 
 MB at the peak of a step over what is there before it, as asked of the CPU's allocator; 4 units in a block, batch 1,
 float32. Each figure is from a process of its own. The last column is the largest patch, in steps of 16, within
-`--limit` MB, tried from a linear estimate downward; 0 leaves it out. `recomputed` computes each function f and g of the
-reversible blocks again, and the changes of resolution.
+`--limit` MB, tried downward from the step above a linear estimate; 0 leaves it out. `recomputed` computes each function
+f and g of the reversible blocks again, and the changes of resolution.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def alone(memory: str, dimensions: int, patch: int) -> float:
 
 def largest(memory: str, dimensions: int, limit: int, patch: int, found: float) -> int:
     """The largest patch within the limit, from the memory of a smaller one, which grows with the number of pixels."""
-    patch = int(patch * (limit / found) ** (1 / dimensions)) // 16 * 16
+    patch = int(patch * (limit / found) ** (1 / dimensions)) // 16 * 16 + 16
     while alone(memory, dimensions, patch) > limit:
         patch -= 16
     return patch

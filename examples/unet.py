@@ -98,7 +98,7 @@ def unet(dimensions: int, memory: str, channels: int = 16, levels: int = 4, unit
     for skip in reversed(skips):
         x = change(conv_transpose(skip.shape[-1], 2, strides=2))(x)
         x = blocks(layers.Add()([x, skip]))
-    return keras.Model(inputs, normalised(conv(len(CLASSES), 1))(x), name="unet")
+    return keras.Model(inputs, normalised(conv(len(CLASSES), 1, dtype="float32"))(x), name="unet")
 
 
 def dice_and_cross_entropy(labels: keras.KerasTensor, logits: keras.KerasTensor) -> keras.KerasTensor:
@@ -133,9 +133,9 @@ def predict(model: keras.Model, picture: np.ndarray, patch: int) -> np.ndarray:
 
 
 def iou(truth: np.ndarray, found: np.ndarray) -> list[float]:
-    """The intersection over the union, of each class."""
+    """The intersection over the union, of each class. NaN stands for a class that is neither there nor found."""
     pairs = [(truth == number, found == number) for number in range(len(CLASSES))]
-    return [float(np.sum(a & b) / max(np.sum(a | b), 1)) for a, b in pairs]
+    return [float(np.sum(a & b) / np.sum(a | b)) if np.any(a | b) else np.nan for a, b in pairs]
 
 
 def draw_masks(file: str, pictures: np.ndarray, truth: np.ndarray, found: np.ndarray) -> None:
@@ -173,7 +173,7 @@ def main() -> None:
     shares = iou(truth, found)
     for name, share in zip(CLASSES, shares, strict=True):
         print(f"IoU of {name}: {share:.2f}")
-    print(f"mean IoU: {np.mean(shares):.2f}")
+    print(f"mean IoU: {np.nanmean(shares):.2f}")
     draw_masks("masks.png", pictures, truth, found)
 
 

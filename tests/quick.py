@@ -20,6 +20,7 @@ RUNS = frozenset(
         "data/test_pipeline.py",
         "data/test_remedies.py",
         "data/test_skipping.py",
+        "data/test_targets.py",
         "data/test_tfds.py",
         "devices/test_worker_watch.py",
         "docs/test_library.py",

@@ -88,6 +88,7 @@ class OnStreams(tf.Module):
 
             def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
                 d_x, gradients = function_backward(tf.cast(d_y, y.dtype))
+                d_x = tf.zeros_like(x) if d_x is None else d_x  # the output does not depend on the input
                 return tf.cast(d_x, self.dtype), gradients
 
             return self._scaled(y, mode), backward

@@ -88,8 +88,8 @@ class Job:
 
     def columns_of(self, results: Iterable[Mapping[str, Any]]) -> dict[str, Column]:
         """Return the columns of a table of results. The metrics that rank them stand in the place of the accuracy."""
-        ranked_by = [(result.get("best_by") or {}).get("metric", ACCURACY) for result in results]
-        metrics = dict.fromkeys(name for name in ranked_by if name != "loss") or [ACCURACY]
+        ranked_by = [(result.get("best_by") or {}).get("metric", ACCURACY) for result in results] or [ACCURACY]
+        metrics = dict.fromkeys(name for name in ranked_by if name != "loss")  # which has a column of its own
         return {
             title.replace(ACCURACY, metric): (key.replace(ACCURACY, metric), form)
             for title, (key, form) in self.columns.items()
@@ -233,7 +233,7 @@ JOBS.add(
         "predict",
         "accumtrain.train.predict:predict_images",
         "predict.json",
-        "Classify images by a trained run.",
+        "Predict what is on images by a trained run.",
         check="accumtrain.data.local_files:check_predict",
         scope="trained",
         preemptible=True,

@@ -76,6 +76,10 @@ class Epochs:
         """Return the epochs made by update `step`."""
         return self._before + (step - self._step) * self.per_update
 
+    def begun(self, step: int) -> int:
+        """Return the number of epochs in which the updates up to `step` begin."""
+        return math.floor(self.at(step - 1)) + 1
+
     def shown(self, made: Fraction) -> str:
         """Return the epochs made by an update as text. An update that completes an epoch counts as its end.
 

@@ -215,11 +215,11 @@ class ReportConfig:
 
 @dataclass(kw_only=True)
 class PredictConfig:
-    """The images that job=predict classifies, and the place of its results.
+    """The images that job=predict answers for, and the place of its results.
 
     `input`: an image, a folder that is searched for images, or a glob.
     `output`: a folder for predictions.csv and predictions.jsonl, or one such file; null: the run's folder.
-    `top`: number of classes listed for each image, the most probable first.
+    `top`: number of classes listed for each image, the most probable first, with task=classify.
     """
 
     input: Annotated[str | None, NotEmpty("say which images, predict.input=<file, folder or glob>"), LOCAL_PATH] = None

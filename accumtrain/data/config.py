@@ -395,7 +395,11 @@ class SourceEntry(Entry[DataConfig]):
     targets: tuple[str, ...] = ("classes",)
 
 
-FORMS = ("classes", "labels", "numbers")  # of targets
+READERS = {  # of targets, by their form
+    "classes": "accumtrain.data.sources.targets:ClassTargets",
+    "labels": "accumtrain.data.sources.targets:LabelTargets",
+    "numbers": "accumtrain.data.sources.targets:NumberTargets",
+}
 
 SOURCES: Registry[SourceEntry] = Registry("data.kind")
 SOURCES.add(
@@ -403,8 +407,8 @@ SOURCES.add(
     SourceEntry(SyntheticConfig, "accumtrain.data.sources.builtin:open_synthetic"),
     SourceEntry(TfdsConfig, "accumtrain.data.sources.tfds:open_tfds"),
     SourceEntry(FolderConfig, "accumtrain.data.sources.folder:open_folder"),
-    SourceEntry(TableConfig, "accumtrain.data.sources.image_table:open_table", FORMS),
-    SourceEntry(NpzConfig, "accumtrain.data.sources.npz:open_npz", FORMS),
+    SourceEntry(TableConfig, "accumtrain.data.sources.image_table:open_table", tuple(READERS)),
+    SourceEntry(NpzConfig, "accumtrain.data.sources.npz:open_npz", tuple(READERS)),
     SourceEntry(CifarBinaryConfig, "accumtrain.data.sources.cifar:open_cifar_binary"),
     SourceEntry(IdxConfig, "accumtrain.data.sources.idx:open_idx"),
     SourceEntry(TfrecordConfig, "accumtrain.data.sources.tfrecord:open_tfrecord"),

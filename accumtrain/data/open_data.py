@@ -5,20 +5,14 @@ from __future__ import annotations
 import tensorflow as tf
 
 from accumtrain.data.augment import Mix
-from accumtrain.data.config import SOURCES, DataConfig
+from accumtrain.data.config import READERS, SOURCES, DataConfig
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.holdout import add_validation_split
 from accumtrain.data.preprocess import NO_PREPROCESS, make_preprocess
 from accumtrain.data.source import SPLIT_WORDS, Dataset, PlainData, Source, Stream, compute_fingerprint
 from accumtrain.errors import DataError
 from accumtrain.registry import load
-from accumtrain.tasks.config import CLASSES, LABELS, NUMBERS
-
-READERS = {  # of targets, by their form
-    CLASSES: "accumtrain.data.sources.targets:ClassTargets",
-    LABELS: "accumtrain.data.sources.targets:LabelTargets",
-    NUMBERS: "accumtrain.data.sources.targets:NumberTargets",
-}
+from accumtrain.tasks.config import CLASSES
 
 
 def open_data(config: DataConfig, seed: int, targets: str = CLASSES) -> Dataset:
@@ -78,12 +72,15 @@ def explain_input_error(error: tf.errors.OpError, data: Dataset) -> DataError | 
     """
     if isinstance(error, (tf.errors.ResourceExhaustedError, tf.errors.CancelledError)):
         return None
-    for split in data.whole_splits.values():
+    splits = data.whole_splits.values()
+    for split in splits:
         if isinstance(split, EncodedSplit):
             try:
                 split.inspect_recent()
             except DataError as found:
                 return found
-        if isinstance(split, Stream) and (explained := split.explain(error)) is not None:
+    streams = [split for split in splits if isinstance(split, Stream)]
+    for stream in sorted(streams, key=lambda stream: stream.failure is None):  # the one that has failed first
+        if (explained := stream.explain(error)) is not None:
             return explained
     return None

@@ -143,10 +143,14 @@ class Stream(Split):
     """Examples that come in an order of their own and are read from a position on.
 
     Position p counts the examples of all passes. `size` of them are an epoch, which need not be a pass.
+
+    Attributes:
+        failure: what code of the user has raised while it was read; None before.
     """
 
     image_shape = None
     channels = 1
+    failure: Exception | None = None
 
     @abstractmethod
     def batches_from(self, position: int, batch: int) -> tf.data.Dataset:

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from accumtrain.backprop.fixed_point import FixedPoint, times
+from accumtrain.backprop.fixed_point import FixedPoint, fingerprint_streams, times
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Streams
 from accumtrain.backprop.replay import Consume, replay
@@ -115,9 +115,10 @@ class ReversibleLayer(keras.layers.Layer):
     """The base of `Reversible` and `ReversibleSequence`: two streams, joined in one tensor or apart.
 
     In training the streams are integers in the memory of float32, or of float64 under the policy float64
-    (backprop/fixed_point.py), whatever the layers inside compute in. Evaluations use floats. The output is floats, too,
-    and what they round off is kept for the backward pass. A stream keeps its mask, which the layers get with it. The
-    call takes the keywords of the layers inside, too, and hands each layer those that it takes.
+    (backprop/fixed_point.py), whatever the layers inside compute in. Evaluations use floats, and their gradients the
+    stored activations. The output is floats, too, and what they round off is kept for the backward pass. A stream keeps
+    its mask, which the layers get with it. The call takes the keywords of the layers inside, too, and hands each layer
+    those that it takes.
 
     Args:
         layers: all layers inside.
@@ -177,6 +178,7 @@ class ReversibleLayer(keras.layers.Layer):
         mask_of_x1, mask_of_x2 = masks * (2 // len(masks))
         variables = LayerVariables((layer for pair in self.pairs for layer in pair), shared)
         mode = Mode(training=bool(training))
+        reverses = self.memory == "reverse" and mode.training  # floats of an evaluation can't be reversed to the bit
         dtype, numbers = tf.as_dtype(self.compute_dtype), FixedPoint(self.snap_bits).for_mode(mode)
         on_stream = partial(_call_on_stream, numbers=numbers, keywords=keywords, values=variables, training=training)
         calls = [(on_stream(f, mask_of_x2), on_stream(g, mask_of_x1)) for f, g in self.pairs]
@@ -187,6 +189,8 @@ class ReversibleLayer(keras.layers.Layer):
             scaled = (times(tf.cast(x, dtype), numbers.scale(dtype)) for x in _split_streams(tensors))
             streams: Streams = tuple(map(numbers.differentiable_encode, scaled))
             reach = [numbers.reach(streams)] if numbers.bits else [tf.zeros([])]
+            streams, fingerprint = fingerprint_streams(streams) if reverses else (streams, None)
+            begin = tf.zeros([]) if fingerprint is None else fingerprint
             for unit in units:
                 streams = unit(streams, mode)
             values = [numbers.differentiable_read(stream) for stream in streams]
@@ -196,21 +200,23 @@ class ReversibleLayer(keras.layers.Layer):
 
             def backward(kept: list[tf.Tensor], d_y: list[tf.Tensor], consume: Consume) -> list[tf.Tensor | None]:
                 *d_y, _ = d_y
-                *y, rest1, rest2 = after(d_y, kept)
+                *y, rest1, rest2, begin = after(d_y, kept)
                 streams: Streams = tuple(map(numbers.restore, _split_streams(y), (rest1, rest2)))
                 d_streams = _split_streams(d_y)
                 for unit in reversed(units):
                     streams, d_streams = unit.reverse(None, streams, d_streams, mode, consume)
+                if numbers.bits:
+                    d_streams = self._of_the_beginning(d_streams, streams, begin)
                 d_x = [tf.concat(d_streams, axis=-1)] if joined else d_streams
                 return [tf.cast(gradient, dtype) for gradient, dtype in zip(d_x, dtypes, strict=True)]
 
             rests = [numbers.rest(stream) for stream in streams]  # others keep the output, too
-            return [*outputs, tf.reduce_max([*reach, *mode.reach])], [*outputs, *rests], backward
+            return [*outputs, tf.reduce_max([*reach, *mode.reach])], [*outputs, *rests, begin], backward
 
-        if self.memory == "store":
-            (*outputs, reach), _, _ = forward(tensors)
-        else:
+        if reverses:
             *outputs, reach = with_own_gradient(forward, tensors, variables, [call for pair in calls for call in pair])
+        else:
+            (*outputs, reach), _, _ = forward(tensors)
         variables.hand_over(self)
         outputs = self._in_range(outputs, reach) if numbers.bits else outputs
         for output, stream_mask in zip(outputs, (mask_of_x1, mask_of_x2), strict=False):  # one, if joined
@@ -238,6 +244,23 @@ class ReversibleLayer(keras.layers.Layer):
         with tf.control_dependencies([tf.debugging.Assert(in_range, message)]):
             return tf.nest.map_structure(tf.identity, outputs)
 
+    def _of_the_beginning(self, d_streams: Streams, streams: Streams, begin: tf.Tensor) -> Streams:
+        """Return the gradients of the streams. Fail where the streams are not those of the beginning.
+
+        Args:
+            begin: the fingerprint of those.
+        """
+        _, again = fingerprint_streams(streams)
+        if again is None:  # on a GPU and for XLA
+            return d_streams
+        message = (
+            f"{self.name}: a layer inside gave other values when it was computed again, so the reversal did not find "
+            "the input. Draw random numbers from a keras.random.SeedGenerator and keep state in Keras variables; where "
+            "that can't be, build a ReversibleSequence with memory='store'."
+        )
+        with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(again == begin), [message])]):
+            return tf.nest.map_structure(tf.identity, d_streams)
+
     def _limit(self, bits: int) -> float:
         return FixedPoint(bits).limit(tf.as_dtype(self.compute_dtype))
 
@@ -252,9 +275,9 @@ class ReversibleLayer(keras.layers.Layer):
 class Reversible(ReversibleLayer):
     """One reversible unit (Gomez et al. 2017, arXiv:1707.04585): y1 = x1 + f(x2), y2 = x2 + g(y1).
 
-    Under a tf.GradientTape only the output is kept. Inputs: one tensor [N, ..., 2 C], whose last axis holds x1 and x2,
-    or a pair of tensors [N, ..., C]. Output: the same structure and shape, in the dtype of the streams: float32, or
-    float64 under the policy float64.
+    Under a tf.GradientTape a call with training=True keeps only the output; other calls keep all activations. Inputs:
+    one tensor [N, ..., 2 C], whose last axis holds x1 and x2, or a pair of tensors [N, ..., C]. Output: the same
+    structure and shape, in the dtype of the streams: float32, or float64 under the policy float64.
 
     The masks of the streams, those that Keras carries or `mask` of the call, reach f and g, and the output keeps them.
     The call takes the optional arguments of f and g by name, too.
@@ -268,8 +291,8 @@ class Reversible(ReversibleLayer):
 
     Raises:
         ValueError: f or g is no Keras layer, changes the shape of its input, or the last axis can't be halved.
-        tf.errors.InvalidArgumentError: a stream has reached its limit in training. XLA has no assertions: there the
-            output and the gradients are NaN.
+        tf.errors.InvalidArgumentError: a stream has reached its limit in training; or the reversal has not found the
+            input. XLA has no assertions: there the output and the gradients are NaN beyond the limit.
     """
 
     def __init__(self, f: keras.layers.Layer, g: keras.layers.Layer, snap_bits: int = 22, **kwargs: Any):
@@ -447,21 +470,22 @@ def with_parameters(call: Callable, parameters: Iterable[inspect.Parameter]) -> 
 def flatten_with_masks(structure: Any) -> tuple[list[tf.Tensor], Callable[[Sequence[tf.Tensor]], Any]]:
     """Return the tensors of a structure, then the masks that they carry, and the function that puts such a list back.
 
+    A tensor in several places is returned once, so that the gradients of all its uses are summed as in the plain layer.
     A leaf that is no tensor, such as None or a flag, stays in its place. The function sets masks on the tensors that it
     gets, and keeps none of the structure's own.
     """
     leaves = tf.nest.flatten(structure)
-    places = [place for place, leaf in enumerate(leaves) if tf.is_tensor(leaf)]
-    tensors = [tf.convert_to_tensor(leaves[place]) for place in places]
-    masked = [number for number, tensor in enumerate(tensors) if mask_of(tensor) is not None]
-    masks = [tf.convert_to_tensor(mask_of(tensors[number])) for number in masked]
+    places = [id(leaf) for leaf in leaves]
+    tensors = {id(leaf): tf.convert_to_tensor(leaf) for leaf in leaves if tf.is_tensor(leaf)}
+    masks = {key: tf.convert_to_tensor(mask_of(x)) for key, x in tensors.items() if mask_of(x) is not None}
+    keys, masked = list(tensors), list(masks)
     template = tf.nest.map_structure(lambda leaf: None if tf.is_tensor(leaf) else leaf, structure)
 
     def pack(flat: Sequence[tf.Tensor]) -> Any:
-        new = dict(zip(places, flat[: len(places)], strict=True))
-        for number, mask in zip(masked, flat[len(places) :], strict=True):
-            set_mask(flat[number], mask)
-        rest = enumerate(tf.nest.flatten(template))
-        return tf.nest.pack_sequence_as(template, [new.get(place, leaf) for place, leaf in rest])
+        new = dict(zip(keys, flat[: len(keys)], strict=True))
+        for key, mask in zip(masked, flat[len(keys) :], strict=True):
+            set_mask(new[key], mask)
+        rest = zip(places, tf.nest.flatten(template), strict=True)
+        return tf.nest.pack_sequence_as(template, [new.get(key, leaf) for key, leaf in rest])
 
-    return [*tensors, *masks], pack
+    return [*tensors.values(), *masks.values()], pack

@@ -137,9 +137,16 @@ class PureLayer:
             pairs = [pair for pair in outputs if has_gradient(pair[0])]
             pairs += zip(call.losses, self.loss_gradients, strict=True)
             targets, upstream = map(list, zip(*pairs, strict=True))
-            found = iter(tape.gradient(targets, sources, output_gradients=upstream))
+            with StatelessCall() as backward_pass:
+                found = iter(tape.gradient(targets, sources, output_gradients=upstream))
             gradients = [_dense(next(found)) if has_gradient(tensor) else None for tensor in (*inputs, *weights)]
             d_x, d_own = _split_at(gradients, len(inputs))
+            for weight, gradient in zip(own, d_own, strict=True):
+                if gradient is None and backward_pass.reads[id(weight)]:
+                    raise ValueError(
+                        f"{self.layer.name} has a layer that computes itself again, as keras.remat does, so the "
+                        f"gradient of {weight.path} would be lost: leave keras.remat and keras.RematScope out of it"
+                    )
             return tf.nest.pack_sequence_as(x, d_x), list(zip(own, d_own, strict=True))
 
         return y, backward
@@ -202,7 +209,8 @@ def with_own_gradient(
             `consume`, and must be able to run more than once.
 
     Raises:
-        ValueError: on back-propagation, if a layer reads a trainable variable that is not its own.
+        ValueError: on back-propagation, if a layer reads a trainable variable that is not its own, or is computed again
+            by keras.remat.
         NotImplementedError: on a second derivative.
     """
     num_inputs = len(inputs)

@@ -46,10 +46,7 @@ class Collected:
         self._made = sum_buffer([], tf.int64)
         self._rows = sum_buffer([-(-size // batch) * replicas, batch // replicas, columns], tf.float32)
         self.targets = self.outputs = np.zeros([0], np.float32)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        return {}
+        self.facts: dict[str, Any] = {}
 
     @property
     def names(self) -> list[str]:

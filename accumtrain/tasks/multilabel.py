@@ -77,8 +77,7 @@ class Multilabel(Task):
 
     def collectors(self, data: Dataset, split: str, batch: int, replicas: int, *, finding: bool) -> list[Collector]:
         """Return a collector always: it finds the thresholds."""
-        shape, size = [data.num_classes], data.splits[split].size
-        return [Scores(self._whole_metrics, size, batch, replicas, targets=shape, outputs=data.num_classes)]
+        return [self._collect(data, split, batch, replicas, Scores)]
 
     def find(self, collectors: Sequence[Collector], data: Dataset, split: str, facts: Facts) -> LabelFindings:
         (found,) = (collector for collector in collectors if isinstance(collector, Scores))
@@ -89,12 +88,11 @@ class Multilabel(Task):
 class Scores(Collected):
     """Collects labels and logits. Its facts are the thresholds that give each label the highest F1."""
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        probabilities = sigmoid(self.outputs)
-        columns = range(self.outputs.shape[-1] if self.outputs.ndim == 2 else 0)
-        found = [scores.best_threshold(self.targets[:, place], probabilities[:, place]) for place in columns]
-        return {THRESHOLDS: found} if found else {}
+    def take(self) -> dict[str, float]:
+        metrics = super().take()
+        pairs = zip(self.targets.T, sigmoid(self.outputs).T, strict=True)
+        self.facts = {THRESHOLDS: [scores.best_threshold(*pair) for pair in pairs]}
+        return metrics
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +85,9 @@ class Regress(Task):
 
     def collectors(self, data: Dataset, split: str, batch: int, replicas: int, *, finding: bool) -> list[Collector]:
         """Return what collects numbers in the user's units."""
-        facts, shape, size = data.task_facts, [data.num_classes], data.splits[split].size
-        functions = self._whole_metrics
-        if not functions and not finding:
+        if not self._whole_metrics and not finding:
             return []
-        return [InUnits(facts, functions, size, batch, replicas, targets=shape, outputs=data.num_classes)]
+        return [self._collect(data, split, batch, replicas, partial(InUnits, data.task_facts))]
 
     def find(self, collectors: Sequence[Collector], data: Dataset, split: str, facts: Facts) -> NumberFindings:
         (found,) = (collector for collector in collectors if isinstance(collector, InUnits))

@@ -202,10 +202,12 @@ class Task:
         """
         return [self._collect(data, split, batch, replicas)] if self._whole_metrics else []
 
-    def _collect(self, data: Dataset, split: str, batch: int, replicas: int) -> Collected:
+    def _collect(
+        self, data: Dataset, split: str, batch: int, replicas: int, kind: Callable[..., Collected] = Collected
+    ) -> Collected:
         shape = self.target_spec(data, 1).shape[1:]
         size, outputs = data.splits[split].size, data.num_classes
-        return Collected(self._whole_metrics, size, batch, replicas, targets=shape, outputs=outputs)
+        return kind(self._whole_metrics, size, batch, replicas, targets=shape, outputs=outputs)
 
     @property
     def _whole_metrics(self) -> dict[str, Callable[[np.ndarray, np.ndarray], float]]:

@@ -13,7 +13,7 @@ from accumtrain.backprop.mode import EVALUATION
 from accumtrain.backprop.model import Model
 from accumtrain.config.schema import Config
 from accumtrain.data.pipeline import distribute_batches, make_eval_batches
-from accumtrain.data.source import Dataset
+from accumtrain.data.source import Dataset, Stream
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.losses import (
     Batch,
@@ -97,7 +97,8 @@ class Evaluator:
         self._means, self.collectors = dict(means), collectors
         self._whole_loss, self._together = means.get("loss"), together
         self._held: list[tuple[Any, Any]] = []  # batches and outputs, whose loss is to come
-        self.split, self._batches = split, -(-data.splits[split].size // batch)
+        self.split, self._examples = split, data.splits[split]
+        self._batches = -(-self._examples.size // batch)
         self._dataset = distribute_batches(
             runtime.strategy, lambda shard: make_eval_batches(data, batch=batch, split=split, shard=shard)
         )
@@ -128,7 +129,7 @@ class Evaluator:
             loss and metrics by name, examples, seconds; None if the evaluation was abandoned.
 
         Raises:
-            DataError: all examples are left out (data.on_error=skip).
+            DataError: all examples are left out (data.on_error=skip), or a stream has other examples than at first.
         """
         started, pace, done = time.perf_counter(), CallLength(), 0
         batches = iter(self._dataset)
@@ -139,11 +140,16 @@ class Evaluator:
                     return None
                 count = pace.next(self._batches - done)
                 with pace.timed(count):
-                    self._add(batches, count)
+                    try:
+                        self._add(batches, count)
+                    except (tf.errors.OutOfRangeError, StopIteration) as error:
+                        raise self._changed() from error
                 done += count
                 report(done, self._batches)
         self._add_loss_of_held()
         *sums, examples = self._take_sums()
+        if isinstance(self._examples, Stream) and next(batches, None) is not None:
+            raise self._changed()
         if not examples:
             raise DataError(f"none of the {self.split} examples can be used: see job=check, which names them")
         return {
@@ -152,6 +158,12 @@ class Evaluator:
             "examples": int(examples),
             "seconds": time.perf_counter() - started,
         }
+
+    def _changed(self) -> DataError:
+        return DataError(
+            f"the {self.split} examples are no longer the {self._examples.size:,} that were counted at the beginning: "
+            "let each reading of them give the same ones"
+        )
 
     @contextmanager
     def _averages(self) -> Iterator[None]:

@@ -32,13 +32,15 @@ class TrainingState:
     Attributes:
         step: updates made.
         total_steps: updates of the whole run.
+        total_epochs: epochs of the whole run, of which the last may be in part.
         epoch: passes over the training data.
         metrics: loss, metrics, learning_rate and grad_norm of the update; loss and metrics of the evaluation after an
             evaluation, and of the last one at the end; of the last update after a checkpoint.
         model: the model. Read it: changed weights are not supported.
         folder: the folder of the run.
         epoch_metrics: means of loss and metrics over the updates of this epoch so far.
-        kept: JSON values by name that hooks keep in the checkpoints. A continued run has them again.
+        kept: JSON values by name that hooks keep in the checkpoints, or functions that return one for each. A
+            continued run has the values again.
         log: writes numbers by name to metrics.jsonl (split "hook") and all trackers.
         request_stop: stops the run as a signal does, for a reason that is told: its state is saved, the exit code is
             75, and the same command goes on. All workers stop after the same update.
@@ -47,6 +49,7 @@ class TrainingState:
 
     step: int
     total_steps: int
+    total_epochs: int
     epoch: float
     metrics: Mapping[str, float]
     model: Model
@@ -85,8 +88,9 @@ def add_hook(function: str | Callable[[TrainingState], Any], every: int = 1, on:
     Args:
         function: takes a `TrainingState`; or "module:function", which is imported when the run begins.
         every: of on="update": the updates from one call to the next.
-        on: "update"; "evaluation" of the split that decides which state is the best; "checkpoint", once its files are
-            written; or "end", after the last update and evaluation of a run that has finished.
+        on: "update"; "evaluation" of the split that decides which state is the best, before that is saved;
+            "checkpoint", once its files are written; or "end", after the last update and evaluation of a run that has
+            finished.
 
     Raises:
         ValueError: there is no such event, or `every` is no number of updates.
@@ -165,7 +169,8 @@ class Hooks:
     @property
     def facts(self) -> dict[str, Any]:
         """Their part of the manifest of a checkpoint."""
-        return {"kept": deepcopy(self._kept), "finished": self.reason_to_finish, "total": self._total}
+        kept = {name: value() if callable(value) else deepcopy(value) for name, value in self._kept.items()}
+        return {"kept": kept, "finished": self.reason_to_finish, "total": self._total}
 
     def restore(self, facts: Mapping[str, Any] | None) -> None:
         """Go on from a checkpoint; None is one that holds no facts of hooks.
@@ -209,6 +214,7 @@ class Hooks:
             finish=self._finish,
             kept=self._kept,
             total_steps=self._total,
+            total_epochs=self._place.epochs_begun(self._total),
             **self._others,
         )
         for function in due:

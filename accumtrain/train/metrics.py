@@ -77,6 +77,10 @@ class Place:
         """The means over the examples of this epoch so far; none without an update."""
         return {name: value / self._sums["examples"] for name, value in self._sums.items() if name != "examples"}
 
+    def epochs_begun(self, step: int) -> int:
+        """Return the number of epochs that have begun when the update `step` is made."""
+        return self._epochs.begun(step)
+
     @property
     def epoch(self) -> float:
         return float(self._epochs.at(self.done))

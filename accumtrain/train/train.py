@@ -332,7 +332,7 @@ class Trainer:
 
     def _make_updates(self, batches: Any) -> dict[str, float]:
         """Make one update, or several short ones in one call. Return the scalars of the last."""
-        together = self.alone and self.step.makes_updates_together and not self.profile.runs
+        together = self.alone and self.step.makes_updates_together and not (self.profile.runs or self._is_trained())
         due = min(self.due.next(self.done), self.profile.next(self.done) or self.total)
         count = self.updates_pace.next(due - self.done if together else 1)
         with self.profile.update(), self.logger.timed_updates(count), self.updates_pace.timed(count):
@@ -404,13 +404,13 @@ class Trainer:
         self.hooks.call("evaluation_begin")
         self.checkpoints.wait()  # averages take the place of the weights that it writes
         result = self._evaluate(self.evaluator)
+        self.hooks.call("evaluation", {name: result[name] for name in self.evaluator.names})
         best = self.checkpoints.save_if_best(result)
         if best and self.resumed:
             self.checkpoints.wait()  # this update may be saved as not yet tested, and is not tested again once noted
         self.logger.evaluation(self.done, self.data.evaluated_split, result)
         found = f"{self._means(self.data.evaluated_split, result)}{' (best)' if best else ''}"
         self.progress.event(f"update {self.done}, epoch {self.epoch}: {found}")
-        self.hooks.call("evaluation", {name: result[name] for name in self.evaluator.names})
 
     def _test_best_state(self) -> None:
         """Evaluate the best state on the test split, once, at the end."""

@@ -29,12 +29,19 @@ REQUIRED = {  # what a choice leaves to the user
     "data=cifar_binary": ["data.path=cifar-10-batches-bin"],
     "data=idx": ["data.path=MNIST_Data"],
 }
+NPZ = ["data=npz", "data.path=mine.npz"]  # which has targets of all forms
+BESIDE = {  # what else a choice goes with
+    "task=multilabel": NPZ,
+    "loss=sigmoid_cross_entropy": ["task=multilabel", *NPZ],
+    "task=regress": NPZ,
+    **{f"loss={name}": ["task=regress", *NPZ] for name in ("squared_error", "absolute_error", "huber")},
+}
 CHOICES = sorted(f"{file.parent.name}={file.stem}" for file in CONF_DIR.glob("*/*.yaml"))
 
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_choice_composes_and_survives_a_round_trip(choice, compose):
-    config = compose(choice, *REQUIRED.get(choice, []))
+    config = compose(choice, *REQUIRED.get(choice, []), *BESIDE.get(choice, []))
     assert isinstance(config, Config)
     saved = yaml.safe_load(yaml.safe_dump(to_mapping(config)))
     assert from_mapping(saved) == config

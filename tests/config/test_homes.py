@@ -13,7 +13,16 @@ from accumtrain.data.config import NpzConfig
 from accumtrain.errors import ConfigError
 from accumtrain.fields import LocalPath, constraints_of
 
-PATHS = {"data.path", "data.test_path", "data.dir", "predict.input", "predict.output", "export.output", "run.dir"}
+PATHS = {
+    "data.path",
+    "data.val_path",
+    "data.test_path",
+    "data.dir",
+    "predict.input",
+    "predict.output",
+    "export.output",
+    "run.dir",
+}
 PATHS |= {"model.weights"}
 TFRECORD = {"kind": "tfrecord", "path": "~/train-*", "test_path": "~/a//test-*", "num_classes": 3}
 

@@ -19,10 +19,12 @@ from accumtrain.config.read import from_mapping, to_mapping
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.rules import check_config
 from accumtrain.config.schema import Config
+from accumtrain.data.config import NpzConfig
 from accumtrain.devices.config import DEVICES
 from accumtrain.errors import ConfigError
 from accumtrain.fields import format_value
 from accumtrain.registry import load
+from accumtrain.tasks.config import CLASSES, TASKS
 from tests.contract.examples import EXAMPLES, example_of
 
 ENTRIES = [(group, name) for group, table in REGISTRIES.items() for name in table.names]
@@ -40,6 +42,15 @@ def required(group: str, name: str) -> dict[str, Any]:
     nothing = dataclasses.MISSING
     keys = [each.name for each in dataclasses.fields(example) if each.default is each.default_factory is nothing]
     return {key: getattr(example, key) for key in keys}
+
+
+def beside(group: str, name: str) -> dict[str, Any]:
+    """The task, and data with its targets, that an entry goes with, where they are not the default ones."""
+    form = getattr(REGISTRIES[group][name], "targets", CLASSES)
+    if group not in ("task", "loss") or form == CLASSES:
+        return {}
+    task = next(entry.config() for entry in TASKS if entry.targets == form)
+    return {"task": task, "data": NpzConfig(path="mine.npz")}
 
 
 def choices_of(group: str, name: str) -> list[str]:
@@ -81,7 +92,7 @@ def test_an_unknown_row_is_a_mistake_that_names_the_key(table):
 @of_every_entry
 def test_only_what_has_no_default_must_be_given(group, name):
     keys, config = required(group, name), REGISTRIES[group][name].config
-    check_config(Config(**{group: config(**keys)}))
+    check_config(Config(**{**beside(group, name), group: config(**keys)}))
     for key in keys:
         given = {"kind": name, **keys}
         del given[key]
@@ -93,7 +104,7 @@ def test_only_what_has_no_default_must_be_given(group, name):
 
 @of_every_entry
 def test_it_survives_a_round_trip(group, name):
-    config = Config(**{group: example_of(group, name)})
+    config = Config(**{**beside(group, name), group: example_of(group, name)})
     check_config(config)
     assert from_mapping(yaml.safe_load(yaml.safe_dump(to_mapping(config)))) == config
 
@@ -112,6 +123,9 @@ def test_it_is_a_choice_with_the_defaults_of_its_keys(group, name, compose):
     """By its YAML file, or without one by the entry alone."""
     for choice in choices_of(group, name):
         overrides = [f"{group}.{key}={format_value(value)}" for key, value in required(group, name).items()]
+        for other, config in beside(group, name).items():
+            path = ["data.path=mine.npz"] if other == "data" else []
+            overrides += [f"{other}={config.kind}", *path] if other != group else path
         composed = getattr(compose(f"{group}={choice}", *overrides), group)
         assert composed == REGISTRIES[group][name].config(**required(group, name))
 
@@ -119,7 +133,7 @@ def test_it_is_a_choice_with_the_defaults_of_its_keys(group, name, compose):
 @of_every_entry
 def test_its_file_says_what_it_is(group, name):
     for file in (CONF_DIR / group / f"{choice}.yaml" for choice in choices_of(group, name)):
-        assert not file.exists() or re.match(r"# [A-Z].*[.:]", file.read_text())
+        assert not file.exists() or re.match(r"(# @package _global_\n)?# [A-Z].*[.:]", file.read_text())
 
 
 def test_every_file_in_conf_is_of_a_row(compose):

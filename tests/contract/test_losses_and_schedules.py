@@ -10,18 +10,24 @@ import tensorflow as tf
 
 from accumtrain.optim.schedules import SCHEDULES
 from accumtrain.registry import load
-from accumtrain.tasks.config import LOSSES
+from accumtrain.tasks.config import CLASSES, LOSSES
 from tests.contract.examples import example_of
 
 TOTAL, WARMUP = 12, 3  # updates; no example changes its rate before
 LOGITS = np.random.default_rng(0).normal(size=(6, 4)) * 10.0 ** np.arange(-3, 3)[:, None]
 LABELS = np.array([0, 3, 1, 1, 2, 0])
+MANY = np.where(np.random.default_rng(1).random([6, 4]) < 0.2, np.nan, np.random.default_rng(2).integers(0, 2, [6, 4]))
 of_every_loss = pytest.mark.parametrize("name", LOSSES.names)
 of_every_schedule = pytest.mark.parametrize("name", SCHEDULES.names)
 
 
 def loss_of(name: str):
     return load(LOSSES[name].build)(example_of("loss", name))
+
+
+def targets_of(name: str, dtype: tf.DType = tf.int32) -> tf.Tensor:
+    """Of the form that the loss takes: classes of an integer dtype, or labels or numbers of which some are unknown."""
+    return tf.constant(LABELS, dtype) if LOSSES[name].targets == CLASSES else tf.constant(MANY, tf.float32)
 
 
 def factors(name: str, warmup: int) -> np.ndarray:
@@ -37,7 +43,7 @@ def factors(name: str, warmup: int) -> np.ndarray:
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
 @pytest.mark.parametrize("labels", [tf.int32, tf.int64, tf.uint8])
 def test_a_loss_is_of_each_example_alone(name, dtype, labels):
-    loss, logits, truth = loss_of(name), tf.constant(LOGITS, dtype), tf.constant(LABELS, labels)
+    loss, logits, truth = loss_of(name), tf.constant(LOGITS, dtype), targets_of(name, labels)
     together = loss(truth, logits)
     assert (together.dtype, together.shape) == (dtype, (6,))
     assert np.isfinite(together).all()
@@ -50,7 +56,7 @@ def test_a_loss_has_a_finite_gradient(name):
     logits = tf.constant(LOGITS)
     with tf.GradientTape() as tape:
         tape.watch(logits)
-        total = tf.reduce_sum(loss_of(name)(tf.constant(LABELS), logits))
+        total = tf.reduce_sum(loss_of(name)(targets_of(name), logits))
     gradient = tape.gradient(total, logits).numpy()
     assert np.isfinite(gradient).all()
     assert gradient.any()

@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -472,6 +473,18 @@ CASES: dict[str, Case] = {
         {},
         "labels.jsonl, line 2: label .*surrogates",
     ),
+    "a key twice": (
+        lines(objects(BY_CLASS) + '\n{"id": "000", "label": "ant", "label": "bee"}'),
+        CLASS,
+        {},
+        "labels.jsonl, line 9, is no row of a table: it has a key more than once",
+    ),
+    "a number of 5,000 digits": (
+        lines(objects(BY_CLASS) + '\n{"id": "000", "label": ' + "1" * 5000 + "}"),
+        NUMBER,
+        {},
+        "labels.jsonl, line 9, is no row of a table",
+    ),
     # of Parquet
     "Parquet": (parquet(id=NAMES, label=CLASSES), CLASS, {}, BY_CLASS),
     "no Parquet inside": (
@@ -488,6 +501,38 @@ CASES: dict[str, Case] = {
         CLASS,
         {},
         dict(zip(NAMES, ["1", "2", None, *["2"] * 4, "1"], strict=True)),
+    ),
+    "whole numbers beyond float32": (
+        parquet(id=NAMES, label=[2**53 + 1, *[2**24 + 1] * 7]),
+        NUMBER,
+        {},
+        {**dict.fromkeys(NAMES, 2.0**24), "000": 2.0**53},
+    ),
+    "a whole number that is no label": (
+        parquet(id=NAMES, label=[2**53 + 1, *[1] * 7]),
+        LABEL,
+        {},
+        "labels.parquet, row 1: column label holds 9007199254740993: write 1",
+    ),
+    "classes of infinity": (
+        parquet(id=NAMES, label=[math.inf, 2.0] * 4),
+        CLASS,
+        {},
+        dict(zip(NAMES, ["inf", "2"] * 4, strict=True)),
+    ),
+    "numbers of 16 bits": (
+        parquet(id=NAMES, label=pa.array(np.full(COUNT, 1.5, np.float16))),
+        NUMBER,
+        {},
+        AGES,
+    ),
+    "decimals": (parquet(id=NAMES, label=pa.array([Decimal("1.50")] * COUNT)), NUMBER, {}, AGES),
+    "lists of nothing": (parquet(id=NAMES, label=[[]] * COUNT), LABEL, {}, "no row has a label in column 2"),
+    "paths of images in structures": (
+        parquet(id=[{"bytes": None, "path": f"images/{name}.png"} for name in NAMES], label=CLASSES),
+        CLASS,
+        {},
+        BY_CLASS,
     ),
     "structures": (
         parquet(id=NAMES, label=[{"a": 1}] * COUNT),

@@ -12,7 +12,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 # take more than 10 s; .ci/run runs own_cnn with the wheel
 SLOW = {"mnist_convnet", "own_cnn", "fine_tuning", "gradient_tape", "mirrored", "plan_train_compare", "reversible"}
 SLOW |= {"load_run", "mlp", "transformer", "two_losses", "unet", "vgg16"}
-SERVERS = {"serving"}  # of what a run leaves: run by test_use.py
+COMMANDS = {"serving", "table_of_numbers"}  # take arguments: run by test_use.py and tasks/test_own_task.py
 WITH_RUNS = {"fine_tuning", "load_run", "plan_train_compare"}  # write into runs/
 WRITTEN = {"unet": {"masks.png"}} | {name: {"runs"} for name in WITH_RUNS}
 LINES = {"unet": 200}
@@ -24,7 +24,7 @@ ACCURACY = re.compile(r"(?:val_accuracy:|val accuracy|digit_accuracy:|test accur
     [
         pytest.param(file, id=file.stem, marks=pytest.mark.slow if file.stem in SLOW else ())
         for file in sorted([*EXAMPLES.glob("*.py"), *EXAMPLES.glob("*.ipynb")])
-        if file.stem not in SERVERS
+        if file.stem not in COMMANDS
     ],
 )
 def test_example_learns(program, tmp_path):
@@ -67,4 +67,4 @@ def test_a_notebook_opens(notebook):
 
 
 def test_the_named_ones_are_there():
-    assert {file.stem for file in EXAMPLES.iterdir()} >= SLOW | WITH_RUNS | SERVERS
+    assert {file.stem for file in EXAMPLES.iterdir()} >= SLOW | WITH_RUNS | COMMANDS

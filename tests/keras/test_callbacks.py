@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -114,30 +115,30 @@ class Told(kc.Callback):
 
     def note(self, name: str, *arguments: Any) -> None:
         place, logs = (None, *arguments) if len(arguments) < 2 else arguments
-        self.calls.append([name, place, sorted(logs or {}), int(self.model.optimizer.iterations)])
+        self.calls.append([name, place, sorted(logs), int(self.model.optimizer.iterations)])
 
-    def on_train_begin(self, logs: Any = None) -> None:
+    def on_train_begin(self, logs: Any) -> None:
         self.note("train begin", logs)
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Any) -> None:
         self.note("epoch begin", epoch, logs)
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: Any) -> None:
         self.note("batch begin", batch, logs)
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: Any) -> None:
         self.note("batch end", batch, logs)
 
-    def on_test_begin(self, logs: Any = None) -> None:
+    def on_test_begin(self, logs: Any) -> None:
         self.note("test begin", logs)
 
-    def on_test_end(self, logs: Any = None) -> None:
+    def on_test_end(self, logs: Any) -> None:
         self.note("test end", logs)
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Any) -> None:
         self.note("epoch end", epoch, logs)
 
-    def on_train_end(self, logs: Any = None) -> None:
+    def on_train_end(self, logs: Any) -> None:
         self.note("train end", logs)
 
 
@@ -147,6 +148,18 @@ def test_calls_are_those_of_keras() -> None:
     fit_in_keras(built(), expected, epochs=2)
     assert told.calls == expected.calls
     assert told.params == {"verbose": 0, "epochs": 2, "steps": 3}
+
+
+def test_epochs_that_end_amid_an_update_are_counted_as_in_keras() -> None:
+    """10 epochs of 100 examples are 31.25 updates."""
+    x, y = examples(100)
+    told, expected = Told(), Told()
+    given = {"batch_size": 32, "epochs": 10}
+    accumtrain.fit(built(), (x, y), validation_data=(x, y), callbacks=[told], **given)
+    built().fit(x, y, callbacks=[expected], verbose=0, **given)
+    assert told.params == {**expected.params, "verbose": 0} == {"verbose": 0, "epochs": 10, "steps": 4}
+    begun, plain = ([call[1] for call in each.calls if call[0] == "epoch begin"] for each in (told, expected))
+    assert begun == plain
 
 
 @pytest.mark.parametrize("runtime", ["tensorflow", pytest.param("jax", marks=pytest.mark.xla)])
@@ -197,12 +210,25 @@ def test_a_training_that_is_stopped_amid_an_epoch_is_evaluated_there() -> None:
     assert (summary["status"], summary["step"]) == ("completed", 4)
 
 
+def test_a_training_that_is_stopped_at_the_beginning_of_an_epoch_makes_one_update_of_it() -> None:
+    class StopAtBegin(kc.Callback):
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.model.stop_training = epoch == 1
+
+    ours, plain = built(), built()
+    fit(ours, StopAtBegin())
+    fit_in_keras(plain, StopAtBegin())
+    assert int(ours.optimizer.iterations) == int(plain.optimizer.iterations) == 4
+
+
 def test_a_run_that_a_callback_has_ended_stays_so_until_it_is_longer(capsys: pytest.CaptureFixture[str]) -> None:
     model = built()
     assert fit(model, StopAt(1, 0))["step"] == 4
     assert fit(built(), StopAt(1, 0))["step"] == 4
     assert "stopping early after update 4, epoch 1.333: a callback has set stop_training" in capsys.readouterr().out
-    assert fit(built(), epochs=3)["step"] == 9
+    told = Told()
+    assert fit(built(), told, epochs=3)["step"] == 9
+    assert [call[1] for call in told.calls if call[0] == "epoch begin"] == [1, 2]
 
 
 @pytest.mark.slow
@@ -310,10 +336,50 @@ def test_a_callback_that_begins_anew_is_named(capsys: pytest.CaptureFixture[str]
     said = capsys.readouterr().out
     assert "EarlyStopping begins anew, as checkpoints do not hold its best_weights\n" in said
     assert "CSVLogger begins anew, as checkpoints do not hold its writer\n" in said
-    assert "Told begins anew, as this run had none before\n" in said
+    assert "Told begins anew, as the session before had none\n" in said
     late = Told()
     fit(built(), *given(), Told(), late, epochs=2)
-    assert late.calls[:3] == [["train begin", None, [], 5], ["epoch begin", 2, [], 5], ["batch begin", 0, [], 5]]
+    assert late.calls[:3] == [["train begin", None, [], 5], ["epoch begin", 1, [], 5], ["batch begin", 0, [], 5]]
+
+
+@pytest.mark.slow
+def test_epochs_of_a_session_without_callbacks_count() -> None:
+    """A callback that was away begins anew."""
+    for epochs, callbacks in ((2, [kc.History()]), (4, []), (5, [history := kc.History()])):
+        fit(built(), *callbacks, epochs=epochs)
+    assert history.epoch == [4]
+
+
+@pytest.mark.slow
+def test_a_run_with_averages_of_weights_continues_from_its_best_state() -> None:
+    """The callback has the averages in the model while it is evaluated."""
+
+    def train(epochs: int, **arguments: Any) -> keras.Model:
+        model = built(keras.optimizers.SGD(1.0, use_ema=True, ema_momentum=0.9))
+        fit(model, kc.SwapEMAWeights(), epochs=epochs, **arguments)
+        return model
+
+    whole = train(6, run_name="whole")
+    train(3)
+    for path in Path("runs/net/checkpoints").glob("step-*"):
+        shutil.rmtree(path)
+    assert [path.name for path in Path("runs/net/checkpoints/best").glob("step-*")] == ["step-9"]
+    assert same_weights(train(6), whole)
+
+
+class Counted(kc.Callback):
+    def __init__(self) -> None:
+        super().__init__()
+        self.epochs: dict[str, int] = defaultdict(int)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.epochs["all"] += 1
+
+
+def test_a_kind_of_dict_is_no_plain_value(capsys: pytest.CaptureFixture[str]) -> None:
+    for epochs in (1, 2):
+        fit(built(), Counted(), epochs=epochs)
+    assert "Counted begins anew, as checkpoints do not hold its epochs\n" in capsys.readouterr().out
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -349,6 +415,12 @@ CHANGED = "Changing.on_epoch_end has changed the optimizer, the loss, a step or 
 def test_what_is_refused(callback: Callable[[], Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         fit(built(), callback())
+
+
+@pytest.mark.parametrize(("callbacks", "kind"), [(None, "NoneType"), (kc.History(), "History")])
+def test_callbacks_are_a_list(callbacks: Any, kind: str) -> None:
+    with pytest.raises(ConfigError, match=f"callbacks is a {kind}: give a list of keras.callbacks.Callback"):
+        accumtrain.fit(built(), Batches(), validation_data=examples(), callbacks=callbacks)
 
 
 def test_a_schedule_can_not_be_reduced_as_in_keras() -> None:

@@ -8,7 +8,14 @@ from keras import layers
 
 from accumtrain.keras import Recompute, ReversibleSequence, accumulate, recompute
 from benchmarks.asked import bytes_asked_at_peak
-from tests.keras.gradients import AS_WRITTEN, WAYS, assert_close_gradients, assert_same_bits, assert_same_gradients
+from tests.keras.gradients import (
+    AS_WRITTEN,
+    WAYS,
+    assert_close_gradients,
+    assert_same_bits,
+    assert_same_gradients,
+    gradients,
+)
 from tests.keras.programs import assert_a_fresh_process_continues
 
 both_ways = pytest.mark.parametrize("way", ["eager", "graph"])
@@ -76,6 +83,17 @@ class TwoStreams(layers.Layer):
 def test_structures_integers_sparse_gradients_and_losses(way):
     x = {"x": images(6, 4), "word": tf.constant([0, 3, 3, 1, 0, 3])}
     assert_same(lambda wrap: wrap(TwoStreams()), x, way)
+
+
+@both_ways
+def test_one_tensor_for_several_arguments(way):
+    """Rounding depends on the order in which the gradients of its uses are summed."""
+
+    def make(wrap):
+        x = keras.Input([6, 8])
+        return keras.Model(x, wrap(layers.GroupQueryAttention(4, 2, 1))(x, x))
+
+    assert_same(make, images(4, 6, 8), way)
 
 
 @both_ways
@@ -176,6 +194,15 @@ def test_a_second_derivative_is_refused():
         slope = tf.reduce_sum(inner.gradient(y, x) ** 2)
     with pytest.raises(NotImplementedError, match="without recompute"):
         outer.gradient(slope, layer.trainable_variables)
+
+
+@both_ways
+@pytest.mark.parametrize("wrap", [recompute, lambda layer: ReversibleSequence([(layer, layers.Dense(4))])])
+def test_a_layer_that_keras_computes_again_is_refused(wrap, way):
+    """It would read its weights a second time where nothing knows them, and their gradients would be None."""
+    model = keras.Sequential([keras.Input([8]), wrap(Remat(layers.Dense(4)))])
+    with pytest.raises(ValueError, match=r"gradient of .*kernel would be lost: leave keras\.remat"):
+        gradients(model, images(4, 8), way)
 
 
 def test_what_is_no_layer_is_refused():

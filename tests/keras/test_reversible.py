@@ -223,6 +223,18 @@ def test_an_evaluation_computes_with_floats(memory):
     assert_same_bits([np.concatenate([y1, x2 + g(y1).numpy()], axis=-1)], [y.numpy()])
 
 
+@both_ways
+def test_the_gradient_of_an_evaluation_is_that_of_stored_activations(way):
+    """As fine-tuning with training=False takes it. Reversed floats would be wrong by half here."""
+
+    def linear():
+        return layers.Dense(8, kernel_initializer=keras.initializers.RandomNormal(stddev=0.5))
+
+    units = pairs(20, linear)
+    found = [gradients(ReversibleSequence(units, memory=m), images((16,)), way, training=False)[0] for m in MEMORIES]
+    assert_same_bits(*found)
+
+
 def test_gradient_is_that_of_the_formula():
     keras.config.set_dtype_policy("float64")
     f, g, x = block(), block(), images(dtype="float64")
@@ -287,6 +299,15 @@ def test_frozen_layers_get_no_gradient():
         return keras.Sequential([keras.Input((8,)), ReversibleSequence(units, memory=memory)])
 
     assert_same_gradients(model, MEMORIES, images((8,)))
+
+
+@both_ways
+def test_a_function_may_have_no_gradient(way):
+    def model(memory: str) -> keras.Model:
+        keras.utils.set_random_seed(1)
+        return ReversibleSequence([(layers.Lambda(tf.stop_gradient), dense()), (dense(), dense())], memory=memory)
+
+    assert_same_gradients(model, MEMORIES, images((8,)), way)
 
 
 class Penalised(layers.Layer):
@@ -381,6 +402,23 @@ def test_export(tmp_path):
     np.testing.assert_allclose(loaded.serve(images()), model.predict(images(), verbose=0), atol=1e-6)
 
 
+class Drawn(layers.Layer):
+    """Draws from TensorFlow's own generator, which a second pass does not rewind."""
+
+    def call(self, x):
+        return tf.nn.dropout(x, 0.5)
+
+
+@both_ways
+def test_a_layer_that_draws_anew_in_the_second_pass_is_told(way):
+    units = [(dense(), Drawn()), (dense(), dense())]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"row: a layer inside gave other(.|\n)*SeedGenerator"):
+        gradients(ReversibleSequence(units, name="row"), images((8,)), way)
+    seeded = [(dense(), layers.Dropout(0.5)), (dense(), dense())]
+    for remedy in (ReversibleSequence(seeded), ReversibleSequence(units, memory="store")):
+        assert all(np.isfinite(value).all() for value in gradients(remedy, images((8,)), way)[0])
+
+
 @both_ways
 @pytest.mark.parametrize("source", ["input", "weights"])
 def test_a_second_derivative_is_refused(source, way):
@@ -392,7 +430,7 @@ def test_a_second_derivative_is_refused(source, way):
             outer.watch(x)
             with tf.GradientTape() as inner:
                 inner.watch(x)
-                y = tf.reduce_sum(model(x))
+                y = tf.reduce_sum(model(x, training=True))
             slope = tf.reduce_sum(inner.gradient(y, x) ** 2)
         return outer.gradient(slope, x if source == "input" else [model.units[0].f.kernel.value])
 

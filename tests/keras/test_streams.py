@@ -92,11 +92,27 @@ class Named(Batches):
         return {"x": x}, {"y": y}, np.ones(len(x))
 
 
-def test_inputs_and_targets_by_name_with_weights() -> None:
+def named() -> keras.Model:
     inputs = keras.Input((6,), name="x")
     model = keras.Model({"x": inputs}, {"y": keras.layers.Dense(4, name="y")(inputs)}, name="named")
     model.compile("adam", {"y": CROSS_ENTROPY})
-    assert fit(model, Named(), validation_data=Named())["step"] == 3
+    return model
+
+
+def test_inputs_and_targets_by_name_with_weights() -> None:
+    assert fit(named(), Named(), validation_data=Named())["step"] == 3
+
+
+class OtherName(Named):
+    def __getitem__(self, index: int) -> Any:
+        x, y, weights = super().__getitem__(index)
+        return (x if index != 1 else {"z": x["x"]}), y, weights
+
+
+def test_another_name_in_a_later_batch_is_refused() -> None:
+    message = "batch 1 of the PyDataset OtherName has inputs and targets .*'z': .*, and the first batch has .*'x': "
+    with pytest.raises(DataError, match=message):
+        fit(named(), OtherName(), validation_data=Named())
 
 
 # --- continuing -------------------------------------------------------------------------------------------------------
@@ -226,6 +242,28 @@ def changing() -> Iterator[Any]:
     yield examples(32)[0][:, :5], examples(32)[1]
 
 
+def otherwise(x: Any, y: Any) -> Callable[[], Iterator[Any]]:
+    """The second batch is of x and y, as functions of those of the first."""
+
+    def batches() -> Iterator[Any]:
+        first = next(generator())
+        yield first
+        yield x(first[0]), y(first[1])
+
+    return batches
+
+
+def uneven() -> tf.data.Dataset:
+    return data_set(4).batch(4).concatenate(data_set().batch(32))
+
+
+def same(array: np.ndarray) -> np.ndarray:
+    return array
+
+
+GIVEN_AGAIN = generator()
+
+
 def padded() -> tf.data.Dataset:
     lengths = tf.data.Dataset.from_tensor_slices([6] * 32 + [7] * 32)
     return lengths.map(lambda length: (tf.zeros([length]), 0)).padded_batch(32)
@@ -258,7 +296,11 @@ IN_A_DATA_SET = tf.data.Dataset.from_generator(
         (failing(0), {"steps_per_epoch": 3}, "the generator batches can't be read: OSError: the disk is gone"),
         (failing(2), {"steps_per_epoch": 3}, "the generator batches can't be read: OSError: the disk is gone"),
         (IN_A_DATA_SET, {"steps_per_epoch": 3}, "the tf.data.Dataset can't be read: OSError: the disk is gone"),
-        (changing, {"steps_per_epoch": 3}, "the generator changing can't be read: .*of shape \\(32, 5\\)"),
+        (changing, {"steps_per_epoch": 3}, "batch 1 of the generator changing has .*float32 \\[5\\].*: give all"),
+        (otherwise(same, lambda y: y + 0.7), {"steps_per_epoch": 2}, "batch 1 of .* has inputs .*'float32 .*give all"),
+        (otherwise(lambda x: {"x": x}, same), {"steps_per_epoch": 2}, "batch 1 of .* targets \\({'x': 'float32"),
+        (lambda: GIVEN_AGAIN, {"steps_per_epoch": 2}, "the generator <lambda> returns the same iterator again"),
+        (uneven(), {"batch_size": 4}, "batches have different sizes, .*: give steps_per_epoch"),
         (padded(), {}, "does not take a value of the data: Matrix size-incompatible"),
         (lambda: generator(60), {"steps_per_epoch": 3}, "it ends before the example 65, and steps_per_epoch asks"),
     ],
@@ -266,6 +308,43 @@ IN_A_DATA_SET = tf.data.Dataset.from_generator(
 def test_streams_that_are_refused(data: Any, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=f"(?s){message}"):
         fit(compiled(), data, **{"batch_size": BATCH, **arguments})
+
+
+@pytest.mark.parametrize("later", [96, 32])
+def test_validation_data_must_stay_the_same(later: int) -> None:
+    """It is counted once, and read at the end of each epoch."""
+    sizes = iter([64, 64, 64, later])
+
+    def batches() -> Iterator[Any]:
+        return generator(next(sizes))
+
+    with pytest.raises(DataError, match="the val examples are no longer the 64 that were counted at the beginning"):
+        fit(compiled(), Batches(), 6, validation_data=batches)
+
+
+def test_validation_data_that_can_not_be_read_is_named() -> None:
+    readings = iter([generator, generator, generator, failing(1)])
+    message = "the generator validated can't be read: OSError: the disk is gone"
+
+    def validated() -> Iterator[Any]:
+        return next(readings)()
+
+    with pytest.raises(DataError, match=message):
+        fit(compiled(), Batches(), 6, validation_data=validated)
+
+
+def test_validation_data_by_name_in_another_order() -> None:
+    first, second = keras.Input((6,), name="a"), keras.Input((6,), name="b")
+    outputs = keras.layers.Dense(4)(keras.layers.Concatenate()([first, second]))
+    model = keras.Model({"a": first, "b": second}, outputs, name="two")
+    model.compile("adam", CROSS_ENTROPY)
+    x, y = examples()
+    summary = accumtrain.fit(model, ({"a": x, "b": -x}, y), validation_data=({"b": -x, "a": x}, y))
+    assert summary["val"]["loss"] == pytest.approx(model.evaluate({"a": x, "b": -x}, y, verbose=0), rel=1e-5)
+
+
+def test_epochs_of_batches_of_different_sizes() -> None:
+    assert fit(compiled(), uneven(), 6, steps_per_epoch=3, batch_size=32)["step"] == 6
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from accumtrain.dispatch import run
 from accumtrain.errors import AccumtrainError, ConfigError, Preempted
 from accumtrain.report.compare import read_ranked
 from accumtrain.report.pictures import list_metrics
+from accumtrain.runs.checkpoint_store import newest_manifest
 from accumtrain.train import hooks
 from accumtrain.train.hooks import BEGINNINGS, EPOCH, Hook, Hooks, add_hook, hook_modules, hooked
 from accumtrain.train.metrics import Place
@@ -101,12 +102,25 @@ def test_a_hook_keeps_values_and_ends_a_run(small, tmp_path, capsys):
     assert run(small(tmp_path, "train.steps=9"))["step"] == 9
 
 
+def test_what_a_function_returns_is_kept_in_each_checkpoint(small, tmp_path):
+    asked = []
+
+    def keep(state):
+        state.kept["asked"] = lambda: len(asked.append(1) or asked)
+
+    with hooked([Hook(keep, 1, "begin")]):
+        run(small(tmp_path))
+    kept = newest_manifest(tmp_path / "one" / "checkpoints")["hooks"]["kept"]
+    assert kept == {"asked": len(asked)}
+    assert len(asked) <= 5, "at the beginning, after updates 6 and 8, and for the best states of 4 and 8"
+
+
 def test_a_run_of_several_workers_is_not_ended_by_one(added, monkeypatch):
     monkeypatch.setattr(Place, "epoch", 1.0)
+    monkeypatch.setattr(Place, "epochs_begun", lambda place, step: 1)
     add_hook(lambda state: state.finish("mine"))
-    hooks = Hooks(
-        added, print, place=Place(1, None), ready=int, assigned=int, alone=False, total_steps=1, model=None, folder=None
-    )
+    parts = {"place": Place(1, None), "ready": int, "assigned": int, "model": None, "folder": None}
+    hooks = Hooks(added, print, alone=False, total_steps=1, **parts)
     with pytest.raises(ConfigError, match=r"finish\('mine'\), which only this worker would do: call request_stop"):
         hooks.call("update")
 

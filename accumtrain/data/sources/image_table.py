@@ -124,6 +124,38 @@ def _read_examples(config: TableConfig, reader: TargetReader) -> _Examples:
     rows = read_rows(config, reader, folders)
     targets = reader.read_columns(rows.labels, rows.locate)
     known = np.flatnonzero(targets.known)
+    _check_cells(rows, known)
+    rows = replace(rows, labels={})  # they take memory
+    notes = [*_describe_header(rows), *_note_unlabelled(rows, targets), *targets.notes]
+    splits = _number_splits(rows, known)
+    groups, group_names = _number_groups(rows, known)
+    if rows.hold_images:
+        names, folder, paths = make_texts(f"{row:012}" for row in known), Path(), None
+        kept = np.arange(len(known))
+    else:
+        names = _take(rows.images, known)
+        folder, paths, numbers = _find_files(rows, names, known, folders)
+        kept = _merge_doubled(rows, targets, names, known, numbers, (splits, groups))
+        notes += [*_note_doubled(names, kept), *_note_unused(folders)]
+        names, paths = _take(names, kept), _take(paths, kept)
+        rows = replace(rows, images=rows.images.slice(0, 0))
+    chosen = known[kept]
+    return _Examples(
+        rows=replace(rows, splits=None, groups=None),
+        chosen=chosen,
+        targets=targets if len(chosen) == len(targets.values) else replace(targets, values=targets.values[chosen]),
+        names=names,
+        folder=folder,
+        paths=paths,
+        splits=None if splits is None else splits[kept],
+        groups=None if groups is None else groups[kept],
+        group_names=group_names,
+        notes=notes,
+    )
+
+
+def _check_cells(rows: Rows, known: np.ndarray) -> None:
+    """Raise DataError if no row has a target, or one that has lacks an image."""
     columns, table = rows.parts[0].columns, rows.parts[0].table
     if not len(known):
         raise DataError(
@@ -137,30 +169,6 @@ def _read_examples(config: TableConfig, reader: TargetReader) -> _Examples:
             f"{rows.locate(int(known[np.argmax(missing)]))}: there is a label, and no image in column "
             f"{table.describe(columns.image)}: write one, or remove the row"
         )
-    notes = [f"the first row is taken as names of columns: {list_first(table.names)}"] if columns.skip else []
-    notes += _note_unlabelled(rows, targets)
-    splits = _number_splits(rows, known)
-    groups, group_names = _number_groups(rows, known)
-    if rows.hold_images:
-        names = make_texts(f"{row:012}" for row in known)
-        return _Examples(
-            *(replace(rows, labels={}), known, _choose_targets(targets, known), names, Path(), None, splits, groups),
-            *(group_names, [*notes, *targets.notes]),
-        )
-    names = _take(rows.images, known)
-    folder, paths, numbers = _find_files(rows, names, known, folders)
-    kept = _merge_doubled(rows, targets, names, known, numbers, (splits, groups))
-    if len(kept) < len(known):
-        twice = np.setdiff1d(np.arange(len(known)), kept, assume_unique=True)
-        notes.append(_note("images stand in the table more than once, and are taken once", names, twice))
-        splits, groups = (None if told is None else told[kept] for told in (splits, groups))
-    notes += _note_unused(folders)
-    known = known[kept]
-    rows = replace(rows, images=rows.images.slice(0, 0), labels={}, splits=None, groups=None)
-    return _Examples(
-        *(rows, known, _choose_targets(targets, known), _take(names, kept), folder, _take(paths, kept), splits, groups),
-        *(group_names, [*notes, *targets.notes]),
-    )
 
 
 def _take(texts: pa.ChunkedArray, places: np.ndarray) -> pa.ChunkedArray:
@@ -168,8 +176,9 @@ def _take(texts: pa.ChunkedArray, places: np.ndarray) -> pa.ChunkedArray:
     return texts if len(places) == len(texts) else texts.take(pa.array(places))
 
 
-def _choose_targets(targets: Targets, places: np.ndarray) -> Targets:
-    return targets if len(places) == len(targets.values) else replace(targets, values=targets.values[places])
+def _describe_header(rows: Rows) -> list[str]:
+    first = rows.parts[0]
+    return [f"the first row is taken as names of columns: {list_first(first.table.names)}"] * first.columns.skip
 
 
 def _note(text: str, names: pa.ChunkedArray, places: np.ndarray) -> str:
@@ -187,6 +196,12 @@ def _note_unlabelled(rows: Rows, targets: Targets) -> list[str]:
     return [
         f"{len(unlabelled):,} {text}: {list_first([rows.locate(row) for row in unlabelled[: _LISTED + 1].tolist()])}"
     ]
+
+
+def _note_doubled(names: pa.ChunkedArray, kept: np.ndarray) -> list[str]:
+    doubled = np.setdiff1d(np.arange(len(names)), kept, assume_unique=True)
+    text = "images stand in the table more than once, and are taken once"
+    return [_note(text, names, doubled)] if len(doubled) else []
 
 
 def _note_unused(folders: Folders) -> list[str]:
@@ -275,9 +290,9 @@ def _merge_doubled(
 def _describe_row(rows: Rows, targets: Targets, row: int) -> str:
     """Return what a row says about its image."""
     told = [f"the label {_format_target(targets, targets.values[row])}"]
-    if split := rows.part_of(row).split or (rows.splits and rows.splits[row]):
+    if split := rows.part_of(row).split or (rows.splits is not None and rows.splits[row]):
         told.append(f"the split {split}")
-    if rows.groups:
+    if rows.groups is not None:
         told.append(f"the group {rows.groups[row]}")
     return " and ".join(told)
 

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.data.config import SOURCES, DataConfig, FolderConfig, NpzConfig, TableConfig
+from accumtrain.data.config import READERS, SOURCES, DataConfig, FolderConfig, NpzConfig, TableConfig
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.local_files import list_first, readable
-from accumtrain.data.open_data import READERS
 from accumtrain.data.preprocess import NO_PREPROCESS, make_preprocess
 from accumtrain.data.source import ArraySplit, Dataset, PlainData, Source, Split
 from accumtrain.data.sources.folder import list_all, list_by_class, make_source

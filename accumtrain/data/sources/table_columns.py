@@ -186,8 +186,8 @@ def _find_place(table: Table, key: str, value: str | int | None) -> int | None:
         )
     if places:
         return places[0]
-    if isinstance(value, int) and value <= len(table.names):
-        return value - 1
+    if str(value).isdecimal() and 1 <= int(value) <= len(table.names):
+        return int(value) - 1
     raise DataError(
         f"{key}={value}: {table.path} has the columns {', '.join(table.names)}; give a name, or a place from 1 on"
     )

@@ -53,8 +53,7 @@ class ImageFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._paths = make_texts(self._walk())
-        self._by_path = _Index(self._paths, _path, _path_without_ending)
-        self._by_name: _Index | None = None
+        self._by_key: dict[Callable[[str], str], _Places] = {}
         self._used = np.zeros(len(self._paths), bool)
         self._outside = pa.chunked_array([], pa.string())  # paths, each once
 
@@ -64,11 +63,13 @@ class ImageFiles:
             yield file.relative_to(self._folder).as_posix()
 
     def holds(self, name: str) -> bool:
-        """Return whether there is a file of that name."""
-        try:
-            return bool(self._find_chunk([name], str)[0] >= 0) or (self._folder / name).is_file()
-        except ValueError:  # the \0 in it ends a name for the system
-            return False
+        """Return whether there is a file of that name. Nothing is kept for it, unlike for the names of `find`."""
+        plain = str(PurePosixPath(name))
+        for chunk in self._paths.chunks:
+            alike = chunk.filter(pc.match_substring(pc.utf8_normalize(chunk, "NFC"), plain)).to_pylist()
+            if any(key_of(path) == plain for path in alike for key_of in _KEYS):
+                return True
+        return _is_file(self._folder / name)
 
     def find(self, names: pa.ChunkedArray, locate: Callable[[int], str]) -> tuple[pa.ChunkedArray, np.ndarray]:
         """Return the files of names: their paths from the folder, texts [N], and their numbers, int64 [N].
@@ -117,27 +118,27 @@ class ImageFiles:
 
     def _find_chunk(self, names: list[str], locate: Callable[[int], str]) -> np.ndarray:
         """Return the places of files, int64 [n]; -1 for those that are not there."""
-        found = self._by_path.find(names)
-        if missing := [row for row, places in enumerate(found) if not places]:
-            plain = self._by_path.find([str(PurePosixPath(names[row])) for row in missing])  # ./a is a
-            found = _filled(found, missing, plain)
-        if missing := [row for row, places in enumerate(found) if not places]:
-            if self._by_name is None:
-                self._by_name = _Index(self._paths, _name, _name_without_ending)
-            found = _filled(found, missing, self._by_name.find([names[row] for row in missing]))
-        for row, places in enumerate(found):
-            if len(places) > 1:
-                files = sorted(str(self._folder / self._paths[place].as_py()) for place in places)
-                raise DataError(
-                    f"{locate(row)}: {names[row]} can be {' or '.join(files)}: write its path into the table"
-                )
-        return np.array([places[0] if places else _NOWHERE for places in found], np.int64)
+        found = np.full(len(names), _NOWHERE, np.int64)
+        plain = [str(PurePosixPath(name)) for name in names]  # ./a is a
+        for key_of in _KEYS:
+            rows = np.flatnonzero(found == _NOWHERE).tolist()
+            if not rows:
+                break
+            places = self._list_places(key_of, [plain[row] for row in rows])
+            for row, of_name in zip(rows, places, strict=True):
+                if len(of_name) > 1:
+                    files = sorted(str(self._folder / self._paths[place].as_py()) for place in of_name)
+                    raise DataError(
+                        f"{locate(row)}: {names[row]} can be {' or '.join(files)}: write its path into the table"
+                    )
+                found[row] = of_name[0] if of_name else _NOWHERE
+        return found
 
-
-def _filled(lists: list[list[int]], rows: list[int], others: list[list[int]]) -> list[list[int]]:
-    """Return lists with others in some of their places."""
-    by_row = dict(zip(rows, others, strict=True))
-    return [by_row.get(row, places) for row, places in enumerate(lists)]
+    def _list_places(self, key_of: Callable[[str], str], names: list[str]) -> list[list[int]]:
+        """Return the places of the paths that each name is the key of."""
+        if key_of not in self._by_key:
+            self._by_key[key_of] = _Places(self._paths, key_of)
+        return self._by_key[key_of].list_all(names)
 
 
 class _Places:
@@ -160,18 +161,6 @@ class _Places:
         ]
 
 
-class _Index:
-    """The places of paths by two keys of each."""
-
-    def __init__(self, paths: pa.ChunkedArray, *keys_of: Callable[[str], str]) -> None:
-        self._by_key = [_Places(paths, key_of) for key_of in keys_of]
-
-    def find(self, names: list[str]) -> list[list[int]]:
-        """Return the places of the paths that each name is a key of."""
-        found = zip(*(places.list_all(names) for places in self._by_key), strict=True)
-        return [[place for places in lists for place in places] for lists in found]
-
-
 def _path(path: str) -> str:
     return normal_form(path)
 
@@ -186,6 +175,9 @@ def _name(path: str) -> str:
 
 def _name_without_ending(path: str) -> str:
     return normal_form(PurePosixPath(path).stem)
+
+
+_KEYS = (_path, _path_without_ending, _name, _name_without_ending)  # that a name can be, the first that fits
 
 
 def _locate_from(locate: Callable[[int], str], first: int, row: int) -> str:

@@ -114,8 +114,9 @@ def clean(column: pa.ChunkedArray, name: str) -> Column:
     if pa.types.is_decimal(kind):
         return column.cast(pa.float64())
     if pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind):
-        of_texts = pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type)
-        if of_texts or pa.types.is_integer(kind.value_type):
+        of = kind.value_type
+        of_texts = pa.types.is_string(of) or pa.types.is_large_string(of) or pa.types.is_null(of)
+        if of_texts or pa.types.is_integer(of):
             lists = column.cast(pa.list_(pa.string()))
             return pa.chunked_array([_clean_list(chunk) for chunk in lists.chunks], pa.list_(pa.string()))
     elif pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or is_image(kind):
@@ -308,7 +309,7 @@ class JsonTable(Table):
                 for number, line in enumerate(stream, start=1):
                     if not line.strip():
                         continue
-                    row = json.loads(line)
+                    row = json.loads(line, object_pairs_hook=_each_once)
                     if not isinstance(row, dict):
                         raise ValueError("it holds no object")
                     yield number, row
@@ -319,6 +320,13 @@ class JsonTable(Table):
                 f"{self.path}, line {number}, is no row of a table: {error}; write one JSON object a line, such as "
                 '{"image": "photos/1.jpg", "label": "cat"}'
             ) from error
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("it has a key more than once")
+    return found
 
 
 class _JsonColumn:
@@ -376,6 +384,7 @@ class ParquetTable(Table):
 
     def __init__(self, path: Path, key: str) -> None:
         self.path, self._key = path, key
+        path.open("rb").close()  # its OSError tells the reason, Arrow's does not
         try:
             self._file = pq.ParquetFile(path, memory_map=True)
         except (pa.ArrowException, OSError) as error:

@@ -283,9 +283,9 @@ def _read_words(name: str, column: Column, locate: Locate) -> np.ndarray:
         places = pc.index_in(lower, value_set=pa.array(_WORDS, pa.string()))
         known, found = lower.is_valid(), pc.less(places, _FALSE).cast(pa.float32())
     else:
-        numbers = column.cast(pa.float32())
+        numbers = column.cast(pa.float64(), safe=False)
         known = pc.invert(numbers.is_null(nan_is_null=True))
-        found = pc.if_else(pc.is_in(numbers, value_set=pa.array([0, 1], pa.float32())), numbers, None)
+        found = pc.if_else(pc.is_in(numbers, value_set=pa.array([0, 1], pa.float64())), numbers, None)
     wrong = pc.and_(known, found.is_null())
     if pc.any(wrong).as_py():
         row = _find_first(wrong)
@@ -319,23 +319,13 @@ class NumberTargets(TargetReader):
 
 def _read_numbers(name: str, column: Column, locate: Locate) -> np.ndarray:
     """Return the numbers of a column, float32 [N]."""
-    if pa.types.is_string(column.type):
-        column = _drop_unknown(column)
-        try:
-            numbers = column.cast(pa.float64())
-        except pa.ArrowInvalid:
-            numbers = None
-    else:
-        numbers = (
-            None if pa.types.is_list(column.type) or pa.types.is_boolean(column.type) else column.cast(pa.float64())
-        )
+    column = _drop_unknown(column) if pa.types.is_string(column.type) else column
+    numbers = _as_numbers(column)
     if numbers is None:
         row = next(row for row, value in enumerate(column) if value.is_valid and not _is_number(value))
         text = _show(column, row)
-        comma = text.replace(",", ".", 1)
-        remedy = (
-            f"write a point, {comma}" if "," in text and _is_number(pa.scalar(comma)) else "write a number, or nothing"
-        )
+        point = text.replace(",", ".", 1)
+        remedy = f"write a point, {point}" if "," in text and _is_number(pa.scalar(point)) else "write one, or nothing"
         raise DataError(f"{locate(row)}: column {name} holds {text}, which is no number: {remedy}")
     values = _to_numpy(numbers.fill_null(np.nan), np.float64)
     with np.errstate(over="ignore"):
@@ -349,13 +339,18 @@ def _read_numbers(name: str, column: Column, locate: Locate) -> np.ndarray:
     return found
 
 
-def _is_number(value: pa.Scalar) -> bool:
-    if not pa.types.is_string(value.type):
-        return False
+def _as_numbers(column: Column) -> pa.ChunkedArray | None:
+    """Return a column as float64; None if it holds something that is no number."""
+    if pa.types.is_list(column.type) or pa.types.is_boolean(column.type):
+        return None
     try:
-        return bool(value.cast(pa.float64()).is_valid)
+        return column.cast(pa.float64(), safe=False)
     except pa.ArrowInvalid:
-        return False
+        return None
+
+
+def _is_number(value: pa.Scalar) -> bool:
+    return _as_numbers(pa.chunked_array([[value.as_py()]], value.type)) is not None
 
 
 # ---- columns and arrays of both ----
@@ -414,7 +409,7 @@ def as_texts(column: Column) -> Column:
     """Return numbers and booleans as texts; a whole number without a point, as a column with gaps holds floats."""
     if pa.types.is_floating(column.type):
         column = pc.if_else(column.is_null(nan_is_null=True), None, column)
-        whole = pc.all(pc.equal(pc.floor(column), column), skip_nulls=True).as_py()
+        whole = pc.all(pc.and_(pc.equal(pc.floor(column), column), pc.less(pc.abs(column), _EXACT))).as_py()
         column = column.cast(pa.int64()) if whole else column
     return column if pa.types.is_string(column.type) else column.cast(pa.string())
 

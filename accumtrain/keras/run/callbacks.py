@@ -19,7 +19,7 @@ from accumtrain.runs.checkpoint_store import newest_manifest
 from accumtrain.runs.run import Run
 from accumtrain.train.hooks import EPOCH, Hook, TrainingState
 
-KEPT = "callbacks"  # among the values that hooks keep
+KEPT, RATES = "callbacks", "learning rates"  # among the values that hooks keep
 BATCH_METHODS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 TEST_BATCH_METHODS = ("on_test_batch_begin", "on_test_batch_end")
 OWN = ("_model", "params")  # attributes that a training sets
@@ -65,13 +65,12 @@ class CallbackHooks:
     @property
     def hooks(self) -> list[Hook]:
         """The hooks that call them. Those of updates are there if a callback asks for updates."""
-        events: dict[str, Callable[[TrainingState], None]] = {"end": self._end}
+        events: dict[str, Callable[[TrainingState], None]] = {"begin": self._begin, "end": self._end}
         if self._callbacks:
             events |= {
-                "begin": self._begin,
                 "epoch_begin": self._begin_epoch,
-                "evaluation_begin": lambda state: self._call(state, "on_test_begin"),
-                "evaluation": lambda state: self._call(state, "on_test_end", dict(state.metrics)),
+                "evaluation_begin": lambda state: self._call("on_test_begin", {}),
+                "evaluation": lambda state: self._call("on_test_end", dict(state.metrics)),
                 EPOCH: self._end_epoch,
             }
         if any(_asks_for_updates(callback) for callback in self._callbacks):
@@ -85,7 +84,7 @@ class CallbackHooks:
         """
         now = _rate_of(self._model)
         manifest = newest_manifest(run.checkpoints) or {}
-        begun, left = manifest.get("hooks", {}).get("kept", {}).get(KEPT, {}).get("rates", [None, None])
+        begun, left = manifest.get("hooks", {}).get("kept", {}).get(RATES, [None, None])
         self._rate = begun if left is not None and left == now else now
         return self._rate
 
@@ -93,41 +92,44 @@ class CallbackHooks:
 
     def _begin(self, state: TrainingState) -> None:
         self._model.stop_training = False
-        params = {"verbose": 0, "epochs": math.ceil(state.total_steps / self._steps), "steps": self._steps}
+        params = {"verbose": 0, "epochs": state.total_epochs, "steps": self._steps}
         for callback in self._callbacks:
             callback.set_params(params)
             callback.set_model(self._model)
-        self._call(None, "on_train_begin")
+        self._call("on_train_begin", {})
         self._before = [dict(vars(callback)) for callback in self._callbacks]
         self._packed = [_pack_all(attributes) for attributes in self._before]
         self._restore(state)
+        state.kept[RATES] = lambda: [self._rate, _rate_of(self._model)]
+        if self._callbacks:
+            state.kept[KEPT] = self._state
 
     def _begin_epoch(self, state: TrainingState) -> None:
-        self._batch = 0
-        self._call(state, "on_epoch_begin", self._epoch)
+        self._epoch, self._batch = int(state.epoch), 0
+        self._call("on_epoch_begin", self._epoch, {})
+        self._finish_if_asked(state)
 
     def _begin_batch(self, state: TrainingState) -> None:
-        self._call(state, "on_train_batch_begin", self._batch)
+        self._call("on_train_batch_begin", self._batch, {})
 
     def _end_batch(self, state: TrainingState) -> None:
         self._batch += 1
-        self._call(state, "on_train_batch_end", self._batch - 1, dict(state.epoch_metrics))
+        self._call("on_train_batch_end", self._batch - 1, dict(state.epoch_metrics))
         self._finish_if_asked(state)
 
     def _end_epoch(self, state: TrainingState) -> None:
         evaluated = {f"val_{name}": value for name, value in state.metrics.items()}
         self._logs = {**state.epoch_metrics, **evaluated}
-        self._epoch += 1
-        self._call(state, "on_epoch_end", self._epoch - 1, self._logs)
+        self._call("on_epoch_end", self._epoch, self._logs)
         self._finish_if_asked(state)
 
     def _end(self, state: TrainingState) -> None:
         self._finalize()
         self.finalized = True
-        self._call(None, "on_train_end", self._logs)
+        self._call("on_train_end", self._logs)
 
-    def _call(self, state: TrainingState | None, method: str, *arguments: Any) -> None:
-        """Call a method of all callbacks, and keep what they have noted."""
+    def _call(self, method: str, *arguments: Any) -> None:
+        """Call a method of all callbacks."""
         for callback in self._callbacks:
             getattr(callback, method)(*arguments)
             if _parts_of(self._model) != self._parts:
@@ -136,8 +138,6 @@ class CallbackHooks:
                     f"trainable of {self._model.name}, and a run keeps those that it has begun with: leave that out, "
                     "and call fit once for each stage, with another run_name"
                 )
-        if state is not None:
-            state.kept[KEPT] = self._state()
 
     def _finish_if_asked(self, state: TrainingState) -> None:
         if self._model.stop_training:
@@ -151,16 +151,11 @@ class CallbackHooks:
             {"name": type(callback).__name__, **_changes(vars(callback), before, packed)}
             for callback, before, packed in zip(self._callbacks, self._before, self._packed, strict=True)
         ]
-        return {
-            "epoch": self._epoch,
-            "batch": self._batch,
-            "rates": [self._rate, _rate_of(self._model)],
-            "callbacks": callbacks,
-        }
+        return {"epoch": self._epoch, "batch": self._batch, "callbacks": callbacks}
 
     def _restore(self, state: TrainingState) -> None:
         """Give callbacks what they had noted, or say that they begin anew."""
-        kept = state.kept.get(KEPT, {"epoch": int(state.epoch), "batch": 0, "callbacks": []})
+        kept = state.kept.pop(KEPT, {"epoch": int(state.epoch), "batch": 0, "callbacks": []})
         self._epoch, self._batch = kept["epoch"], kept["batch"]
         if not state.step:
             return
@@ -171,13 +166,17 @@ class CallbackHooks:
             if found is not None and not found["lost"]:
                 vars(callback).update({key: _unpack(value) for key, value in found["values"].items()})
                 continue
-            reason = f"checkpoints do not hold its {', '.join(found['lost'])}" if found else "this run had none before"
+            reason = (
+                f"checkpoints do not hold its {', '.join(found['lost'])}" if found else "the session before had none"
+            )
             say(f"{name} begins anew, as {reason}")
             if state.epoch_metrics:  # amid an epoch
-                callback.on_epoch_begin(self._epoch)
+                callback.on_epoch_begin(self._epoch, {})
 
 
-def _check(callbacks: Sequence[keras.callbacks.Callback]) -> None:
+def _check(callbacks: Any) -> None:
+    if not isinstance(callbacks, (list, tuple)):
+        raise ConfigError(f"callbacks is a {type(callbacks).__name__}: give a list of keras.callbacks.Callback")
     for callback in callbacks:
         if not isinstance(callback, keras.callbacks.Callback):
             raise ConfigError(f"callbacks holds a {type(callback).__name__}: give a list of keras.callbacks.Callback")
@@ -221,7 +220,8 @@ def _parts_of(model: keras.Model) -> Any:
 def _changes(attributes: Mapping[str, Any], before: Mapping[str, Any], packed: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes that have changed: packed `values`, and the names of those that are `lost`.
 
-    What can't be packed and is still the same object, such as a function or a file, is no state.
+    What can't be packed and is still the same object, such as a function or a file, is no state. A kind of dict, such
+    as a defaultdict, would come back as a dict, so it is lost.
     """
     values, lost = {}, []
     for name, value in attributes.items():
@@ -233,8 +233,12 @@ def _changes(attributes: Mapping[str, Any], before: Mapping[str, Any], packed: M
             if name not in before or value is not before[name]:
                 lost.append(name)
             continue
-        if name not in packed or packed[name] != now:
+        if name in packed and packed[name] == now:
+            continue
+        if isinstance(value, np.generic) or type(_unpack(now)) is type(value):
             values[name] = now
+        else:
+            lost.append(name)
     return {"values": values, "lost": lost}
 
 

@@ -113,24 +113,24 @@ def examples_of(split: Split, count: int) -> tuple[Any, Any]:
 
 def _check_alike(train: Split, test: Split) -> None:
     """Raise DataError unless examples of both are of the same structure and shapes."""
-    shown = []
+    shapes = []
     for split in (train, test):
         inputs, (targets, *_) = examples_of(split, 1)
-        shapes = tf.nest.map_structure(lambda tensor: str(tensor.shape[1:].as_list()), (inputs, targets))
-        shown.append(str(shapes).replace("'", ""))
-    of_train, of_test = shown
-    if of_train != of_test:
-        raise DataError(f"inputs and targets of an example have shapes {of_train}, in validation_data {of_test}")
+        shapes.append(tf.nest.map_structure(lambda tensor: str(tensor.shape[1:].as_list()), (inputs, targets)))
+    of_train, of_test = shapes
+    if of_train != of_test:  # whatever the order of keys
+        shown = [str(each).replace("'", "") for each in shapes]
+        raise DataError(f"inputs and targets of an example have shapes {shown[0]}, in validation_data {shown[1]}")
 
 
-def _as_split(model: keras.Model, data: Any) -> Split:
-    return OwnSplit(data) if isinstance(data, Split) else InMemorySplit(*as_arrays(model, data))
+def _as_split(model: keras.Model, data: Any, name: str = "data") -> Split:
+    return OwnSplit(data) if isinstance(data, Split) else InMemorySplit(*as_arrays(model, data, name))
 
 
 def _as_split_to_evaluate(model: keras.Model, data: Any) -> Split:
-    stream = open_stream(model, data)
+    stream = open_stream(model, data, "validation_data")
     if stream is None:
-        return _as_split(model, data)
+        return _as_split(model, data, "validation_data")
     stream.count()
     return stream
 

@@ -31,8 +31,11 @@ ASSERTION = "assertion failed: "
 GRAPH_ERROR_PREFIXES = ("Graph execution error", "Detected at node", "File ")  # of lines that give no reason
 
 
-def open_stream(model: keras.Model, data: Any) -> GivenStream | None:
+def open_stream(model: keras.Model, data: Any, name: str = "data") -> GivenStream | None:
     """Return the stream of a tf.data.Dataset, a PyDataset or a function that returns an iterator; None for other data.
+
+    Args:
+        name: of the data in messages.
 
     Raises:
         DataError: it is empty, or can't be read as examples, or can't be begun again.
@@ -43,8 +46,8 @@ def open_stream(model: keras.Model, data: Any) -> GivenStream | None:
         return IndexedStream(model, data)
     if isinstance(data, Iterator):
         raise DataError(
-            f"data is a {type(data).__name__}, which can be read only once, and a continued run begins it again: give "
-            "the function that makes it, without calling it"
+            f"{name} is a {type(data).__name__}, which can be read only once, and a continued run begins it again: "
+            "give the function that makes it, without calling it"
         )
     return GeneratorStream(model, data) if callable(data) else None
 
@@ -73,7 +76,7 @@ class GivenStream(Stream):
 
     def __init__(self, name: str):
         self.name = name
-        self._failure: Exception | None = None
+        self._spec: Any = None
 
     def set_epoch(self, batch_size: int, steps_per_epoch: int | None) -> None:
         """Let an epoch have the examples of `steps_per_epoch` updates. None is those of a pass.
@@ -88,12 +91,12 @@ class GivenStream(Stream):
             self.size = self.nominal
             return
         self.size = steps_per_epoch * batch_size
-        if self.nominal is None:
+        if self.examples is None:
             self._least = self.size - batch_size + 1  # the last batch of a pass may be smaller
-        elif self.size > self.nominal:
+        elif self.size > self.examples:
             raise DataError(
                 f"steps_per_epoch={steps_per_epoch} with batch_size={batch_size} asks for {self.size:,} examples, and "
-                f"{self.name} has {self.nominal:,}: leave steps_per_epoch out, or give fewer"
+                f"{self.name} has {self.examples:,}: leave steps_per_epoch out, or give fewer"
             )
 
     def count(self) -> None:
@@ -126,9 +129,23 @@ class GivenStream(Stream):
         return tf.nest.map_structure(lambda array: tf.gather(array, index), self.first)
 
     def explain(self, error: tf.errors.OpError) -> DataError | None:
-        if self._failure is not None:
-            return self._unreadable(self._failure)
+        if self.failure is not None:
+            return self._unreadable(self.failure)
         return self._unreadable(error) if READING in error.message else None
+
+    def _arrays(self, model: keras.Model, batch: Any, name: str) -> Any:
+        """Return a batch as arrays. Raise DataError if they are not like those of the first, but for their number."""
+        arrays = as_arrays(model, batch, name)
+        spec = _spec_of(arrays)
+        if self._spec is None:
+            self._spec = spec
+        if spec != self._spec:
+            shown, first = (tf.nest.map_structure(_shown, each) for each in (spec, self._spec))
+            raise DataError(
+                f"{name} has inputs and targets {shown}, and the first batch has {first}: give all of them one "
+                "structure, type and shape; where shapes vary, give a tf.data.Dataset"
+            )
+        return arrays
 
     def _unreadable(self, error: Exception) -> DataError:
         if isinstance(error, DataError):
@@ -142,7 +159,7 @@ class GivenStream(Stream):
         try:
             yield
         except Exception as error:  # of any kind, as it is not ours
-            raise self._unreadable(self._failure or error) from error
+            raise self._unreadable(self.failure or error) from error
 
     @contextmanager
     def _noted(self) -> Iterator[None]:
@@ -150,7 +167,7 @@ class GivenStream(Stream):
         try:
             yield
         except Exception as error:
-            self._failure = error
+            self.failure = error
             raise
 
 
@@ -167,11 +184,15 @@ class IteratedStream(GivenStream):
     rows: tf.data.Dataset
 
     def batches_from(self, position: int, batch: int) -> tf.data.Dataset:
-        """Raise InvalidArgumentError, once it is read, if a pass ends before an epoch does."""
+        """Raise InvalidArgumentError, once it is read, if a pass ends before an epoch does, or is of unknown length."""
         if position:
             say(f"reading {position:,} examples again, as {self.name} is read from its beginning")
         part = math.gcd(position, batch)
-        rows = _of_at_least(self._least, self.rows) if self._least else self.rows
+        rows = self.rows
+        if self._least:
+            rows = _of_at_least(self._least, rows)
+        elif self.examples is None and self.batch is not None:
+            rows = _of_one_size(self.batch, rows)
         parts = rows.repeat().rebatch(part, drop_remainder=True).skip(position // part)
         return parts.rebatch(batch, drop_remainder=True)
 
@@ -236,17 +257,23 @@ class GeneratorStream(IteratedStream):
     def __init__(self, model: keras.Model, make: Callable[[], Any]):
         super().__init__(f"the generator {getattr(make, '__name__', type(make).__name__)}")
         self._model, self._make = model, make
+        self._made: Any = None
         with self._explained():
             first = next(self._batches(), None)
         if first is None:
             raise DataError(f"{self.name} is empty: let it yield (x, y) or (x, y, sample_weight), batch by batch")
         self.first, self.batch = first, length_of(first)
-        self.rows = tf.data.Dataset.from_generator(self._batches, output_signature=_spec_of(first))
+        self.rows = tf.data.Dataset.from_generator(self._batches, output_signature=self._spec)
 
     def _batches(self) -> Iterator[Any]:
         with self._noted():
-            for batch in self._make():
-                yield as_arrays(self._model, batch, f"a batch of {self.name}")
+            before, self._made = self._made, self._make()
+            if self._made is before and isinstance(before, Iterator):
+                raise DataError(
+                    f"{self.name} returns the same iterator again, which has been read: let it make a new one each time"
+                )
+            for number, batch in enumerate(self._made):
+                yield self._arrays(self._model, batch, f"batch {number} of {self.name}")
 
 
 def _as_example(x: Any, y: Any, *weights: Any) -> tuple[Any, Any]:
@@ -275,6 +302,18 @@ def _of_at_least(examples: int, rows: tf.data.Dataset) -> tf.data.Dataset:
     return rows.concatenate(end).scan(tf.constant(0, tf.int64), counted)
 
 
+def _of_one_size(size: int, rows: tf.data.Dataset) -> tf.data.Dataset:
+    """Return the same batches, with an error if one has not `size` examples, unless it is the last and has fewer."""
+
+    def checked(full: tf.Tensor, batch: Any) -> tuple[tf.Tensor, Any]:
+        found = tf.shape(tf.nest.flatten(batch)[0])[0]
+        told = "batches have different sizes, so an epoch is of unknown length: give steps_per_epoch"
+        with tf.control_dependencies([tf.debugging.Assert(full & (found <= size), [told])]):
+            return found == size, batch
+
+    return rows.scan(tf.constant(True), checked)
+
+
 # --- a PyDataset, any batch of which is reached by its index ----------------------------------------------------------
 
 
@@ -294,12 +333,12 @@ class IndexedStream(GivenStream):
             length = data.num_batches
             if length == 0:
                 raise DataError(f"{self.name} is empty: give at least one batch")
-            self.first = as_arrays(model, data[0], f"batch 0 of {self.name}")
+            self.first = self._arrays(model, data[0], f"batch 0 of {self.name}")
             self._rows = self.batch = length_of(self.first)
             if length is not None:
-                last = length_of(as_arrays(model, data[length - 1], f"batch {length - 1} of {self.name}"))
+                last = length_of(self._arrays(model, data[length - 1], f"batch {length - 1} of {self.name}"))
                 self.examples = self.nominal = (length - 1) * self._rows + last
-        self.endless, self._length, self._spec = length is None, length, _spec_of(self.first)
+        self.endless, self._length = length is None, length
 
     def batches_from(self, position: int, batch: int) -> tf.data.Dataset:
         passes, place = (0, position) if self.examples is None else divmod(position, self.examples)
@@ -330,13 +369,17 @@ class IndexedStream(GivenStream):
         with self._noted():
             index = int(number) if self._length is None else int(number) % self._length
             name = f"batch {index} of {self.name}"
-            arrays = as_arrays(self._model, self._data[index], name)
+            arrays = self._arrays(self._model, self._data[index], name)
             expected, found = self._rows, length_of(arrays)
             if self.examples is not None:
                 expected = min(self._rows, self.examples - index * self._rows)
             if found != expected:
                 raise DataError(f"{name} has {found} examples instead of {expected}: only the last may have fewer")
             return tf.nest.flatten(arrays)
+
+
+def _shown(spec: tf.TensorSpec) -> str:
+    return f"{spec.dtype.name} {spec.shape[1:].as_list()}"
 
 
 def _spec_of(arrays: Any) -> Any:
