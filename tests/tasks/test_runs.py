@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -37,11 +38,15 @@ both = pytest.mark.parametrize("task", TASKS)
 
 @pytest.fixture(scope="module")
 def trained(compose, tmp_path_factory, registered):
-    """The folder of a run of each task."""
+    """Trains a run of a task once, and returns the folder that it is in."""
     folder = tmp_path_factory.mktemp("trained")
-    for task, overrides in TASKS.items():
-        run(compose(*overrides, *LENET, "train.steps=6", f"run.dir={folder / task}"))
-    return folder
+
+    @cache
+    def train(task):
+        run(compose(*TASKS[task], *LENET, "train.steps=6", f"run.dir={folder / task}"))
+        return folder / task
+
+    return train
 
 
 @pytest.fixture
@@ -50,7 +55,7 @@ def here(trained, tmp_path, monkeypatch):
 
     def copied(task):
         monkeypatch.chdir(tmp_path)
-        return shutil.copytree(trained / task, tmp_path / "runs") / "one"
+        return shutil.copytree(trained(task), tmp_path / "runs") / "one"
 
     return copied
 
@@ -134,7 +139,7 @@ def test_a_killed_run_goes_on_with_the_same_bits(task, compose, trained, tmp_pat
     kept = json_of(tmp_path / "one/checkpoints/step-4", "manifest")
     assert records_of(tmp_path / "one")[-1]["step"] == 4
     run(config)
-    whole = trained / task / "one"
+    whole = trained(task) / "one"
     assert records_of(tmp_path / "one") == records_of(whole)
     assert_same_tensors(state_of(tmp_path / "one", 6), state_of(whole, 6))
     facts = json_of(whole / "checkpoints/step-6", "manifest").get(ANSWER_FACTS)
@@ -252,6 +257,7 @@ def images_of_test():
     return canvases.compose(canvases.load_digits()[1], 90, seed=1)[0]
 
 
+@pytest.mark.slow
 @both
 def test_a_loaded_run_answers_as_the_jobs_do(task, here, command):
     folder = here(task)
