@@ -340,9 +340,9 @@ def contradict(targets: Iterable[Target]) -> bool:
 
 
 def read_labels(split: Split) -> np.ndarray:
-    """Return the label of every example, int32 [size]. The first call reads the split, record files from end to end.
+    """Return the labels of every example, int32 [size] or float32 [size, K].
 
-    Class weights and balanced sampling need them.
+    The first call reads the split, record files from end to end. Class weights and balanced sampling need them.
 
     Raises:
         tf.errors.OpError: an example can't be read; `explain_input_error` of open_data.py says which.
@@ -350,8 +350,10 @@ def read_labels(split: Split) -> np.ndarray:
 
     def read(start: tf.Tensor) -> tf.Tensor:
         image, label = split.read(tf.range(start, tf.minimum(start + _CHUNK, split.size)))
-        # an example that is left out has no image
-        return tf.where(image == b"", UNREADABLE, label) if image.dtype == tf.string else label
+        if not tf.is_tensor(image) or image.dtype != tf.string:
+            return label
+        left_out = tf.reshape(image == b"", [-1, *[1] * (label.shape.rank - 1)])  # such an example has no image
+        return tf.where(left_out, tf.constant(np.nan if label.dtype.is_floating else UNREADABLE, label.dtype), label)
 
     if split.known_labels is None:
         chunks = tf.data.Dataset.range(0, split.size, _CHUNK).map(read)

@@ -72,8 +72,8 @@ def f1(labels: np.ndarray, said: np.ndarray) -> float:
 
 
 def macro_f1(labels: np.ndarray, outputs: np.ndarray) -> float:
-    """Return the mean of `f1` over labels, of which those are said whose probability is above a half."""
-    return _mean_over_labels(lambda one, logits: f1(one, logits > 0), labels, outputs)
+    """Return the mean of `f1` over labels, of which those are said whose probability is a half or more."""
+    return _mean_over_labels(lambda one, logits: f1(one, logits >= 0), labels, outputs)
 
 
 def best_threshold(labels: np.ndarray, scores: np.ndarray) -> float:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from accumtrain.data.config import DigitsConfig
 from accumtrain.data.open_data import open_data
-from accumtrain.data.source import ArraySplit, class_counts
+from accumtrain.data.source import ArraySplit, Split, class_counts, read_labels
 from accumtrain.data.stream import ORDER, UNREADABLE, balanced_order, hash64, permute
 
 LABELS = np.repeat([0, 3, 1, 2], [5, 1, 17, 4])[np.random.default_rng(0).permutation(27)]
@@ -52,6 +53,29 @@ def test_labels_are_read_once_in_order():
     assert split.known_labels is not None
     np.testing.assert_array_equal(split.known_labels, LABELS)
     assert sum(class_counts(open_data(DigitsConfig(), 0).train, 10)) == 1437
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (np.array([4, 5, 6], np.int32), np.array([4, UNREADABLE, 6], np.int32)),
+        (
+            np.array([[1, 0], [0, 1], [1, np.nan]], np.float32),
+            np.array([[1, 0], [np.nan] * 2, [1, np.nan]], np.float32),
+        ),
+    ],
+    ids=["classes", "labels"],
+)
+def test_targets_of_examples_that_are_left_out_are_unknown(labels, expected):
+    class Encoded(Split):
+        size = 3
+
+        def read(self, index):
+            return tf.gather(tf.constant([b"a", b"", b"c"]), index), tf.gather(tf.constant(labels), index)
+
+    found = read_labels(Encoded())
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_unreadable_examples_never_appear():

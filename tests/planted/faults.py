@@ -24,7 +24,7 @@ from accumtrain.optim.adafactor import AdafactorRule
 from accumtrain.optim.adam import Adam, AdamW
 from accumtrain.optim.keras_optimizer import KerasOptimizer
 from accumtrain.optim.optimizer import Optimizer, Parameter
-from accumtrain.train import build
+from accumtrain.tasks import classify
 from tests.planted.plant import Fault, argument, gradients, input_gradient, result
 
 SGD = ("optim=sgd", "optim.weight_decay=0.01")
@@ -203,12 +203,12 @@ FAULTS = [
     Fault("a replay's gradients twice, of a Keras model", replay, "_consume_first", gradients_twice, MOBILENET),
     # the loss
     Fault("labels + 1", losses, "class_index", result(lambda labels: (labels + 1) % 10), LENET),
-    Fault("label smoothing twice as strong", build, "build_cross_entropy",
+    Fault("label smoothing twice as strong", classify, "build_cross_entropy",
           argument(0, lambda config: type(config)(label_smoothing=2 * config.label_smoothing)),
           (*LENET, "loss.label_smoothing=0.1")),
-    Fault("class weights ignored", build, "build_cross_entropy", argument(0, lambda config: type(config)()),
+    Fault("class weights ignored", classify, "build_cross_entropy", argument(0, lambda config: type(config)()),
           (*LENET, "loss.class_weights=[1,2,1,1,1,1,1,1,1,3]")),
-    Fault("loss x 1.001", build, "cross_entropy", result(scaled(1.001)), LENET),
+    Fault("loss x 1.001", classify, "cross_entropy", result(scaled(1.001)), LENET),
     Fault("loss of the mixed label left out", losses, "_value",
           lambda right: lambda function, logits, batch: function(batch["label"], logits), (*LENET, "data.mixup=0.4")),
     # sums and scales of a window

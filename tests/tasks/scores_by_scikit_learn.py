@@ -71,7 +71,7 @@ def of_label(truth: np.ndarray, logits: np.ndarray) -> dict[str, float]:
     highest = max(by_threshold.values())
     return {
         "average_precision": float(average_precision_score(truth, logits)),
-        "f1": float(f1_score(truth, logits > 0, zero_division=0.0)),
+        "f1": float(f1_score(truth, logits >= 0, zero_division=0.0)),
         "threshold": min(t for t, value in by_threshold.items() if value > highest - 1e-12),
         "highest_f1": float(highest),
     }

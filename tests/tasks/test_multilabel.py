@@ -141,6 +141,7 @@ def trained(compose, tmp_path_factory, registered):
     return config
 
 
+@pytest.mark.slow
 def test_thresholds_are_those_of_the_validation_images(trained):
     """With the highest F1 there; the file predictions say the labels that reach them."""
     loaded = accumtrain.load_run("one", run_dir=trained.run.dir)

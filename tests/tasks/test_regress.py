@@ -87,6 +87,7 @@ def trained(compose, tmp_path_factory, registered):
     return config
 
 
+@pytest.mark.slow
 def test_answers_are_in_the_units_of_the_data(trained):
     loaded = accumtrain.load_run("one", run_dir=trained.run.dir)
     images, _, numbers = canvases.compose(canvases.load_digits()[1], 90, seed=1)

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -37,11 +38,15 @@ both = pytest.mark.parametrize("task", TASKS)
 
 @pytest.fixture(scope="module")
 def trained(compose, tmp_path_factory, registered):
-    """The folder of a run of each task."""
+    """Trains a run of a task once, and returns the folder that it is in."""
     folder = tmp_path_factory.mktemp("trained")
-    for task, overrides in TASKS.items():
-        run(compose(*overrides, *LENET, "train.steps=6", f"run.dir={folder / task}"))
-    return folder
+
+    @cache
+    def train(task):
+        run(compose(*TASKS[task], *LENET, "train.steps=6", f"run.dir={folder / task}"))
+        return folder / task
+
+    return train
 
 
 @pytest.fixture
@@ -50,7 +55,7 @@ def here(trained, tmp_path, monkeypatch):
 
     def copied(task):
         monkeypatch.chdir(tmp_path)
-        return shutil.copytree(trained / task, tmp_path / "runs") / "one"
+        return shutil.copytree(trained(task), tmp_path / "runs") / "one"
 
     return copied
 
@@ -134,12 +139,12 @@ def test_a_killed_run_goes_on_with_the_same_bits(task, compose, trained, tmp_pat
     kept = json_of(tmp_path / "one/checkpoints/step-4", "manifest")
     assert records_of(tmp_path / "one")[-1]["step"] == 4
     run(config)
-    whole = trained / task / "one"
+    whole = trained(task) / "one"
     assert records_of(tmp_path / "one") == records_of(whole)
     assert_same_tensors(state_of(tmp_path / "one", 6), state_of(whole, 6))
-    facts = json_of(whole / "checkpoints/step-6", "manifest")[ANSWER_FACTS]
-    assert json_of(tmp_path / "one/checkpoints/step-6", "manifest")[ANSWER_FACTS] == facts
-    assert bool(facts) == bool(kept[ANSWER_FACTS]) == (task == "multilabel"), "thresholds"
+    facts = json_of(whole / "checkpoints/step-6", "manifest").get(ANSWER_FACTS)
+    assert json_of(tmp_path / "one/checkpoints/step-6", "manifest").get(ANSWER_FACTS) == facts
+    assert bool(facts) == bool(kept.get(ANSWER_FACTS)) == (task == "multilabel"), "thresholds"
 
 
 @pytest.mark.slow
@@ -148,7 +153,7 @@ def test_thresholds_of_the_last_evaluation_stay_over_a_resume(task, compose, tmp
     """Update 4 is made after a resume, and there is no evaluation until the end."""
     given = (*TASKS[task], *LENET, "checkpoint.every=1", "schedule=constant", f"run.dir={tmp_path}")
     run(compose(*given, "train.steps=3"))
-    before = json_of(tmp_path / "one/checkpoints/step-3", "manifest")[ANSWER_FACTS]
+    before = json_of(tmp_path / "one/checkpoints/step-3", "manifest").get(ANSWER_FACTS)
     commit = Step.commit
 
     def die_after_one(*arguments, **named):
@@ -164,7 +169,7 @@ def test_thresholds_of_the_last_evaluation_stay_over_a_resume(task, compose, tmp
             run(compose(*given, "train.steps=6"))
     finally:
         Step.commit = commit
-    assert json_of(tmp_path / "one/checkpoints/step-4", "manifest")[ANSWER_FACTS] == before
+    assert json_of(tmp_path / "one/checkpoints/step-4", "manifest").get(ANSWER_FACTS) == before
 
 
 # ---- other devices ---------------------------------------------------------------------------------------------------
@@ -212,7 +217,9 @@ def test_two_replicas_learn_what_one_does(task, here):
     for split in ("train", "val", "test"):
         found, expected = (records_of(each, split) for each in (Path("mirrored/one"), folder))
         assert near(expected, found, 1e-3), split
-    facts = [json_of(each / "checkpoints/step-6", "manifest")[ANSWER_FACTS] for each in (Path("mirrored/one"), folder)]
+    facts = [
+        json_of(each / "checkpoints/step-6", "manifest").get(ANSWER_FACTS) for each in (Path("mirrored/one"), folder)
+    ]
     assert near(*facts, 1e-3)
 
 
@@ -250,6 +257,7 @@ def images_of_test():
     return canvases.compose(canvases.load_digits()[1], 90, seed=1)[0]
 
 
+@pytest.mark.slow
 @both
 def test_a_loaded_run_answers_as_the_jobs_do(task, here, command):
     folder = here(task)

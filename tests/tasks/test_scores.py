@@ -37,11 +37,11 @@ def test_labels(name):
         column = truth[:, place], logits[:, place]
         if expected is None:
             assert np.isnan(scores.average_precision(*column))
-            assert np.isnan(scores.f1(column[0], column[1] > 0))
+            assert np.isnan(scores.f1(column[0], column[1] >= 0))
             assert scores.best_threshold(*column) == scores.HALF
             continue
         assert scores.average_precision(*column) == near(expected["average_precision"])
-        assert scores.f1(column[0], column[1] > 0) == near(expected["f1"])
+        assert scores.f1(column[0], column[1] >= 0) == near(expected["f1"])
         threshold = scores.best_threshold(*column)
         assert threshold == expected["threshold"]
         assert scores.f1(column[0], column[1] >= np.float32(threshold)) == near(expected["highest_f1"])

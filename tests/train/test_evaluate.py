@@ -47,9 +47,8 @@ def here(trained, tmp_path, command):
 
 def test_it_equals_predictions(trained, here, command):
     data = open_data(trained.data, 0)
-    model = trained_model(trained, images_of(data), {}).model
     strategy = tf.distribute.get_strategy()
-    answers = compile_answers(build_task(trained), model, strategy)
+    answers = compile_answers(build_task(trained), trained_model(trained, images_of(data), {}), strategy)
     parts = predictions(answers, data, batch=50, strategy=strategy)
     labels, probabilities = (np.concatenate(each) for each in zip(*parts, strict=True))
     classes = np.argsort(-probabilities, axis=1, kind="stable")
