@@ -91,7 +91,8 @@ def _describe_choice(group: str, choice: str, options: Namespace) -> str:
         return title
     values = compose_choice(options, group, choice)
     record = REGISTRIES[group][values["kind"]].config if group in REGISTRIES else list_config_classes()[group][0]
-    return "\n\n".join([title, _list_keys("Keys", [_with_value(key, values) for key in list_keys(record, group)])])
+    keys = _list_keys("Keys", [_with_value(key, values) for key in list_keys(record, group)])
+    return "\n\n".join(filter(None, [title, keys]))
 
 
 def _with_value(key: Key, values: Mapping[str, Any]) -> Key:

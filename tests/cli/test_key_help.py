@@ -4,7 +4,8 @@ import pytest
 
 from accumtrain.cli.choices import all_choices
 from accumtrain.cli.run_values import COMMAND_GROUPS, COMMAND_KEYS
-from accumtrain.config.keys import list_all_keys, list_config_classes
+from accumtrain.config.keys import list_all_keys, list_config_classes, list_keys
+from accumtrain.config.registries import REGISTRIES
 
 GROUPS = sorted({*all_choices([]), *list_config_classes()})
 
@@ -39,7 +40,9 @@ def test_every_choice(group, choice, command):
     answer = command("--help", f"{group}={choice}")
     assert answer.code == 0
     assert answer.out.startswith(f"{group}={choice}: ")
-    assert (group in list_config_classes()) == ("\n\nKeys\n" in answer.out)
+    kinds = [entry.config for entry in REGISTRIES.get(group, ()) if entry.name == choice]
+    has_keys = group in list_config_classes() and all(list_keys(kind, group) for kind in kinds)
+    assert has_keys == ("\n\nKeys\n" in answer.out)
 
 
 def test_a_choice_has_its_own_values(command):

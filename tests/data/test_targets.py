@@ -26,6 +26,7 @@ from accumtrain.data.sources.npz import open_npz
 from accumtrain.data.sources.targets import ClassTargets, LabelTargets, NumberTargets, TargetReader
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.runs.run import Images
+from accumtrain.tasks.config import LABELS, NUMBERS
 from tests.data.conftest import PLAIN, join, picture, png
 
 COUNT = 24
@@ -346,20 +347,18 @@ def test_groups_in_whole_splits_are_fine_and_unknown_labels_are_told(folder):
 def test_other_data_is_read_in_the_order_of_the_run(folder):
     images = Images((6, 6, 3), ["fire", "smoke"])
     for label in (["smoke", "fire"], None):
-        data = open_labelled(config(as_csv(folder), label), images, {}, 0, LabelTargets())
+        data = open_labelled(config(as_csv(folder), label), images, {}, 0, LABELS)
         assert data.class_names == ["fire", "smoke"]
         for number, target in by_number(Dataset(**{**vars(data), "train": data.test})).items():
             np.testing.assert_array_equal(target, np.array([FIRE[number], SMOKE[number]], np.float32))
     with pytest.raises(
         DataError, match=r"the targets are smoke, age, and fire, smoke are needed: .*label_column=\[fire"
     ):
-        open_labelled(config(as_csv(folder), ["smoke", "age"]), images, {}, 0, NumberTargets())
-    data = open_labelled(
-        config(as_json(folder), "tags"), Images((6, 6, 3), ["tall", "red", "new"]), {}, 0, LabelTargets()
-    )
+        open_labelled(config(as_csv(folder), ["smoke", "age"]), images, {}, 0, NUMBERS)
+    data = open_labelled(config(as_json(folder), "tags"), Images((6, 6, 3), ["tall", "red", "new"]), {}, 0, LABELS)
     np.testing.assert_array_equal(data.test.known_labels[:3], [[1, 1, 0], [0, 0, 0], [0, 1, 0]])
     with pytest.raises(DataError, match="line 1: red is none of the labels: choose from tall"):
-        open_labelled(config(as_json(folder), "tags"), Images((6, 6, 3), ["tall"]), {}, 0, LabelTargets())
+        open_labelled(config(as_json(folder), "tags"), Images((6, 6, 3), ["tall"]), {}, 0, LABELS)
 
 
 def test_all_rows_are_one_split(folder):
