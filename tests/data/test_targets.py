@@ -211,6 +211,7 @@ def test_a_column_says_the_splits(folder, write):
     assert numbers_of(data) == {"train": [*range(12)], "val": [*range(12, 16)], "test": [*range(16, 24)]}
 
 
+@pytest.mark.slow
 def test_tables_are_splits(folder):
     for name, numbers in (("train", range(15)), ("val", range(15, 20)), ("test", range(20, 24))):
         (folder / f"{name}.csv").write_text(
@@ -309,6 +310,7 @@ def test_without_classes_the_smallest_checksums_are_held_out(folder, targets):
     assert numbers_of(data)["test"] == sorted(smallest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("targets", TARGETS)
 def test_groups_are_never_torn_apart(folder, targets):
     reader, label, *_ = TARGETS[targets]

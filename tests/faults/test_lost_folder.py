@@ -64,6 +64,7 @@ def replace(folder: Path) -> None:
     folder.mkdir()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("happens", [rename, shutil.rmtree, replace])
 @pytest.mark.parametrize("update", [1, *(pytest.param(later, marks=pytest.mark.slow) for later in (2, 3))])
 def test_a_folder_that_is_lost_while_its_run_trains(compose, monkeypatch, tmp_path, happens, update):

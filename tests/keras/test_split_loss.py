@@ -188,6 +188,7 @@ def both_terms() -> keras.Model:
     return keras.Model(inputs, keras.layers.Dense(6)(AddLoss(lambda z, _: ops.mean(z * z))(hidden)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments", [{"jit_compile": False}, {"run_eagerly": True}, {"steps_per_execution": 2}], ids=str
 )

@@ -191,6 +191,7 @@ def test_it_evaluates_one_batch_and_writes_the_last_and_the_best_state(run, tmp_
     assert {path.parent.name for path in tmp_path.glob("checkpoints/**/step-1")} == {"checkpoints", "best"}
 
 
+@pytest.mark.slow
 def test_workspaces_are_measured_in_one_micro_step(run):
     run.update()
     run.measure_workspace()

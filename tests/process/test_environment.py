@@ -109,6 +109,7 @@ print(type(tf.__spec__.loader).__name__, tf.__loader__ is tf.__spec__.loader)
 """
 
 
+@pytest.mark.slow
 def test_a_program_that_imports_accumtrain_first_shows_no_log_line():
     environment_of_user = {name: value for name, value in with_path().items() if name != logs.LOG_LEVEL}
     done = run_python("-c", QUIET, env=environment_of_user)

@@ -70,6 +70,7 @@ def test_it_has_the_jobs_that_measure(folder, job):
     call(path, f"job={job}", "run.name=one", "accum.steps=4")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

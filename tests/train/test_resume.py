@@ -116,6 +116,7 @@ def test_changed_data_is_refused_by_name(config, trained, photos, old, new):
     assert run(config("train.steps=4"))["step"] == 4  # the forced run is what it is now
 
 
+@pytest.mark.slow
 def test_data_may_move(config, trained, photos, tmp_path):
     moved = shutil.move(photos, tmp_path / "elsewhere")
     assert run(config("train.steps=3", data=moved))["step"] == 3
@@ -175,6 +176,7 @@ def test_all_checkpoints_gone_is_no_new_run(config, trained):
         run(config("train.steps=3"))
 
 
+@pytest.mark.slow
 def test_a_kill_before_the_first_update_begins_again(config, tmp_path):
     """There is a checkpoint of update 0, so such a run is continued like any other."""
     with pytest.raises(Preempted, match="after update 0 of 2"):
