@@ -20,7 +20,7 @@ from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError
-from accumtrain.fields import format_value, value_at
+from accumtrain.fields import format_value, is_finite_number, value_at
 from accumtrain.models.config import NORM_MOMENTUM, REVERSE
 from accumtrain.runs.contents import collect_results, read_config, read_summary
 from accumtrain.runs.run import Run
@@ -148,7 +148,7 @@ def print_summary(
 def _unknown_metric(summary: dict[str, Any]) -> str | None:
     """Return the metric that chooses the best state if the last evaluation had a loss and no value of it; else None."""
     last, name = summary[summary["best_on"]] or {}, summary["best_by"]["metric"]
-    return str(name) if last.get(LOSS) is not None and name in last and last[name] is None else None
+    return str(name) if is_finite_number(last.get(LOSS)) and not is_finite_number(last.get(name)) else None
 
 
 def warn_if_no_better_than(
