@@ -14,7 +14,7 @@ from accumtrain.backprop.mode import MovingStatistics
 from accumtrain.config.jobs import cell
 from accumtrain.config.rules import Epochs, micro_batch_size
 from accumtrain.config.schema import Config
-from accumtrain.console import banner, format_bytes, format_seconds, format_things, say, table, warn
+from accumtrain.console import banner, format_bytes, format_measure, format_seconds, format_things, say, table, warn
 from accumtrain.data.pipeline import make_train_batches
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
@@ -114,7 +114,7 @@ def print_summary(
     """
     splits = collect_results(summary)
     means = list(dict.fromkeys(name for values in splits.values() for name in values))
-    rows = [(title, *(cell(values.get(name), ".4f") for name in means)) for title, values in splits.items()]
+    rows = [(title, *(cell(values.get(name), format_measure) for name in means)) for title, values in splits.items()]
     speed = summary["examples_per_second"]
     made = f"{format_things(summary['step'], 'update')}, {format_things(epochs, 'epoch')}"
     table(f"{run.path.name}: {made}", ("", *means), rows)
