@@ -233,6 +233,11 @@ def format_things(count: int | str, noun: str) -> str:
     return f"{shown} {noun}{'' if shown == '1' else 's'}"
 
 
+def format_measure(value: float) -> str:
+    """Return a loss or metric with 4 decimal places, or with 4 digits if it is smaller than 0.001."""
+    return f"{value:.4g}" if 0 < abs(value) < 0.001 else f"{value:.4f}"
+
+
 def format_seconds(seconds: float) -> str:
     """Return a text such as "7.9 s", "3:07" for 187 or "1:02:05" for 3725."""
     if round(seconds, 1) < 60:

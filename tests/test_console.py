@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
@@ -11,6 +12,7 @@ from accumtrain.console import (
     fail,
     format_bytes,
     format_count,
+    format_measure,
     format_seconds,
     format_things,
     say,
@@ -18,6 +20,14 @@ from accumtrain.console import (
     table,
     warn,
 )
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0.0000"), (0.001, "0.0010"), (12.34567, "12.3457"), (-1.23456e-6, "-1.235e-06"), (math.nan, "nan")],
+)
+def test_a_small_measure_keeps_its_digits(value, text):
+    assert format_measure(value) == text
 
 
 def test_messages_go_where_they_belong(capsys):

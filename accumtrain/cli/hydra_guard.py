@@ -212,6 +212,11 @@ def _explain_override(override: str) -> str:
         return f"{override}: must be key=value{_suggest_setting(override)}"
     if not re.fullmatch(r"[\w./@+~]+", key):
         return _explain_unknown_key(key)
+    if re.fullmatch(r"\{.+:.*\}", value):
+        return (
+            f"{override}: the value can't be read; names in a mapping have no quotes, and of letters those of ASCII: "
+            "give other names in a Python program (docs/library.md)"
+        )
     as_text = quote_text(value).replace("${", "\\${")
     simple = as_text == f"'{value}'" and not set(value) & set('"`$!')
     argument = f'{key}="{as_text}"' if simple else shlex.quote(f"{key}={as_text}")

@@ -77,6 +77,8 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
     if given.get("data") == "data":  # a choice, which says where the data is
         same = find_given_value(overrides, "data", "") == before["data"]["kind"]
         given = {key: by for key, by in given.items() if by != "data" or not (same or key in of_run)}
+    if "task.kind" in given and value_at(before, "task.kind") != value_at(values, "task.kind"):
+        given = {"loss": "task", "loss.kind": "task", **given}  # a loss belongs to its task
     if job.measures_other_data:
         fixed = {key: value for key, value in fixed.items() if not key.startswith("data.") or key in of_run}
     if job.scope == "trained":

@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from accumtrain.config.jobs import JOBS, Column, cell
+from accumtrain.config.read import flatten_keys, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.errors import AccumtrainError, ConfigError, Preempted, WorkerLostError
 from accumtrain.fields import value_at
 from accumtrain.process.signals import INTERRUPTED
-from accumtrain.report.compare import read_ranked
+from accumtrain.report.compare import describe_loss, read_ranked
 from accumtrain.report.page import write_page
 from accumtrain.runs.files import write_json
 from accumtrain.runs.folder import result_file
+from accumtrain.tasks.config import LOSS
 from accumtrain.train.config import BestBy
 
 STOPPED = (Preempted.exit_code, INTERRUPTED)
@@ -40,6 +42,8 @@ class JobOutcome:
         started: False if it was left out after another one had failed (sweep.fail_fast).
         lower_is_better: the direction of what it is ranked by first.
         data: the name of its data; None if its configuration was refused.
+        ranked_by: the metric that it is ranked by first, or the loss with its kind; None if its configuration was
+            refused. Jobs are ranked among those that have it and the data in common.
     """
 
     overrides: list[str]
@@ -50,6 +54,7 @@ class JobOutcome:
     lower_is_better: bool = False
     started: bool = True
     data: str | None = None
+    ranked_by: str | None = None
 
     @property
     def path(self) -> str | None:
@@ -132,6 +137,7 @@ def begin_outcome(config: Config, overrides: Sequence[str]) -> JobOutcome:
         _written(file),
         lower_is_better=not by.higher_is_better,
         data=config.data.label,
+        ranked_by=describe_loss(dict(flatten_keys(to_mapping(config)))) if by.metric == LOSS else by.metric,
     )
 
 
@@ -158,11 +164,12 @@ def check_distinct(configs: Sequence[Config]) -> None:
 def report_sweep(outcomes: Sequence[JobOutcome], run_dir: Path) -> None:
     """Print a table of the jobs, best first, and write them to sweep.json and report.html in `run_dir`.
 
-    Jobs are ranked among those of the same data.
+    Jobs are ranked among those of the same data and metric.
     """
-    data_sets = list(dict.fromkeys(outcome.data for outcome in outcomes if outcome.data is not None))
-    places = {data: place for place, data in enumerate([*data_sets, None])}
-    ranked = sorted(outcomes, key=lambda outcome: (places[outcome.data], *outcome.rank))
+    refused = (None, None)
+    groups = dict.fromkeys((outcome.data, outcome.ranked_by) for outcome in outcomes if outcome.data is not None)
+    places = {group: place for place, group in enumerate([*groups, refused])}
+    ranked = sorted(outcomes, key=lambda outcome: (places[outcome.data, outcome.ranked_by], *outcome.rank))
     settings = [dict(override.lstrip("+").partition("=")[::2] for override in outcome.overrides) for outcome in ranked]
     keys = dict.fromkeys(key for job in settings for key in job)
     swept = [key for key in keys if len({job.get(key) for job in settings}) > 1]  # whose values differ
@@ -177,7 +184,9 @@ def report_sweep(outcomes: Sequence[JobOutcome], run_dir: Path) -> None:
         ]
         for outcome, job in zip(ranked, settings, strict=True)
     ]
-    order = "best first" if len(data_sets) < 2 else "best first within each data set"
+    parts = list(map(set, zip(*groups, strict=True)))  # what differs between the groups
+    names = [name for name, values in zip(("data set", "metric"), parts, strict=False) if len(values) > 1]
+    order = f"best first within each {' and '.join(names)}" if names else "best first"
     table(f"{len(ranked)} runs, {order}", [*swept, "status", *columns], rows)
     if run_dir.is_dir():  # else no run began
         records = [

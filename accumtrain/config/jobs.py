@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
-from accumtrain.console import format_bytes, format_seconds
+from accumtrain.console import format_bytes, format_measure, format_seconds
 from accumtrain.fields import value_at
 from accumtrain.registry import Registry
 
@@ -102,8 +102,8 @@ class Job:
 
 
 TEST_RESULT: dict[str, Column] = {
-    "test accuracy": ("test.accuracy", ".4f"),
-    "test loss": ("test.loss", ".4f"),
+    "test accuracy": ("test.accuracy", format_measure),
+    "test loss": ("test.loss", format_measure),
 }
 SPEED: Column = ("examples_per_second", ",.0f")
 SECONDS: Column = ("seconds", format_seconds)
@@ -125,8 +125,8 @@ JOBS.add(
         columns={
             "step": ("step", "d"),
             "epoch": ("epoch", ".4g"),
-            "best accuracy": ("best.accuracy", ".4f"),
-            "best loss": ("best.loss", ".4f"),
+            "best accuracy": ("best.accuracy", format_measure),
+            "best loss": ("best.loss", format_measure),
             **TEST_RESULT,
             "examples/s while training": SPEED,  # the seconds hold the start and the evaluations, too
             "seconds": SECONDS,

@@ -1,6 +1,6 @@
 """Runs side by side, as their files show them: read, ranked, and the keys in which their configurations differ.
 
-Runs are ranked against each other only if the same metric was measured on the same data.
+Runs are ranked against each other only if the same metric, or the same loss, was measured on the same data.
 """
 
 from __future__ import annotations
@@ -90,6 +90,11 @@ class ComparedRun:
         return kept if kept.keys() - {f"data.{split}.examples", CLASSES} else facts
 
     @property
+    def loss(self) -> str:
+        """The loss that ranks the run, as values of different losses can't be compared; empty if a metric does."""
+        return describe_loss(self.config) if self.ranked_by.endswith(".loss") else ""
+
+    @property
     def batch(self) -> str:
         """The text batch_size = micro-batch x accum.steps x replicas."""
         sizes = map(self.number, ("batch_size", "micro_batch_size", "accum_steps", "replicas"))
@@ -109,7 +114,8 @@ class RankedRuns:
         metric, split = first.ranked_by.rpartition(".")[2], first.summary.get("best_on")
         size = first.measured_on.get(f"data.{split}.examples")
         of_split = f" on {size:,} {split} examples" if is_finite_number(size) else f" on {split}" if split else ""
-        return f"{first.data}, by {metric}{of_split}"
+        of_loss = f" {first.loss}" if first.loss else ""
+        return f"{first.data}, by {metric}{of_loss}{of_split}"
 
 
 @dataclass(frozen=True)
@@ -142,6 +148,12 @@ class ReportColumn:
     along: tuple[str, ...] = ()
 
 
+def describe_loss(config: Mapping[str, Any]) -> str:
+    """Return the loss that evaluations measure, by the values of a run: its kind, and its delta if it has one."""
+    kind, delta = config.get("loss.kind"), config.get("loss.delta")
+    return " ".join([*([] if kind is None else [str(kind)]), *([] if delta is None else [f"delta={delta:g}"])])
+
+
 def read_ranked(paths: Sequence[Path]) -> list[ComparedRun]:
     """Return the runs in the folders `paths`, in the order of `group_runs`.
 
@@ -165,7 +177,8 @@ def group_runs(runs: Sequence[ComparedRun]) -> list[RankedRuns]:
     groups: dict[tuple[str, ...], list[ComparedRun]] = {}
     for run in runs:
         measured_on = json.dumps(run.measured_on, sort_keys=True)
-        groups.setdefault((run.data, str(run.summary.get("best_on")), run.ranked_by, measured_on), []).append(run)
+        alike = (run.data, str(run.summary.get("best_on")), run.ranked_by, run.loss, measured_on)
+        groups.setdefault(alike, []).append(run)
     ranked = [RankedRuns(sorted(group, key=lambda run: JOBS["train"].rank(run.summary))) for group in groups.values()]
     return sorted(ranked, key=lambda group: (-len(group.runs), group.title))
 

@@ -24,6 +24,7 @@ from accumtrain.tasks.task import Facts, Task
 
 MEAN, STD = "mean", "std"  # facts: of each number, over the training examples
 PICTURE = "numbers"  # without its ending
+FEWEST_STEPS = 100  # of float32 between the smallest and the largest number
 MOVES = ("shift", "crop_flip", "inception")  # values of data.augment
 
 
@@ -36,7 +37,8 @@ class Regress(Task):
         """Return mean and standard deviation of each number.
 
         Raises:
-            DataError: a number is the same for all training examples, or unknown for all.
+            DataError: a number is the same for all training examples, or unknown for all; or float32 rounds it to few
+                values.
         """
         numbers = read_labels(data.train).astype(np.float64)
         for name, column in zip(data.classes, numbers.T, strict=True):
@@ -45,6 +47,12 @@ class Regress(Task):
                 fault = f"is {known[0]:g} for all training examples that have it" if known.size else "is never known"
                 raise DataError(
                     f"{name} {fault}, so there is nothing to learn: leave its column out, or give other examples"
+                )
+            low, high = known.min(), known.max()
+            if high - low < FEWEST_STEPS * np.spacing(np.float32(max(-low, high))):
+                raise DataError(
+                    f"{name} is between {low:.9g} and {high:.9g}, and float32 has too few values there to tell its "
+                    f"numbers apart: subtract {low:.9g} from all of them"
                 )
         mean, std = np.nanmean(numbers, axis=0), np.nanstd(numbers, axis=0)
         return {MEAN: mean.tolist(), STD: std.tolist()}

@@ -121,8 +121,9 @@ def root_squared_error(numbers: np.ndarray, found: np.ndarray) -> float:
 
 def determination(numbers: np.ndarray, found: np.ndarray) -> float:
     """Return R2, 1 - sum (found - number)^2 / sum (number - mean)^2; NaN if all numbers are the same."""
-    spread = np.sum((numbers - numbers.mean()) ** 2)
-    return float(1.0 - np.sum((found - numbers) ** 2) / spread) if spread else float("nan")
+    if np.ptp(numbers) == 0:  # their mean may differ from them by a rounding
+        return float("nan")
+    return float(1.0 - np.sum((found - numbers) ** 2) / np.sum((numbers - numbers.mean()) ** 2))
 
 
 def mean_absolute_error(numbers: np.ndarray, found: np.ndarray) -> float:

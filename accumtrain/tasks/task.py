@@ -248,7 +248,7 @@ class Task:
         return Answers(
             columns=list(names),
             rows=values,
-            records=[dict(zip(names, row, strict=True)) for row in values],
+            records=[{self.output: dict(zip(names, row, strict=True))} for row in values],
             titles=list(names),
             shown=[[f"{value:.6g}" for value in row] for row in values],
             summary={},

@@ -11,7 +11,7 @@ from typing import Any
 
 from accumtrain.config.rules import micro_batch_size
 from accumtrain.config.schema import Config
-from accumtrain.console import say, table, warn
+from accumtrain.console import format_measure, say, table, warn
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve_devices
@@ -123,7 +123,7 @@ def evaluate_run(config: Config) -> dict[str, Any] | None:
         alone = devices.workers == 1  # a worker that stopped alone would leave the others waiting for its sums
         with DeferredSignals() as interrupt:
             measured = measure_model(config, trained, data, devices, lambda: interrupt.requested and alone)
-    row = (measured.split, f"{measured.examples}", *(f"{value:.4f}" for value in measured.means.values()))
+    row = (measured.split, f"{measured.examples}", *map(format_measure, measured.means.values()))
     table(f"{trained.saved.path}", ("split", "examples", *measured.means), [row])
     say(f"{measured.speed:.0f} examples/s on {devices.description}")
     if data.skipped:

@@ -14,17 +14,17 @@ from accumtrain.backprop.mode import MovingStatistics
 from accumtrain.config.jobs import cell
 from accumtrain.config.rules import Epochs, micro_batch_size
 from accumtrain.config.schema import Config
-from accumtrain.console import banner, format_bytes, format_seconds, format_things, say, table, warn
+from accumtrain.console import banner, format_bytes, format_measure, format_seconds, format_things, say, table, warn
 from accumtrain.data.pipeline import make_train_batches
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError
-from accumtrain.fields import format_value, value_at
+from accumtrain.fields import format_value, is_finite_number, value_at
 from accumtrain.models.config import NORM_MOMENTUM, REVERSE
 from accumtrain.runs.contents import collect_results, read_config, read_summary
 from accumtrain.runs.run import Run
-from accumtrain.tasks.config import LABELS
+from accumtrain.tasks.config import LABELS, LOSS
 from accumtrain.tasks.task import build_task
 from accumtrain.train.checkpoint import Checkpoints
 from accumtrain.train.memory import Meter, activation_bytes, at_peak, state_bytes, tensor_bytes
@@ -114,7 +114,7 @@ def print_summary(
     """
     splits = collect_results(summary)
     means = list(dict.fromkeys(name for values in splits.values() for name in values))
-    rows = [(title, *(cell(values.get(name), ".4f") for name in means)) for title, values in splits.items()]
+    rows = [(title, *(cell(values.get(name), format_measure) for name in means)) for title, values in splits.items()]
     speed = summary["examples_per_second"]
     made = f"{format_things(summary['step'], 'update')}, {format_things(epochs, 'epoch')}"
     table(f"{run.path.name}: {made}", ("", *means), rows)
@@ -127,6 +127,11 @@ def print_summary(
         )
         if summary["best_on"] == "test":
             say(TEST_CHOSE)
+    elif (unknown := _unknown_metric(summary)) is not None:
+        warn(
+            f"no state is the best, as {unknown} can't be computed from the {summary['best_on']} examples, so the last "
+            "state is used; in a new run train.monitor=loss chooses by the loss"
+        )
     if summary["skipped_windows"]:
         say(f"{summary['skipped_windows']:,} batches were skipped: not finite, or without examples that can be read")
     resident = summary["memory"].get("rss_peak_bytes")
@@ -138,6 +143,12 @@ def print_summary(
         warn(f"left out, as they can't be read: {skipped:,} examples, which {SKIPPED} names")
     if guesses and summary["epoch"] >= 1:
         warn_if_no_better_than(guesses, summary, norms)
+
+
+def _unknown_metric(summary: dict[str, Any]) -> str | None:
+    """Return the metric that chooses the best state if the last evaluation had a loss and no value of it; else None."""
+    last, name = summary[summary["best_on"]] or {}, summary["best_by"]["metric"]
+    return str(name) if is_finite_number(last.get(LOSS)) and not is_finite_number(last.get(name)) else None
 
 
 def warn_if_no_better_than(

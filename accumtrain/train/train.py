@@ -14,7 +14,7 @@ from accumtrain.config.read import flatten_keys, to_mapping
 from accumtrain.config.registries import has_builtin_layers
 from accumtrain.config.rules import Epochs, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
-from accumtrain.console import say
+from accumtrain.console import format_measure, say
 from accumtrain.data.pipeline import make_train_stream
 from accumtrain.data.repeats import find_repeats
 from accumtrain.data.source import Dataset
@@ -447,7 +447,7 @@ class Trainer:
         self.progress.evaluating(done, batches)
 
     def _means(self, split: str, result: dict[str, float]) -> str:
-        return ", ".join(f"{split} {name} {result[name]:.4f}" for name in self.evaluator.names)
+        return ", ".join(f"{split} {name} {format_measure(result[name])}" for name in self.evaluator.names)
 
     # ---- updates that are not finite -----------------------------------------------------------------------------
 

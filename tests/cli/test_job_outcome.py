@@ -81,6 +81,23 @@ def test_jobs_are_ranked_within_their_data(outcome, tmp_path, capsys):
     assert ranked == [jobs[place].overrides for place in (4, 0, 3, 1, 2)]
 
 
+def test_jobs_of_different_losses_are_ranked_apart(compose, tmp_path, capsys):
+    def job(loss, value):
+        file = tmp_path / loss / "summary.json"
+        config = compose("task=regress", "data=npz", "data.path=a.npz", f"loss={loss}", f"run.dir={tmp_path}")
+        begun = replace(begin_outcome(config, [f"loss={loss}"]), file=str(file), ended_with=0)
+        file.parent.mkdir()
+        write_json(file, {"best": {"loss": value}, "best_by": {"metric": "loss", "higher_is_better": False}})
+        return begun
+
+    jobs = [job("squared_error", 1.5), job("huber", 0.5)]
+    assert [each.ranked_by for each in jobs] == ["squared_error", "huber delta=1"]
+    report_sweep(jobs, tmp_path / "none")
+    printed = capsys.readouterr().out
+    assert "2 runs, best first within each metric" in printed
+    assert printed.index("squared_error") < printed.index("huber"), "the lower loss is no better one"
+
+
 def test_a_result_of_an_earlier_command_is_not_that_of_the_job(compose, tmp_path):
     config = compose(f"run.dir={tmp_path}", "run.name=mine")
     file = tmp_path / "mine" / "summary.json"

@@ -61,6 +61,14 @@ def test_a_text_that_cannot_be_read_is_told_how_to_quote(command, refused, seen,
     assert seen[0].export.output == text
 
 
+@pytest.mark.parametrize("names", ['{"a;b":5.0}', "{'a':5.0}", "{rød:5.0}"])
+def test_names_that_a_mapping_can_not_have(refused, names):
+    """To quote it twice makes a text of it, which is no mapping."""
+    message = refused(f"loss.class_weights={names}")
+    assert "names in a mapping have no quotes" in message
+    assert "quote it twice" not in message
+
+
 @pytest.mark.parametrize("place", [0, 2, 4])
 def test_options_stand_anywhere(command, seen, own_file, place):
     own_file("model/tiny.yaml", "")

@@ -107,6 +107,13 @@ def test_training_does_not_change_what_is_learned(continued, refused, command, o
     assert "give the values there" in message
 
 
+def test_a_run_is_not_continued_with_another_task(continued, refused):
+    """The loss of the run, which the command does not give, is not what it is refused for."""
+    assert "task.kind=classify there and multilabel here" in refused(
+        "run.name=x", "task=multilabel", "data=npz", "data.path=a.npz"
+    )
+
+
 def test_training_takes_what_it_is_forced_to(continued, command):
     assert command("run.name=x", "run.seed=1", "run.resume=force").code == 0
     assert command("run.name=x").code == 0

@@ -58,7 +58,9 @@ def run(monkeypatch, compose, tmp_path):
 
 def test_a_job_says_and_returns_what_it_does(run, capfd):
     outcome = run("print('batch', config.batch_size, end='\\n\\n'); raise DataError('no')")
-    assert outcome == JobOutcome(["batch_size=32"], "train", "runs/mine/summary.json", None, 3, data="digits")
+    assert outcome == JobOutcome(
+        ["batch_size=32"], "train", "runs/mine/summary.json", None, 3, data="digits", ranked_by="accuracy"
+    )
     assert capfd.readouterr() == ("run 7 | batch 32\n\n", "run 7 | error: no\n")
 
 
@@ -92,7 +94,9 @@ def test_a_job_is_known_of_as_long_as_it_runs(run, tmp_path):
 
     run(WAITS, goes_on)
     assert seen[0] == JobOutcome(["batch_size=32"]), "before it has read its configuration"
-    assert seen[-1] == JobOutcome(["batch_size=32"], "train", "runs/mine/summary.json", data="digits")
+    assert seen[-1] == JobOutcome(
+        ["batch_size=32"], "train", "runs/mine/summary.json", data="digits", ranked_by="accuracy"
+    )
 
 
 def test_a_job_that_is_not_needed_any_more_saves_its_state(run, capfd, tmp_path):

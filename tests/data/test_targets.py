@@ -357,6 +357,9 @@ def test_other_data_is_read_in_the_order_of_the_run(folder):
         DataError, match=r"the targets are smoke, age, and fire, smoke are needed: .*label_column=\[fire"
     ):
         open_labelled(config(as_csv(folder), ["smoke", "age"]), images, {}, 0, NUMBERS)
+    np.savez(folder / "few.npz", images=np.zeros([4, 6, 6, 3], np.uint8), labels=np.eye(4)[:, :1], names=["fire"])
+    with pytest.raises(DataError, match="a column for each of these, and call it so in names"):
+        open_labelled(NpzConfig(path=str(folder / "few.npz")), images, {}, 0, LABELS)
     data = open_labelled(config(as_json(folder), "tags"), Images((6, 6, 3), ["tall", "red", "new"]), {}, 0, LABELS)
     np.testing.assert_array_equal(data.test.known_labels[:3], [[1, 1, 0], [0, 0, 0], [0, 1, 0]])
     with pytest.raises(DataError, match="line 1: red is none of the labels: choose from tall"):

@@ -12,6 +12,7 @@ from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.optim.config import OPTIMIZERS
 from accumtrain.process import environment
+from accumtrain.tasks.config import CrossEntropyConfig, HuberConfig
 
 SUMMARY = {
     "status": "completed", "step": 4, "test": {"loss": 0.5, "accuracy": 0.75},
@@ -111,6 +112,24 @@ def test_runs_of_different_metrics_are_not_ranked_together(report, runs):
     by_loss = {"best_by": {"metric": "loss", "higher_is_better": False}}
     file.write_text(json.dumps(json.loads(file.read_text()) | by_loss))
     assert [ranked["runs"] for ranked in report()["ranked"]] == [["good"], ["poor"]]
+
+
+def test_runs_of_different_losses_are_not_ranked_by_them(report, runs):
+    """Weights count in training alone."""
+    by_loss = {"best_by": {"metric": "loss", "higher_is_better": False}}
+    losses = {"good": HuberConfig(delta=2.0), "poor": HuberConfig()}
+    for name, loss in losses.items():
+        file = runs / name / "summary.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | by_loss))
+        values = to_mapping(Config(run=RunConfig(name=name), loss=loss))
+        (runs / name / "config.yaml").write_text(json.dumps(values))
+    ranked = {ranked["title"].partition(" on ")[0]: ranked["runs"] for ranked in report()["ranked"]}
+    assert ranked == {"digits, by loss huber delta=2": ["good"], "digits, by loss huber delta=1": ["poor"]}
+    for name, loss in zip(losses, (CrossEntropyConfig(label_smoothing=0.1), CrossEntropyConfig()), strict=True):
+        values = to_mapping(Config(run=RunConfig(name=name), loss=loss))
+        (runs / name / "config.yaml").write_text(json.dumps(values))
+    (ranked,) = report()["ranked"]
+    assert ranked["title"].startswith("digits, by loss cross_entropy")
 
 
 def test_a_terminal_of_80_columns_shows_results_and_the_keys_that_differ(report, runs, capsys, terminal):

@@ -282,3 +282,16 @@ def test_mixed_images_have_mixed_labels(compose, tmp_path):
     """data.mixup goes with labels, also with unknown ones."""
     summary = run(compose(*TASK, *SMALL, "data.mixup=0.4", "train.steps=4", "eval.every=4", f"run.dir={tmp_path}"))
     assert math.isfinite(summary["train"]["loss"])
+
+
+@pytest.mark.slow
+def test_a_run_says_that_no_state_is_the_best(compose, tmp_path, capsys):
+    """No validation image has a label, so map has no value there."""
+    images, labels = np.full([8, 8, 8, 3], 255, np.uint8), np.tile(np.eye(2, dtype=np.int64), [4, 1])
+    np.savez(tmp_path / "few.npz", images=images, labels=labels, val_images=images, val_labels=0 * labels)
+    small = ("data=npz", f"data.path={tmp_path / 'few.npz'}", "data.image_size=16", "model=lenet5", "batch_size=4")
+    for monitor, told in (("null", True), ("loss", False)):
+        name = (f"run.dir={tmp_path}", f"run.name={monitor}", f"train.monitor={monitor}", "train.steps=2")
+        run(compose("task=multilabel", *small, *name))
+        printed = " ".join(capsys.readouterr().err.split())
+        assert ("no state is the best, as map can't be computed from the val examples" in printed) == told

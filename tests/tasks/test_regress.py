@@ -115,11 +115,25 @@ def test_a_number_that_is_always_the_same_is_refused(compose, form, value):
         build_task(config).fit(data_of(config, numbers))
 
 
+def test_a_number_may_have_any_name_in_predictions(compose):
+    told = build_task(compose(*TASK)).tell(np.array([[0.5]], np.float32), ["file"], {})
+    assert told.records == [{"values": {"file": 0.5}}], "beside the key file of a line"
+
+
 def test_a_number_that_is_never_known_is_refused(compose):
     config = compose(*TASK)
     numbers = np.array([[1.0, NAN], [2.0, NAN]], np.float32)
     with pytest.raises(DataError, match=r"row is never known, so there is nothing to learn: leave its column out"):
         build_task(config).fit(data_of(config, numbers))
+
+
+def test_numbers_that_float32_can_not_tell_apart_are_refused(compose):
+    config = compose(*TASK)
+    numbers = np.array([[1.7e9, 2000.0], [1.7e9 + 3600, 2020.0], [1.7e9 + 1800, NAN]], np.float32)
+    with pytest.raises(DataError, match=r"is between 1\.7e\+09 and 1\.70000358e\+09, .*: subtract 1\.7e\+09"):
+        build_task(config).fit(data_of(config, numbers))
+    facts = build_task(config).fit(data_of(config, numbers - np.float32([1.7e9, 0])))
+    assert facts["std"] == pytest.approx([np.std([0, 3600, 1800]), 10.0], rel=0.05)
 
 
 def data_of(config, numbers):

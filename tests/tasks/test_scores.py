@@ -113,6 +113,12 @@ def test_without_a_positive_example_there_is_no_score():
     assert [each["examples"] for each in described["labels"]] == [2, 0]
 
 
+def test_equal_numbers_have_no_r2_though_their_mean_is_rounded():
+    true = np.full([20, 1], 0.1 + 0.2)
+    assert (true - true.mean()).any(), "the mean is another number"
+    assert np.isnan(scores.r2(true, np.zeros([20, 1])))
+
+
 def test_numbers_without_examples_or_spread():
     true, said = np.array([[np.nan, 2.0], [np.nan, 2.0]]), np.array([[1.0, 1.0], [1.0, 4.0]])
     assert scores.mean_absolute_error(true, said) == 1.5, "of the other number"

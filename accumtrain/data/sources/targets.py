@@ -356,12 +356,13 @@ def _is_number(value: pa.Scalar) -> bool:
 # ---- columns and arrays of both ----
 
 
-def _arrange(values: np.ndarray, found: Sequence[str], names: Sequence[str]) -> Targets:
+def _arrange(values: np.ndarray, found: Sequence[str], names: Sequence[str], remedy: str = "") -> Targets:
     """Return the targets of columns [N, T] called `found` in the order of `names`, or as they are without any."""
+    remedy = remedy or f"data.label_column={format_value(list(names))}"
     if names and sorted(names) != sorted(found):
         raise DataError(
             f"the targets are {list_first(found)}, and {list_first(names)} are needed: give a column for each of "
-            f"these, data.label_column={format_value(list(names))}"
+            f"these, {remedy}"
         )
     chosen = list(names or found)
     return Targets(values[:, [list(found).index(name) for name in chosen]], chosen, len(chosen))
@@ -396,7 +397,8 @@ def _read_number_arrays(
     columns = list(found) or [str(place) for place in range(count)]
     if names and not found and len(names) == count:  # columns without names are taken in the order of the names
         columns = list(names)
-    return {name: _arrange(array, columns, names) for name, array in values.items()}
+    remedy = "and call it so in names"
+    return {name: _arrange(array, columns, names, remedy) for name, array in values.items()}
 
 
 def _drop_unknown(column: Column) -> Column:
