@@ -127,8 +127,26 @@ def register_task(
         best: the one of them that decides which state is the best, or `loss`.
         targets: the form of its targets: `classes`, `labels`, `numbers`, or one of your own, which your data, loss and
             metrics are then registered with, too.
+
+    Raises:
+        ValueError: as for `register_model`; or the loss takes other targets, or `best` is not measured.
+        TypeError: as for `register_model`; or `loss` is no class of a registered loss, or `metrics` is one text.
     """
     keys: Any = with_kind(name, config, TaskConfig)
+    if not (isinstance(loss, type) and issubclass(loss, LossConfig) and loss.kind in LOSSES.entries):
+        raise TypeError(
+            f"task={name}: {loss!r} is no registered loss; give what register_loss returns, or a class such as "
+            "accumtrain.CrossEntropyConfig"
+        )
+    if LOSSES[loss.kind].targets != targets:
+        raise ValueError(
+            f"task={name}: its targets are {targets}, and loss={loss.kind} takes {LOSSES[loss.kind].targets}; give "
+            "another loss, or targets of that form"
+        )
+    if isinstance(metrics, str):
+        raise TypeError(f"task={name}: metrics={metrics!r} is a text; give a list of names, [{metrics!r}]")
+    if best not in (LOSS, *metrics):
+        raise ValueError(f"task={name}: best={best} is none of its metrics; choose from {', '.join((LOSS, *metrics))}")
     mixes = balances = targets == CLASSES
     TASKS.add(TaskEntry(keys, build, loss, tuple(metrics), best, targets, mixes=mixes, balances=balances))
     return keys

@@ -130,7 +130,7 @@ def predict_images(config: Config) -> dict[str, Any]:
     with in_words(), devices.strategy.scope():
         trained = trained_model(config, images, fingerprint, config.state)
 
-    answered, values, done = list[str](), [np.zeros([0, len(images.class_names)], np.float32)], 0
+    answered, values, done = list[str](), list[np.ndarray](), 0
     with in_words(), DeferredSignals() as interrupt:
         with counting(kind, len(names)) as report:
             function = compile_answers(task, trained, devices.strategy)
@@ -142,7 +142,7 @@ def predict_images(config: Config) -> dict[str, Any]:
                 report(more)
                 if interrupt.requested:
                     break
-        answers = task.tell(np.concatenate(values), images.class_names, trained.facts)
+        answers = task.tell(np.concatenate(values), task.answer_names(images.class_names), trained.facts)
         written = answer_files(config.predict.output, folder_of(config), state_mark(config))
         for file in written:
             make_folder(file.parent)
