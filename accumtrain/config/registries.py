@@ -172,7 +172,8 @@ def register_loss(
             "module:function". None is what the task measures. The best state is that of the highest `accuracy`; without
             it, of the lowest loss.
         targets: the form of the targets that it takes: `classes`, integers [N]; `labels`, floats [N, labels] of 0, 1
-            or NaN for an unknown one; `numbers`, floats [N, numbers], standardised, or NaN.
+            or NaN for an unknown one; `numbers`, floats [N, numbers], standardised, or NaN. Floats are float32: cast
+            them to the dtype of the logits, which is float64 in job=verify.
         config: a dataclass that inherits from LossConfig. What is returned and raised is as for `register_model`.
     """
     keys: Any = with_kind(name, config, LossConfig)
@@ -191,7 +192,8 @@ def register_metric(
         higher_is_better: the direction in which it decides which state is the best, as the first of eval.metrics.
         targets: the form of the targets that it takes, as of `register_loss`.
         whole_split: it is no mean over examples. The function takes NumPy arrays of all examples of a split, their
-            targets and the outputs of the model, and returns a number. Evaluations keep both in memory.
+            targets and the outputs of the model, and returns a number. Of task=regress, and of tasks that inherit from
+            it, both are in the units of the table. Evaluations keep both in memory.
 
     Raises:
         ValueError: the name is taken, also by another value of a record; or it has another form: a letter or _, then

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 import accumtrain
+from accumtrain.config.keys import read_class_summary
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.data.open_data import open_data
 from accumtrain.errors import ConfigError
+from accumtrain.registry import with_kind
 from accumtrain.tasks.collected import Collected
-from accumtrain.tasks.config import LossConfig
+from accumtrain.tasks.config import LossConfig, TaskConfig
 from accumtrain.tasks.task import build_task
 from tests.programs import run_python
 
@@ -36,6 +38,10 @@ def test_a_task_that_can_not_be_is_refused_when_it_is_registered(given, error, m
         accumtrain.register_task("mine", accumtrain.Classify, **given)
     assert message in str(caught.value)
     assert "mine" not in REGISTRIES["task"].entries
+
+
+def test_help_says_of_a_task_without_keys_where_it_comes_from():
+    assert read_class_summary(with_kind("mine", TaskConfig, TaskConfig)) == "Added by a program or a package."
 
 
 @pytest.mark.parametrize("build", [object, lambda config: 3])

@@ -64,6 +64,22 @@ def test_it_predicts_rows_and_an_export_takes_them_as_they_are(folder):
 
 
 @pytest.mark.slow
+def test_a_loaded_run_predicts_the_rows_of_a_file_or_of_an_array(folder, tmp_path):
+    path, _ = folder
+    program = tmp_path / "predict.py"
+    program.write_text(
+        f"import sys; sys.path.insert(0, {str(PROGRAM.parent)!r})\n"
+        "import table_of_numbers, accumtrain, numpy\n"
+        "run = accumtrain.load_run('one')\n"
+        "found, rows = run.predict('new.csv'), numpy.loadtxt('new.csv', delimiter=',', skiprows=1)\n"
+        "print(found.files == [f'row {number}' for number in range(1, 8)], "
+        "found.records == run.predict(rows).records)\n"
+    )
+    done = run_python(program, cwd=path)
+    assert done.stdout.splitlines()[-1:] == ["True True"], done.stderr[-2000:]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("job", ["verify", "plan", "lr"])
 def test_it_has_the_jobs_that_measure(folder, job):
     path, _ = folder
