@@ -55,7 +55,7 @@ def test_it_learns_and_every_number_is_in_the_unit_of_the_table(folder):
 @pytest.mark.slow
 def test_it_predicts_rows_and_an_export_takes_them_as_they_are(folder):
     path, prices = folder
-    call(path, "job=predict", "run.name=one", "predict.input=new.csv")
+    assert "\ninput  " in call(path, "job=predict", "run.name=one", "predict.input=new.csv")
     with (path / "runs" / "one" / "predictions.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["file"] for row in rows] == [f"row {number}" for number in range(1, 8)]
