@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -88,7 +88,7 @@ class Predictions:
         records: the answer to each image in words, as in a line of predictions.jsonl.
         answers: float32 [N, K]: probabilities of the classes or labels, or numbers in their units.
         names: those of the K classes, labels or numbers.
-        files: the file of each image; empty for arrays.
+        files: the file of each image, or the name of each other input; empty for arrays.
     """
 
     records: list[dict[str, Any]]
@@ -186,7 +186,8 @@ class LoadedRun:
         Args:
             images: a file, a folder that is searched for images, or a glob; a list of these; or an array
                 [N, H, W, C], or [N, H, W] of grey images, of any height and width. An array holds floats 0..1, or
-                integers 0..255 (of data=digits 0..16).
+                integers 0..255 (of data=digits 0..16). Of a task with other inputs: an array of them, or what its
+                `read_inputs` takes.
 
         Raises:
             DataError: there are no images, some can't be used, or the array has another shape or range.
@@ -207,8 +208,9 @@ class LoadedRun:
                     used += places.tolist()
                     probabilities.append(values)
             self._tell_bad(data, size)
-        found, names = np.concatenate(probabilities), self.class_names
-        told = build_task(self.config).tell(found, names, self._trained.facts)
+        task = build_task(self.config)
+        found, names = np.concatenate(probabilities), task.answer_names(self.class_names)
+        told = task.tell(found, names, self._trained.facts)
         return Predictions(told.records, found, names, [str(files[place]) for place in used] if files else [])
 
     def evaluate(self, data: AnyPath | DataConfig | None = None) -> dict[str, Any]:
@@ -256,10 +258,16 @@ class LoadedRun:
 
         return compile_answers(build_task(self.config), self._trained, self._devices.strategy)
 
-    def _open(self, images: Any) -> tuple[list[Path], Dataset]:
-        """Return the files that are named, none of an array, and the images as a data set."""
+    def _open(self, images: Any) -> tuple[Sequence[Path | str], Dataset]:
+        """Return the files or inputs that are named, none of an array, and all as a data set."""
         from accumtrain.data.sources.folder import open_files
+        from accumtrain.tasks.task import build_task
 
+        if self._images.plain:
+            if isinstance(images, str | os.PathLike):
+                given = build_task(self.config).open_inputs(expand_home(os.fspath(images)), self._images)
+                return given.names, given.data
+            return [], self._open_array(images)
         named = [images] if isinstance(images, str | os.PathLike) else images
         if isinstance(named, list | tuple) and all(isinstance(name, str | os.PathLike) for name in named):
             if not named:

@@ -169,5 +169,6 @@ def with_kind(
     if any(key.name == "kind" and key.default == name for key in fields(config)):
         return config
     made = make_dataclass(config.__name__, [("kind", str, field(default=name))], bases=(config,), kw_only=True)
-    made.__module__, made.__doc__ = config.__module__, config.__doc__
+    made.__module__ = config.__module__
+    made.__doc__ = "Added by a program or a package." if config is base else config.__doc__
     return made

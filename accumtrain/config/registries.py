@@ -127,8 +127,26 @@ def register_task(
         best: the one of them that decides which state is the best, or `loss`.
         targets: the form of its targets: `classes`, `labels`, `numbers`, or one of your own, which your data, loss and
             metrics are then registered with, too.
+
+    Raises:
+        ValueError: as for `register_model`; or the loss takes other targets, or `best` is not measured.
+        TypeError: as for `register_model`; or `loss` is no class of a registered loss, or `metrics` is one text.
     """
     keys: Any = with_kind(name, config, TaskConfig)
+    if not (isinstance(loss, type) and issubclass(loss, LossConfig) and loss.kind in LOSSES.entries):
+        raise TypeError(
+            f"task={name}: {loss!r} is no registered loss; give what register_loss returns, or a class such as "
+            "accumtrain.CrossEntropyConfig"
+        )
+    if LOSSES[loss.kind].targets != targets:
+        raise ValueError(
+            f"task={name}: its targets are {targets}, and loss={loss.kind} takes {LOSSES[loss.kind].targets}; give "
+            "another loss, or targets of that form"
+        )
+    if isinstance(metrics, str):
+        raise TypeError(f"task={name}: metrics={metrics!r} is a text; give a list of names, [{metrics!r}]")
+    if best not in (LOSS, *metrics):
+        raise ValueError(f"task={name}: best={best} is none of its metrics; choose from {', '.join((LOSS, *metrics))}")
     mixes = balances = targets == CLASSES
     TASKS.add(TaskEntry(keys, build, loss, tuple(metrics), best, targets, mixes=mixes, balances=balances))
     return keys
@@ -154,7 +172,8 @@ def register_loss(
             "module:function". None is what the task measures. The best state is that of the highest `accuracy`; without
             it, of the lowest loss.
         targets: the form of the targets that it takes: `classes`, integers [N]; `labels`, floats [N, labels] of 0, 1
-            or NaN for an unknown one; `numbers`, floats [N, numbers], standardised, or NaN.
+            or NaN for an unknown one; `numbers`, floats [N, numbers], standardised, or NaN. Floats are float32: cast
+            them to the dtype of the logits, which is float64 in job=verify.
         config: a dataclass that inherits from LossConfig. What is returned and raised is as for `register_model`.
     """
     keys: Any = with_kind(name, config, LossConfig)
@@ -173,7 +192,8 @@ def register_metric(
         higher_is_better: the direction in which it decides which state is the best, as the first of eval.metrics.
         targets: the form of the targets that it takes, as of `register_loss`.
         whole_split: it is no mean over examples. The function takes NumPy arrays of all examples of a split, their
-            targets and the outputs of the model, and returns a number. Evaluations keep both in memory.
+            targets and the outputs of the model, and returns a number. Of task=regress, and of tasks that inherit from
+            it, both are in the units of the table. Evaluations keep both in memory.
 
     Raises:
         ValueError: the name is taken, also by another value of a record; or it has another form: a letter or _, then

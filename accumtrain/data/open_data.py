@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import MISSING, fields
+
 import tensorflow as tf
 
 from accumtrain.data.augment import Mix
@@ -10,9 +12,12 @@ from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.holdout import add_validation_split
 from accumtrain.data.preprocess import NO_PREPROCESS, make_preprocess
 from accumtrain.data.source import SPLIT_WORDS, Dataset, PlainData, Source, Stream, compute_fingerprint
-from accumtrain.errors import DataError
+from accumtrain.errors import ConfigError, DataError
+from accumtrain.fields import format_value
 from accumtrain.registry import load
 from accumtrain.tasks.config import CLASSES
+
+_OF_ALL_INPUTS = {"kind", "sampling", "val_fraction", "on_error"}  # keys of every source that are not of images alone
 
 
 def open_data(config: DataConfig, seed: int, targets: str = CLASSES) -> Dataset:
@@ -39,6 +44,7 @@ def open_data(config: DataConfig, seed: int, targets: str = CLASSES) -> Dataset:
             )
     fingerprint = compute_fingerprint(source)
     if source.plain:
+        _check_keys_of_images(config)
         return PlainData(
             **{**vars(source), "fingerprint": fingerprint},
             image_shape=tuple(train.image_shape or ()),
@@ -56,6 +62,18 @@ def open_data(config: DataConfig, seed: int, targets: str = CLASSES) -> Dataset:
         balanced=config.sampling == "balanced",
         targets=targets,
     )
+
+
+def _check_keys_of_images(config: DataConfig) -> None:
+    """Raise ConfigError for a key of images that is not as by default: the inputs are no images."""
+    of_images = {key.name for key in fields(DataConfig)} - _OF_ALL_INPUTS
+    for key in fields(config):
+        default = key.default if key.default_factory is MISSING else key.default_factory()
+        if key.name in of_images and (value := getattr(config, key.name)) != default:
+            raise ConfigError(
+                f"data.{key.name}={format_value(value)}: is for images, and the inputs of data={config.kind} are "
+                "others; leave it out"
+            )
 
 
 def open_source(config: DataConfig, seed: int, targets: str) -> Source:

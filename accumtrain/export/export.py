@@ -31,7 +31,7 @@ from accumtrain.runs.files import replacing
 from accumtrain.runs.folder import state_mark
 from accumtrain.runs.names import folder_of, make_folder
 from accumtrain.runs.run import Images
-from accumtrain.tasks.task import Task, build_task
+from accumtrain.tasks.task import Task, build_task, check_one_input
 from accumtrain.train.remedies import explain_errors
 from accumtrain.train.weights import trained_images, trained_model
 
@@ -48,18 +48,20 @@ def export_run(config: Config) -> dict[str, Any]:
         largest_difference.
 
     Raises:
-        ConfigError: the format can't hold this model, or the place for the file is taken.
+        ConfigError: the format can't hold this model, it takes several arrays, or the place for the file is taken.
         CheckpointError: there is no trained run, or the file can't be written.
         VerificationError: the file gives other answers than the run. It is removed.
     """
     images, fingerprint = trained_images(config)
+    check_one_input(images)
     config = replace(config, model=replace(config.model, memory="store"))  # an inference keeps nothing
     with explain_errors(config, data=None):
         trained = trained_model(config, images, fingerprint, config.state)
         model, saved = _in_float32(config, images, trained.model), trained.saved
     preprocess = None if images.plain else preprocess_any_size(config.data, images)
     quantize = config.export.quantize
-    names, task = images.class_names, build_task(config)
+    task = build_task(config)
+    names = task.answer_names(images.class_names)
     exported = Exported(config.model.label, model, preprocess, images.shape, names, task, trained.facts, quantize)
     path, chosen, bound = _find_path(config), FORMATS[config.export.format], QUANTIZED[quantize]
     with _replacing_export(path) as unfinished:
@@ -84,7 +86,7 @@ def export_run(config: Config) -> dict[str, Any]:
         "file": str(path),
         "bytes": size,
         "input": _describe_input(exported),
-        "class_names": images.class_names,
+        "class_names": names,
         **exported.answer_facts,
         "largest_difference": difference,
     }

@@ -11,6 +11,7 @@ import tensorflow as tf
 from accumtrain.engine.losses import Batch, example_weights
 from accumtrain.engine.replica import current_replica
 from accumtrain.engine.sums import sum_buffer
+from accumtrain.errors import ConfigError
 
 
 class Collected:
@@ -72,14 +73,21 @@ class Collected:
         self._made.assign(tf.zeros([], tf.int64))
 
     def take(self) -> dict[str, float]:
-        """Return the metrics of the evaluation that has ended."""
+        """Return the metrics of the evaluation that has ended. Raise ConfigError if one is no number."""
         rows = self._read().numpy().reshape(-1, self._rows.shape[-1])
         self.reset()
         rows = rows[rows[:, 0] > 0]
         split = 1 + int(np.prod(self._shape, dtype=int))
         self.targets = self.convert(rows[:, 1:split].reshape(-1, *self._shape))
         self.outputs = self.convert(rows[:, split:])
-        return {name: float(function(self.targets, self.outputs)) for name, function in self._functions.items()}
+        values = {name: function(self.targets, self.outputs) for name, function in self._functions.items()}
+        for name, value in values.items():
+            if np.shape(value):
+                raise ConfigError(
+                    f"eval.metrics: {name} returns values of the shape {list(np.shape(value))}; a metric of a whole "
+                    "split returns one number"
+                )
+        return {name: float(value) for name, value in values.items()}
 
     def convert(self, rows: np.ndarray) -> np.ndarray:
         """Return targets or outputs as the metrics take them."""

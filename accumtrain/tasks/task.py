@@ -114,8 +114,10 @@ class Task:
         """Return inputs [N, ...] as the test split of a data set. The target of an input is its place.
 
         Raises:
+            ConfigError: the model takes no single array.
             DataError: they have not the shape that the model was trained on, or there are none.
         """
+        check_one_input(images)
         if inputs.shape[1:] != images.shape or not len(inputs):
             raise DataError(
                 f"the inputs have the shape {list(inputs.shape)}: the model was trained on numbers "
@@ -221,12 +223,19 @@ class Task:
     # ---- answers
 
     def answer(self, outputs: tf.Tensor, facts: Facts) -> tf.Tensor:
-        """Return the answers, float32 [N, K], to the outputs of a model [N, K]. Called in graphs."""
+        """Return the answers, float32 [N, K], to the outputs of a model [N, outputs]. Called in graphs.
+
+        If K is another number than that of the outputs, `answer_names` gives the names.
+        """
         return tf.cast(outputs, tf.float32)
 
     def measure_unit(self, facts: Facts) -> np.ndarray | float:
         """Return the unit of each answer, in which differences are measured."""
         return 1.0
+
+    def answer_names(self, names: Sequence[str]) -> list[str]:
+        """Return the names of the answers, one for each of their columns. `names` are those of the outputs."""
+        return list(names)
 
     def answer_facts(self, facts: Facts) -> dict[str, Any]:
         """Return the facts that a user of the answers needs, as JSON values by name."""
@@ -242,7 +251,7 @@ class Task:
         """Return in words the answers, float32 [N, K], for examples: each by its name.
 
         Args:
-            names: of the K classes, labels or numbers.
+            names: of the K classes, labels or numbers, from `answer_names`.
         """
         values = [[round_float32(value) for value in row] for row in answers.tolist()]
         return Answers(
@@ -268,9 +277,23 @@ def round_float32(value: float) -> float:
     return float(f"{value:.9g}")
 
 
+def check_one_input(images: Images) -> None:
+    """Raise ConfigError if a model takes several arrays, or an array without a known shape."""
+    if not images.shape:
+        raise ConfigError(
+            "predictions and exports take a model of one array [N, ...], and this one takes several, or numbers [N]; "
+            "let the data give one array, whose split has its image_shape"
+        )
+
+
 def build_task(config: Config) -> Task:
-    task: Task = load(TASKS[config.task.kind].build)(config)
-    return task
+    """Return the task of a run. Raise ConfigError if it was registered with something else than a class of tasks."""
+    built: Any = load(TASKS[config.task.kind].build)
+    if not (isinstance(built, type) and issubclass(built, Task)):
+        raise ConfigError(
+            f"task={config.task.kind}: {built!r} is no subclass of accumtrain.Task; give register_task such a class"
+        )
+    return built(config)
 
 
 def open_stored(config: Config) -> Dataset:

@@ -130,7 +130,7 @@ def predict_images(config: Config) -> dict[str, Any]:
     with in_words(), devices.strategy.scope():
         trained = trained_model(config, images, fingerprint, config.state)
 
-    answered, values, done = list[str](), [np.zeros([0, len(images.class_names)], np.float32)], 0
+    answered, values, done = list[str](), list[np.ndarray](), 0
     with in_words(), DeferredSignals() as interrupt:
         with counting(kind, len(names)) as report:
             function = compile_answers(task, trained, devices.strategy)
@@ -142,7 +142,7 @@ def predict_images(config: Config) -> dict[str, Any]:
                 report(more)
                 if interrupt.requested:
                     break
-        answers = task.tell(np.concatenate(values), images.class_names, trained.facts)
+        answers = task.tell(np.concatenate(values), task.answer_names(images.class_names), trained.facts)
         written = answer_files(config.predict.output, folder_of(config), state_mark(config))
         for file in written:
             make_folder(file.parent)
@@ -152,7 +152,7 @@ def predict_images(config: Config) -> dict[str, Any]:
         say(f"{len(given.ignored)} in the folder are not named as images and are ignored: {some}")
     for note in data.notes:
         say(note)
-    _show(f"{len(answered)} of {len(names)} {kind} by {trained.saved.path}", answered, answers)
+    _show(f"{len(answered)} of {len(names)} {kind} by {trained.saved.path}", kind.removesuffix("s"), answered, answers)
     say(f"all of them in {' and '.join(map(str, written))}")
 
     bad = [{"name": example.name, "reason": example.reason} for example in data.splits["test"].skipped.values()]
@@ -177,9 +177,9 @@ def predict_images(config: Config) -> dict[str, Any]:
     return result
 
 
-def _show(title: str, files: Sequence[str], answers: Answers) -> None:
+def _show(title: str, named: str, files: Sequence[str], answers: Answers) -> None:
     rows = [(file, *cells) for file, cells in zip(files[:SHOWN], answers.shown, strict=False)]
     if rows:
-        table(title, ("image", *answers.titles), rows)
+        table(title, (named, *answers.titles), rows)
     if len(files) > SHOWN:
         say(f"... and {len(files) - SHOWN:,} more")

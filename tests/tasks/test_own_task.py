@@ -55,12 +55,28 @@ def test_it_learns_and_every_number_is_in_the_unit_of_the_table(folder):
 @pytest.mark.slow
 def test_it_predicts_rows_and_an_export_takes_them_as_they_are(folder):
     path, prices = folder
-    call(path, "job=predict", "run.name=one", "predict.input=new.csv")
+    assert "\ninput  " in call(path, "job=predict", "run.name=one", "predict.input=new.csv")
     with (path / "runs" / "one" / "predictions.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["file"] for row in rows] == [f"row {number}" for number in range(1, 8)]
     np.testing.assert_allclose([float(row["price"]) for row in rows], prices[:7], atol=1.5)
     assert "float32 [N, 3]" in call(path, "job=export", "run.name=one", "export.format=tflite")
+
+
+@pytest.mark.slow
+def test_a_loaded_run_predicts_the_rows_of_a_file_or_of_an_array(folder, tmp_path):
+    path, _ = folder
+    program = tmp_path / "predict.py"
+    program.write_text(
+        f"import sys; sys.path.insert(0, {str(PROGRAM.parent)!r})\n"
+        "import table_of_numbers, accumtrain, numpy\n"
+        "run = accumtrain.load_run('one')\n"
+        "found, rows = run.predict('new.csv'), numpy.loadtxt('new.csv', delimiter=',', skiprows=1)\n"
+        "print(found.files == [f'row {number}' for number in range(1, 8)], "
+        "found.records == run.predict(rows).records)\n"
+    )
+    done = run_python(program, cwd=path)
+    assert done.stdout.splitlines()[-1:] == ["True True"], done.stderr[-2000:]
 
 
 @pytest.mark.slow
