@@ -120,10 +120,9 @@ def predict_images(config: Config) -> dict[str, Any]:
         Preempted: a signal stopped it; the answers so far are written.
     """
     images, fingerprint = trained_images(config)
-    task = build_task(config)
-    given = task.open_inputs(str(config.predict.input), images)
+    devices, task = resolve_devices(config.device), build_task(config)
+    given = task.open_inputs(str(config.predict.input), images)  # once the devices are known, as it makes tensors
     names, data = given.names, given.data
-    devices = resolve_devices(config.device)
     batch = prediction_batch(config, len(names), devices.replicas)
     kind = "inputs" if images.plain else "images"
     in_words = partial(explain_errors, config, data, devices.replicas)
