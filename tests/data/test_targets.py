@@ -366,6 +366,14 @@ def test_other_data_is_read_in_the_order_of_the_run(folder):
         open_labelled(config(as_json(folder), "tags"), Images((6, 6, 3), ["tall"]), {}, 0, LABELS)
 
 
+def test_a_column_of_numbers_is_no_list_of_labels():
+    """But several in a cell may be the codes of labels."""
+    reader = LabelTargets()
+    with pytest.raises(DataError, match=r"column age holds a number in each row, such as 3\.5: choose task=regress"):
+        reader.read_columns({"age": pa.chunked_array([["40", "3.5", None]])}, str)
+    assert reader.read_columns({"codes": pa.chunked_array([["7;12", "3"]])}, str).names == ["12", "3", "7"]
+
+
 def test_all_rows_are_one_split(folder):
     source = open_whole_table(config(as_csv(folder), "kind", split_column="part"))
     assert (source.train.size, source.test, source.class_names) == (COUNT, None, ["ant", "bee", "cat"])

@@ -254,6 +254,12 @@ class LabelTargets(TargetReader):
                 f"{locate(row)}: column {column_name} names {names[place]} more than once: give the labels that an "
                 "image has, each once; for labels of 0 and 1 give a column for each"
             )
+        are_numbers = _as_numbers(pa.chunked_array([found], pa.string())) is not None
+        if found and are_numbers and values.sum(axis=1).max() == 1:
+            raise DataError(
+                f"column {column_name} holds a number in each row, such as {found[0]}: choose task=regress, or write "
+                "the labels as names"
+            )
         none = int(np.sum(~values.any(axis=1)))
         notes = [f"column {column_name} holds lists of labels; {none:,} rows have none"]
         return Targets(values, names, len(names), notes)
