@@ -78,7 +78,8 @@ def test_answers_may_have_other_columns_than_outputs(tmp_path):
     assert "float32 [images, 1], degrees of angle" in call(tmp_path, "job=export", "run.name=one")
     found = json.loads(call(tmp_path, "load", "one").splitlines()[-1])
     assert found["names"] == ["angle"]
-    assert [list(record) for record in found["records"]] == [["angle"]] * 3
+    shown = [{name: list(values) for name, values in record.items()} for record in found["records"]]
+    assert shown == [{"degrees": ["angle"]}] * 3
 
 
 @pytest.mark.slow
