@@ -10,7 +10,7 @@ from accumtrain.data.augment import Mix
 from accumtrain.data.config import READERS, SOURCES, DataConfig
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.holdout import add_validation_split
-from accumtrain.data.preprocess import NO_PREPROCESS, make_preprocess
+from accumtrain.data.preprocess import make_preprocess
 from accumtrain.data.source import SPLIT_WORDS, Dataset, PlainData, Source, Stream, compute_fingerprint
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import format_value
@@ -48,7 +48,6 @@ def open_data(config: DataConfig, seed: int, targets: str = CLASSES) -> Dataset:
         return PlainData(
             **{**vars(source), "fingerprint": fingerprint},
             image_shape=tuple(train.image_shape or ()),
-            preprocess=NO_PREPROCESS,
             balanced=config.sampling == "balanced",
             targets=targets,
         )

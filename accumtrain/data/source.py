@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.augment import Mix
-from accumtrain.data.preprocess import Preprocess
+from accumtrain.data.preprocess import NO_PREPROCESS, Preprocess
 from accumtrain.data.stream import UNREADABLE
 from accumtrain.errors import DataError
 from accumtrain.tasks.config import CLASSES
@@ -287,6 +287,8 @@ class PlainData(Dataset):
         to_input: From stored inputs [n, ...] to those in a batch; None if they are the same.
     """
 
+    preprocess: Preprocess = NO_PREPROCESS
+    plain: bool = True
     to_input: Callable[[Any], Any] | None = None
 
     def shaped(self, batch: dict[str, Any], size: int | None) -> dict[str, Any]:

@@ -14,7 +14,6 @@ import tensorflow as tf
 from accumtrain.config.schema import Config
 from accumtrain.data.local_files import list_named_images
 from accumtrain.data.open_data import open_data
-from accumtrain.data.preprocess import NO_PREPROCESS
 from accumtrain.data.source import ArraySplit, Dataset, PlainData, read_labels
 from accumtrain.data.sources.folder import open_files
 from accumtrain.engine.losses import Collector, PerExample
@@ -131,8 +130,6 @@ class Task:
             num_classes=len(names),
             class_names=names,
             image_shape=images.shape,
-            preprocess=NO_PREPROCESS,
-            plain=True,
             to_input=partial(self.take, facts=images.task_facts),
         )
 

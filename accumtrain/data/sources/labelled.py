@@ -13,7 +13,7 @@ import tensorflow as tf
 from accumtrain.data.config import READERS, SOURCES, DataConfig, FolderConfig, NpzConfig, TableConfig
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.local_files import list_first, readable
-from accumtrain.data.preprocess import NO_PREPROCESS, make_preprocess
+from accumtrain.data.preprocess import make_preprocess
 from accumtrain.data.source import ArraySplit, Dataset, PlainData, Source, Split
 from accumtrain.data.sources.folder import list_all, list_by_class, make_source
 from accumtrain.data.sources.image_table import open_whole_table
@@ -96,10 +96,8 @@ def _open_plain(config: DataConfig, images: Images, trained: Mapping[str, Any], 
         test=split,
         num_classes=source.num_classes,
         image_shape=images.shape,
-        preprocess=NO_PREPROCESS,
         notes=source.notes,
         class_names=images.class_names,
-        plain=True,
     )
 
 

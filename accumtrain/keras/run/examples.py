@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.holdout import hold_out_evenly
-from accumtrain.data.preprocess import NO_PREPROCESS
 from accumtrain.data.source import PlainData, Split, Stream
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.keras.run.arrays import as_arrays, hash_arrays, length_of
@@ -78,9 +77,7 @@ def given_data(train: Split, val: Split, notes: Sequence[str] = (), batch_size: 
         None,
         val=val,
         num_classes=0,
-        plain=True,
         image_shape=(),
-        preprocess=NO_PREPROCESS,
         notes=list(notes),
         fingerprint=sizes | contents,
         batch_size=batch_size,
