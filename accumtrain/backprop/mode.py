@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -35,6 +36,8 @@ class Mode:
         inexact: a bool for each reversed stage, true if its reversal gave other bits than the stage began with.
         not_compared: True for each reversed stage whose reversal is not compared.
         reach: the largest magnitude in each stage's streams as a share of their limit, float32 [].
+        side: tensors by name that any layer may read beside its input, such as the mask of padded tokens. They are
+            constants of the pass, in its replays, too (`Model`).
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Mode:
         self.inexact: list[tf.Tensor] = []
         self.not_compared: list[tf.Tensor] = []
         self.reach: list[tf.Tensor] = []
+        self.side: Mapping[str, tf.Tensor] = {}
 
     def record(self, layer: MovingStatistics, mean: tf.Tensor, variance: tf.Tensor) -> None:
         """Store mean [C] and biased variance [C] of a layer. Raise ValueError if they are already there."""
@@ -73,7 +77,13 @@ class Mode:
     def replay(self) -> Mode:
         """Return the mode that computes the same pass again."""
         mode = Mode(self.training, recording=False, seed=self.seed, draws=self.draws)
-        mode.replaying, mode.saved = True, self.saved
+        mode.replaying, mode.saved, mode.side = True, self.saved, self.side
+        return mode
+
+    def with_side(self, side: Mapping[str, tf.Tensor]) -> Mode:
+        """Return the mode of the same pass with tensors that its layers may read. It collects into the same places."""
+        mode = copy(self)
+        mode.side = side
         return mode
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
 from accumtrain.backprop.mode import EVALUATION, Mode
 from accumtrain.backprop.pullback import Streams
 from accumtrain.backprop.segments import Segment
+
+SplitInputs = Callable[[Streams], tuple[Streams, Mapping[str, tf.Tensor]]]
 
 
 class Model(tf.Module):
@@ -18,21 +20,36 @@ class Model(tf.Module):
         segments: the first takes images [N, H, W, C] in `compute_dtype`; the last returns logits [N, classes], float32
             or float64.
         compute_dtype: dtype of convolutions and matrix products.
+        split_inputs: from the inputs to that of the first segment, and the tensors that all layers find in `mode.side`.
+            None: the inputs are that of the first segment.
     """
 
     joins_loss = False  # the loss may look into the last segment, so one tape records both
     _frozen: frozenset[int] = frozenset()  # ids of variables
 
-    def __init__(self, segments: Sequence[Segment], compute_dtype: tf.DType = tf.float32):
+    def __init__(
+        self,
+        segments: Sequence[Segment],
+        compute_dtype: tf.DType = tf.float32,
+        split_inputs: SplitInputs | None = None,
+    ):
         super().__init__()
-        self.segments, self.compute_dtype = list(segments), compute_dtype
+        self.segments, self.compute_dtype, self._split_inputs = list(segments), compute_dtype, split_inputs
 
     def __call__(self, images: tf.Tensor, mode: Mode = EVALUATION) -> tf.Tensor:
         """Return the logits [N, classes] of images [N, H, W, C] of any float dtype."""
-        x = self.cast(images)
+        x, mode = self.begin(images, mode)
         for segment in self.segments:
             x = segment(x, mode)
         return mode.invalidate_out_of_range(x)
+
+    def begin(self, inputs: Streams, mode: Mode) -> tuple[Streams, Mode]:
+        """Return the input of the first segment, and the mode of the pass with what goes beside it."""
+        x = self.cast(inputs)
+        if self._split_inputs is None:
+            return x, mode
+        x, side = self._split_inputs(x)
+        return x, mode.with_side(side)
 
     def cast(self, images: Streams) -> Streams:
         """Return the input of the first segment: floats in `compute_dtype`, and integers as they are."""

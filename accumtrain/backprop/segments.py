@@ -209,16 +209,23 @@ class Stage(tf.Module):
         units: the first may have shortcuts and so change the shape of the streams; `reverse` then keeps its input, too.
         exact: the units are made to be reversed to the bit. The mode is told if they are not.
         keep_first: the function by which `recompute` keeps the input of the first unit.
+        stored: number of units, the last ones, that keep all activations in spite of `memory`.
 
     Raises:
         ValueError: another unit than the first is not invertible.
     """
 
     def __init__(
-        self, memory: str, units: Sequence[Coupling], exact: bool = True, keep_first: Keep = save_for_backward
+        self,
+        memory: str,
+        units: Sequence[Coupling],
+        exact: bool = True,
+        keep_first: Keep = save_for_backward,
+        stored: int = 0,
     ):
         super().__init__()
         self.memory, self.units, self.exact, self._keep_first = memory, list(units), exact, keep_first
+        self._stored = len(self.units) if memory == "store" else stored
         if not all(unit.invertible for unit in self.units[1:]):
             raise ValueError("only the first unit of a stage may change the shape of the streams")
 
@@ -231,15 +238,25 @@ class Stage(tf.Module):
         return chain_pullback(self.units, x, mode)
 
     def forward(self, x: Streams, mode: Mode, consume: Consume) -> tuple[Streams, Backward]:
-        if self.memory == "store":
-            return forward_stored(self, x, mode, consume)
-        if self.memory == "recompute":
-            return self._forward_recomputed(x, mode, consume)
+        first = len(self.units) - self._stored
+        forward = self._forward_recomputed if self.memory == "recompute" else self._forward_reversed
+        backwards: list[Backward] = []
+        if first:
+            x, backward = forward(self.units[:first], x, mode, consume)
+            backwards.append(backward)
+        for unit in self.units[first:]:
+            x, backward = forward_stored(unit, x, mode, consume)
+            backwards.append(backward)
+        return x, partial(_go_back, backwards)
+
+    def _forward_reversed(
+        self, units: Sequence[Coupling], x: Streams, mode: Mode, consume: Consume
+    ) -> tuple[Streams, Backward]:
         kept = None
-        if not self.units[0].invertible:
+        if not units[0].invertible:
             x, kept = save_for_backward(x)
-            x, _ = pullback(self.units[0], x, mode)
-        reversed_ = self.units if kept is None else self.units[1:]
+            x, _ = pullback(units[0], x, mode)
+        reversed_ = units if kept is None else units[1:]
         x, begin = fingerprint_streams(x) if self.exact and reversed_ else (x, None)
         y, _ = chain_pullback(reversed_, x, mode)
 
@@ -251,24 +268,27 @@ class Stage(tf.Module):
                 mode.inexact.append(tf.reduce_any(again != begin))
             elif reversed_:
                 mode.not_compared.append(tf.constant(True))
-            return (y, d_y) if kept is None else self.units[0].reverse(kept(d_y), y, d_y, mode, consume)
+            return (y, d_y) if kept is None else units[0].reverse(kept(d_y), y, d_y, mode, consume)
 
         return y, backward
 
-    def _forward_recomputed(self, x: Streams, mode: Mode, consume: Consume) -> tuple[Streams, Backward]:
+    def _forward_recomputed(
+        self, units: Sequence[Coupling], x: Streams, mode: Mode, consume: Consume
+    ) -> tuple[Streams, Backward]:
         backwards: list[Backward] = []
-        for unit in self.units:
+        for unit in units:
             x, backward = forward_recomputed(
                 unit, x, mode, consume, save_for_backward if backwards else self._keep_first
             )
             backwards.append(backward)
+        return x, partial(_go_back, backwards)
 
-        def backward_all(y: Streams, d_y: Streams) -> tuple[Streams, Streams]:
-            for backward in reversed(backwards):
-                y, d_y = backward(y, d_y)
-            return y, d_y
 
-        return x, backward_all
+def _go_back(backwards: Sequence[Backward], y: Streams, d_y: Streams) -> tuple[Streams, Streams]:
+    """Back-propagate through parts of a stage, from the last."""
+    for backward in reversed(backwards):
+        y, d_y = backward(y, d_y)
+    return y, d_y
 
 
 def forward_by_memory(segment: Any, x: Streams, mode: Mode, consume: Consume) -> tuple[Streams, Backward]:

@@ -47,7 +47,7 @@ def gradient(
         The loss and the logits [N, classes].
     """
     backwards: list[Backward] = []
-    x = model.cast(images)
+    x, mode = model.begin(images, mode)
     last = WithLoss(model.segments[-1], loss) if model.joins_loss else None
     first = model.frozen_segments
     for segment in model.segments[:first]:

@@ -16,11 +16,9 @@ from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
 from accumtrain.backprop.pullback import Gradients, Module, Pullback, chain_pullback, tape_pullback
 from accumtrain.models.kept_convs import conv_shapes
-from accumtrain.models.layers import Conv, Dense, Initializer
-from accumtrain.models.norm_relu_conv import NormReLU, NormReLUConv, Numerics, rectify
+from accumtrain.models.layers import FLOATS_ONLY, Conv, Dense, Initializer, Numerics
+from accumtrain.models.norm_relu_conv import NormReLU, NormReLUConv, rectify
 from accumtrain.models.norms import NORMS
-
-FLOATS_ONLY = Numerics()
 
 AnyModel = TypeVar("AnyModel", bound=Model)
 
@@ -53,11 +51,11 @@ class DropPath:
         return x * factor, backward
 
     def _factor(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        """Return the factors [N, 1, 1, 1], in the dtype of x."""
+        """Return the factors [N, 1, ..., 1], of the rank and dtype of x."""
         if mode.draws is None:
             raise ValueError("model.drop_path needs Mode(draws=...): the random numbers of the examples")
         kept = tf.cast(mode.draws(self.number) >= self.rate, x.dtype)
-        return tf.reshape(kept, [-1, 1, 1, 1]) / tf.cast(1.0 - self.rate, x.dtype)
+        return tf.reshape(kept, [-1, *[1] * (x.shape.rank - 1)]) / tf.cast(1.0 - self.rate, x.dtype)
 
 
 def drop_paths(rate: float, count: int) -> Iterator[DropPath | None]:

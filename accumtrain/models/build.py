@@ -23,17 +23,33 @@ def build_model(config: ModelConfig, spec: ModelSpec) -> Model:
     Raises:
         ConfigError: the model can't be built for these images, or model.freeze chooses nothing or everything.
     """
-    if len(spec.image_shape) != 3 and module_of(MODELS[config.kind].build).startswith("accumtrain.models"):
-        raise ConfigError(
-            f"model={config.label}: takes images [height, width, channels], and an input has the shape "
-            f"{list(spec.image_shape)}; choose a model for such inputs, as register_model adds one"
-        )
+    if module_of(MODELS[config.kind].build).startswith("accumtrain.models"):
+        _check_inputs(config, spec)
     model: Model = MODELS.build(config, spec)
     if config.freeze:
         learnable = {id(variable) for variable in model.learnable}
         paths = [path for path, variable in model.named.items() if id(variable) in learnable]
         model.freeze(find_frozen_paths(config.freeze, paths))
     return model
+
+
+def _check_inputs(config: ModelConfig, spec: ModelSpec) -> None:
+    """Raise ConfigError if the inputs are not those that a model of accumtrain takes."""
+    shape = list(spec.image_shape)
+    if config.takes_tokens and not spec.vocabulary:
+        raise ConfigError(
+            f"model={config.label}: takes tokens, and the data has none; choose data=tokens, or a model of images"
+        )
+    if not config.takes_tokens and spec.vocabulary:
+        raise ConfigError(
+            f"model={config.label}: takes images, and the data has tokens; choose a model of tokens, such as "
+            "model=encoder_tiny"
+        )
+    if not config.takes_tokens and len(shape) != 3:
+        raise ConfigError(
+            f"model={config.label}: takes images [height, width, channels], and an input has the shape {shape}; choose "
+            "a model for such inputs, as register_model adds one"
+        )
 
 
 def find_frozen_paths(patterns: Sequence[str], paths: Sequence[str]) -> list[str]:

@@ -8,7 +8,17 @@ from itertools import pairwise
 from typing import Annotated, Any, ClassVar
 
 from accumtrain.errors import ConfigError
-from accumtrain.fields import COUNT, FRACTION, LOCAL_PATH, NOT_NEGATIVE, NotEmpty, OneOf, Range, format_value
+from accumtrain.fields import (
+    COUNT,
+    FRACTION,
+    LOCAL_PATH,
+    NOT_NEGATIVE,
+    POSITIVE,
+    NotEmpty,
+    OneOf,
+    Range,
+    format_value,
+)
 from accumtrain.registry import ComponentConfig, Entry, Registry, required
 
 STORE, RECOMPUTE, REVERSE = "store", "recompute", "reverse"
@@ -33,6 +43,8 @@ class ModelConfig(ComponentConfig):
 
     Attributes:
         same_bits_in_every_graph: the model's operations give the same bits in every graph, as job=verify then requires.
+        takes_tokens: its inputs are tokens, not images.
+        reversible_twin: a reversible model of the same family, in words.
     """
 
     memory: Annotated[int | str, COUNT, MEMORY] = STORE
@@ -40,6 +52,8 @@ class ModelConfig(ComponentConfig):
     freeze: list[str] = field(default_factory=list)
 
     same_bits_in_every_graph: ClassVar[bool] = True
+    takes_tokens: ClassVar[bool] = False
+    reversible_twin: ClassVar[str] = "a RevNet such as model=revnet38"
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -96,7 +110,7 @@ class ModelConfig(ComponentConfig):
         if self.memory == REVERSE:
             raise ConfigError(
                 f"model.memory=reverse: {self.label} is not reversible; "
-                f"use model.memory={self.policies[-1]}, or a RevNet such as model=revnet38"
+                f"use model.memory={self.policies[-1]}, or {self.reversible_twin}"
             )
         raise ConfigError(
             f"model.memory={self.memory}: {self.label} has no cut points between which computing again would "
@@ -230,29 +244,45 @@ class ResNetConfig(ModelConfig):
 
 
 @dataclass(kw_only=True)
-class RevNetConfig(ResNetConfig):
+class ReversibleConfig(ModelConfig):
+    """Keys of reversible models, whose streams are 32-bit fixed-point numbers, so that reversal is exact.
+
+    `snap_bits`: bits behind the binary point of the streams. These must stay below 2^(30 - snap_bits). 0: plain floats,
+    which reversal restores only up to rounding.
+    """
+
+    memory: Annotated[int | str, COUNT, MEMORY] = REVERSE
+    snap_bits: Annotated[int, Range(0, 27)] = 22
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        return MEMORIES
+
+    @property
+    def stream_bits(self) -> int | None:
+        return self.snap_bits
+
+    @property
+    def of_float_streams(self) -> ModelConfig:
+        return replace(self, snap_bits=0)
+
+
+@dataclass(kw_only=True)
+class RevNetConfig(ReversibleConfig, ResNetConfig):
     """Reversible residual network (Gomez et al. 2017, arXiv:1707.04585).
 
     `filters`: channels of the stem and of each stage, for both streams together, so the numbers are even. A bottleneck
     unit has 4 times as many outputs. Without model.bottleneck no stage may have fewer channels than the one before it.
-    `snap_bits`: bits behind the binary point of the streams. Streams are 32-bit fixed-point numbers, so reversal is
-    exact; they must stay below 2^(30 - snap_bits). 0: plain floats, which reversal restores only up to rounding.
     """
 
     kind: str = "revnet"
-    memory: Annotated[int | str, COUNT, MEMORY] = REVERSE
     filters: list[int] = field(default_factory=lambda: [32, 32, 64, 112])
-    snap_bits: Annotated[int, Range(0, 27)] = 22
 
     functions: ClassVar[int] = 2
 
     @property
     def label(self) -> str:
         return f"revnet{(6 if self.bottleneck else 4) * sum(self.units) + 2}"
-
-    @property
-    def policies(self) -> tuple[str, ...]:
-        return MEMORIES
 
     @property
     def stream_widths(self) -> list[int]:
@@ -262,14 +292,6 @@ class RevNetConfig(ResNetConfig):
         changes_shape = unit == 0 and (stage > 0 or self.stream_widths[0] != self.stream_widths[1])
         # what the last one gives is subtracted in the reversal, but for a unit whose input is kept
         return super().convs_to_keep(stage, unit) + (0 if changes_shape else 1)
-
-    @property
-    def stream_bits(self) -> int | None:
-        return self.snap_bits
-
-    @property
-    def of_float_streams(self) -> ModelConfig:
-        return replace(self, snap_bits=0)
 
     def check(self) -> None:
         super().check()
@@ -293,6 +315,144 @@ class LeNetConfig(ModelConfig):
     @property
     def least_micro_batch(self) -> int:
         return 1
+
+
+@dataclass(kw_only=True)
+class TransformerConfig(ModelConfig):
+    """Pre-norm transformer: each block is attention and an MLP, both residual functions after a layer norm.
+
+    `depth`: number of blocks.
+    `width`: channels of each token; a multiple of model.heads.
+    `heads`: attention heads of each block.
+    `mlp_ratio`: hidden channels of an MLP, as a multiple of model.width.
+    `positions`: learned: a trained vector for each place. sincos: fixed sines and cosines.
+    `pool`: token: a class token stands for the example. mean: the mean over its tokens does.
+    `drop_path`: stochastic depth (Huang et al. 2016, arXiv:1603.09382): probability that training skips the last
+    residual function for an example. It rises linearly from the first function to the last.
+    `layer_scale`: first value of a trained factor for each channel of a residual function; null: there is none.
+    `kept_blocks`: number of blocks, the last ones, that keep all activations in spite of model.memory.
+    """
+
+    SIZES: ClassVar[dict[tuple[int, int, int], str]] = {}  # by depth, width and heads
+
+    depth: Annotated[int, COUNT] = 12
+    width: Annotated[int, COUNT] = 192
+    heads: Annotated[int, COUNT] = 3
+    mlp_ratio: Annotated[float, POSITIVE] = 4.0
+    positions: Annotated[str, OneOf(("learned", "sincos"))] = "learned"
+    pool: Annotated[str, OneOf(("token", "mean"))] = "token"
+    drop_path: Annotated[float, FRACTION] = 0.0
+    layer_scale: Annotated[float | None, POSITIVE] = None
+    kept_blocks: Annotated[int, NOT_NEGATIVE] = 0
+
+    @property
+    def label(self) -> str:
+        size = self.SIZES.get((self.depth, self.width, self.heads), f"{self.depth}x{self.width}")
+        return f"{self.kind}_{size}"
+
+    @property
+    def hidden(self) -> int:
+        """Channels inside an MLP."""
+        return round(self.width * self.mlp_ratio)
+
+    @property
+    def has_class_token(self) -> bool:
+        return self.pool == "token"
+
+    @property
+    def least_micro_batch(self) -> int:
+        return 1
+
+    def with_policy(self, memory: str) -> TransformerConfig:
+        return replace(self, memory=memory, kept_blocks=0 if memory == STORE else self.kept_blocks)
+
+    def memory_steps(self) -> Sequence[ModelConfig]:
+        least = replace(self, memory=self.policies[-1])
+        return [*(replace(least, kept_blocks=count) for count in range(self.depth)), self.with_policy(STORE)]
+
+    @property
+    def kept_in_words(self) -> str:
+        if not self.kept_blocks:
+            return self.policy
+        return f"{self.policy} with {self.kept_blocks} of {self.depth} blocks kept"
+
+    def check(self) -> None:
+        super().check()
+        if self.width % self.heads:
+            raise ConfigError(
+                f"model.width={self.width} and model.heads={self.heads}: each head has width / heads channels, a whole "
+                f"number; use model.width={self.heads * max(1, round(self.width / self.heads))}"
+            )
+        if self.positions == "sincos" and self.width % 4:
+            raise ConfigError(
+                f"model.width={self.width}: model.positions=sincos takes a multiple of 4; use model.positions=learned"
+            )
+        if self.hidden < 1:
+            raise ConfigError(f"model.mlp_ratio={self.mlp_ratio}: leaves an MLP no channel; use model.mlp_ratio=4")
+        if not self.kept_blocks:
+            return
+        self.check_kept("model.kept_blocks", self.kept_blocks)
+        if self.kept_blocks > self.depth:
+            raise ConfigError(
+                f"model.kept_blocks={self.kept_blocks}: there are {self.depth} blocks (model.depth); give no more"
+            )
+
+
+@dataclass(kw_only=True)
+class ViTConfig(TransformerConfig):
+    """Vision transformer (Dosovitskiy et al. 2020, arXiv:2010.11929).
+
+    `patch`: height and width of a patch, in pixels. Those of an image are multiples of it.
+    """
+
+    SIZES: ClassVar[dict[tuple[int, int, int], str]] = {
+        (12, 192, 3): "tiny",
+        (12, 384, 6): "small",
+        (12, 768, 12): "base",
+    }
+    reversible_twin: ClassVar[str] = "a reversible one such as model=revvit_tiny"
+
+    kind: str = "vit"
+    patch: Annotated[int, COUNT] = 16
+
+
+@dataclass(kw_only=True)
+class RevViTConfig(ReversibleConfig, ViTConfig):
+    """Reversible vision transformer (Mangalam et al. 2022, arXiv:2302.04869), reversed to the bit.
+
+    Both streams begin as the embeddings. Attention reads one and is added to the other, then the MLP the other way.
+    """
+
+    kind: str = "revvit"
+
+
+@dataclass(kw_only=True)
+class EncoderConfig(TransformerConfig):
+    """Text encoder of the sizes of BERT (Devlin et al. 2018, arXiv:1810.04805), with the layer norm first in a block.
+
+    With task=masked_tokens it tells the tokens at masked places.
+    """
+
+    SIZES: ClassVar[dict[tuple[int, int, int], str]] = {
+        (2, 128, 2): "tiny",
+        (4, 512, 8): "small",
+        (12, 768, 12): "base",
+    }
+    takes_tokens: ClassVar[bool] = True
+    reversible_twin: ClassVar[str] = "a reversible one such as model=revencoder_tiny"
+
+    kind: str = "encoder"
+    depth: Annotated[int, COUNT] = 2
+    width: Annotated[int, COUNT] = 128
+    heads: Annotated[int, COUNT] = 2
+    pool: Annotated[str, OneOf(("token", "mean"))] = "mean"
+
+
+@dataclass(kw_only=True)
+class RevEncoderConfig(ReversibleConfig, EncoderConfig):
+    """Reversible text encoder: two streams, as in a reversible vision transformer."""
+
+    kind: str = "revencoder"
 
 
 @dataclass(kw_only=True)
@@ -340,5 +500,9 @@ MODELS.add(
     Entry(LeNetConfig, "accumtrain.models.lenet:build_lenet"),
     Entry(ResNetConfig, "accumtrain.models.resnet:build_resnet"),
     Entry(RevNetConfig, "accumtrain.models.revnet:build_revnet"),
+    Entry(ViTConfig, "accumtrain.models.transformers.build:build_vit"),
+    Entry(RevViTConfig, "accumtrain.models.transformers.build:build_vit"),
+    Entry(EncoderConfig, "accumtrain.models.transformers.build:build_encoder"),
+    Entry(RevEncoderConfig, "accumtrain.models.transformers.build:build_encoder"),
     Entry(KerasModelConfig, "accumtrain.models.keras_applications:build_keras"),
 )

@@ -115,3 +115,10 @@ def kernel_gradient_by_products(x: tf.Tensor, d_y: tf.Tensor, shape: tuple[int, 
         rows = [x[:, row : row + height] for row in range(size)]
     patches = [tf.reshape(row, [-1, size * inputs]) for row in rows]
     return tf.reshape(tf.concat([tf.matmul(row, d_pixels, transpose_a=True) for row in patches], axis=0), shape)
+
+
+def product(a: tf.Tensor, b: tf.Tensor, *, transpose_a: bool = False, transpose_b: bool = False) -> tf.Tensor:
+    """Return the matrix product of a and b, [..., rows, columns], in their dtype. `kernel_dtype` computes it."""
+    computed = kernel_dtype(a.dtype)
+    result = tf.matmul(tf.cast(a, computed), tf.cast(b, computed), transpose_a=transpose_a, transpose_b=transpose_b)
+    return tf.cast(result, a.dtype)

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 import tensorflow as tf
 from tensorflow.python.eager.record import could_possibly_record
 
-from accumtrain.backprop.fixed_point import times
+from accumtrain.backprop.fixed_point import FLOATS, FixedPoint, times
+from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Gradients
 from accumtrain.backprop.tracing import after, computed_after
 from accumtrain.models.kernels import is_faster_by_products, kernel_dtype, kernel_gradient
@@ -33,26 +34,59 @@ class Initializer:
     def __init__(self, seed: int, dtype: tf.DType = tf.float32, *, draws: bool = True):
         self.seed, self.dtype, self.draws, self.created = seed, dtype, draws, 0
 
-    def _kernel(self, shape: tuple[int, ...], draw: Callable[[list[int]], tf.Tensor]) -> tf.Variable:
+    def _draw(self, shape: tuple[int, ...], name: str, draw: Callable[[list[int]], tf.Tensor]) -> tf.Variable:
         self.created += 1
-        kernel = tf.Variable(tf.zeros(shape, self.dtype), name="kernel")
+        variable = tf.Variable(tf.zeros(shape, self.dtype), name=name)
         if self.draws:  # added: a variable takes over the memory of what is assigned, which is up to twice too large
-            kernel.assign_add(tf.cast(draw([self.seed, self.created]), self.dtype))
-        return kernel
+            variable.assign_add(tf.cast(draw([self.seed, self.created]), self.dtype))
+        return variable
 
     def conv(self, shape: tuple[int, int, int, int], parts: int = 1) -> tf.Variable:
         """Return a kernel [height, width, in, out]; `parts` of them are drawn like one with parts * out channels."""
         height, width, _, out = shape
         deviation = math.sqrt(2.0 / (height * width * out * parts))
-        return self._kernel(shape, lambda seed: tf.random.stateless_truncated_normal(shape, seed, stddev=deviation))
+        return self._draw(
+            shape, "kernel", lambda seed: tf.random.stateless_truncated_normal(shape, seed, stddev=deviation)
+        )
 
     def dense(self, shape: tuple[int, int]) -> tf.Variable:
         """Return a kernel [in, out]."""
         bound = math.sqrt(3.0 / shape[0])
-        return self._kernel(shape, lambda seed: tf.random.stateless_uniform(shape, seed, -bound, bound))
+        return self._draw(shape, "kernel", lambda seed: tf.random.stateless_uniform(shape, seed, -bound, bound))
+
+    def normal(self, shape: tuple[int, int], deviation: float, name: str) -> tf.Variable:
+        """Return vectors [number, size], drawn from the truncated normal distribution."""
+        return self._draw(shape, name, lambda seed: tf.random.stateless_truncated_normal(shape, seed, stddev=deviation))
 
     def constant(self, value: float, size: int, name: str, trainable: bool = True) -> tf.Variable:
         return tf.Variable(tf.fill([size], tf.cast(value, self.dtype)), name=name, trainable=trainable)
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """The numbers that a function between two streams reads, computes in, and adds to.
+
+    Attributes:
+        compute_dtype: dtype of its convolutions; None is that of the input.
+        reads: numbers of the stream that it takes; with FLOATS it takes floats.
+        adds_to: numbers of the stream to which its output is added; with FLOATS it returns floats.
+    """
+
+    compute_dtype: tf.DType | None = None
+    reads: FixedPoint = FLOATS
+    adds_to: FixedPoint = FLOATS
+
+    def dtype(self, x: tf.Tensor) -> tf.DType:
+        """Return the dtype of the computation for the input x."""
+        return self.compute_dtype or x.dtype
+
+    def factors(self, x: tf.Tensor, mode: Mode) -> tuple[float, float]:
+        """Return the factors of the values that are read of x, and of those of the output."""
+        reads, adds_to = (numbers.for_mode(mode).factor(self.dtype(x)) for numbers in (self.reads, self.adds_to))
+        return reads, adds_to
+
+
+FLOATS_ONLY = Numerics()
 
 
 class Conv(tf.Module):
@@ -172,6 +206,8 @@ class ModelSpec:
         seed: the seed of the run; initial weights are a pure function of it.
         draws: `init` draws kernels. If not, they are zeros, in a model that is restored or only measured: a draw takes
             1.5 seconds of the processor for RevNet-104.
+        vocabulary: number of different tokens; 0 for inputs that are no tokens.
+        per_token: the model tells the tokens at some places instead of the class of an example.
         init: creates variables with their initial values, in `variable_dtype`.
     """
 
@@ -180,6 +216,8 @@ class ModelSpec:
     precision: str = "float32"
     seed: int = 0
     draws: bool = True
+    vocabulary: int = 0
+    per_token: bool = False
     init: Initializer = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -10,40 +10,15 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from accumtrain.backprop.fixed_point import FLOATS, FixedPoint
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Gradients, Pullback
 from accumtrain.backprop.tracing import after
-from accumtrain.models.layers import Conv, Initializer
+from accumtrain.models.layers import Conv, Initializer, Numerics
 from accumtrain.models.norms import ALL, NORMS, Reread
 
 # TensorFlow fuses batch norm with the ReLU behind it for multiples of 4 channels. oneDNN's fused kernel gives the same
 # bits with the statistics of a batch, in the first pass, and with known ones, in a replay, for multiples of these only.
 FUSED_BLOCK = 8
-
-
-@dataclass(frozen=True)
-class Numerics:
-    """The numbers that a function between two streams reads, computes in, and adds to.
-
-    Attributes:
-        compute_dtype: dtype of its convolutions; None is that of the input.
-        reads: numbers of the stream that it takes; with FLOATS it takes floats.
-        adds_to: numbers of the stream to which its output is added; with FLOATS it returns floats.
-    """
-
-    compute_dtype: tf.DType | None = None
-    reads: FixedPoint = FLOATS
-    adds_to: FixedPoint = FLOATS
-
-    def dtype(self, x: tf.Tensor) -> tf.DType:
-        """Return the dtype of the computation for the input x."""
-        return self.compute_dtype or x.dtype
-
-    def factors(self, x: tf.Tensor, mode: Mode) -> tuple[float, float]:
-        """Return the factors of the values that are read of x, and of those of the output."""
-        reads, adds_to = (numbers.for_mode(mode).factor(self.dtype(x)) for numbers in (self.reads, self.adds_to))
-        return reads, adds_to
 
 
 def rectify(x: tf.Tensor) -> tf.Tensor:

@@ -20,8 +20,7 @@ from accumtrain.backprop.tracing import after
 from accumtrain.models.blocks import Head, Residual, Stem, build_shortcut, drop_paths, with_norm_momentum
 from accumtrain.models.config import RevNetConfig
 from accumtrain.models.kept_convs import choose_kept_convs, kept_convs_of
-from accumtrain.models.layers import ModelSpec
-from accumtrain.models.norm_relu_conv import Numerics
+from accumtrain.models.layers import ModelSpec, Numerics
 
 
 class Stems(tf.Module):

@@ -13,8 +13,7 @@ from accumtrain.backprop.segments import Chain, Coupling, OnStreams
 from accumtrain.models import kernels as kernel_gradients
 from accumtrain.models.blocks import PoolAndPad, Projection, Residual, Stem
 from accumtrain.models.kernels import is_faster_by_products, kernel_dtype, kernel_gradient
-from accumtrain.models.layers import Conv, Initializer
-from accumtrain.models.norm_relu_conv import Numerics
+from accumtrain.models.layers import Conv, Initializer, Numerics
 from accumtrain.models.norms import BatchNorm, GroupNorm
 from accumtrain.models.resnet import Unit
 from accumtrain.models.revnet import Stems

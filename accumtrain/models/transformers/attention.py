@@ -1,0 +1,135 @@
+"""Multi-head self-attention (Vaswani et al. 2017, arXiv:1706.03762) between its two linear layers.
+
+The scores of all heads are its largest tensor. They are computed for some queries at a time where there are many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.pullback import Gradients, Pullback
+from accumtrain.backprop.tracing import after
+from accumtrain.models.kernels import product
+from accumtrain.models.transformers.layers import apart
+
+QUERIES = 256  # at a time: scores then take no more memory than the hidden values of an MLP with heads of 64 channels
+HIDDEN = -1e9  # added to the scores of keys that are padding
+
+
+class Attention(tf.Module):
+    """Self-attention from [N, T, 3 C], the queries, keys and values of all heads, to [N, T, C].
+
+    No token attends to one that `mode.side["mask"]`, bool [N, T], hides, if there is a mask. Softmax is computed in
+    float32 or float64.
+
+    Args:
+        heads: each has C / heads channels.
+    """
+
+    def __init__(self, heads: int):
+        super().__init__()
+        self.heads = heads
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        queries, keys, values = self._split_heads(x)
+        hidden = _hidden_scores(mode)
+        parts = [product(_attend(some, keys, hidden), values) for _, some in _parts(queries)]
+        return self._join_heads(tf.concat(parts, axis=2))
+
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+        """Return y and its pullback. A replay with several parts computes the attention of each once more."""
+        queries, keys, values = self._split_heads(x)
+        hidden = _hidden_scores(mode)
+        shares, outputs = [], []
+        for _, some in _parts(queries):
+            shares.append(_attend(some, keys, hidden))
+            outputs.append(product(shares[-1], values))
+        again = mode.replaying and len(shares) > 1
+
+        def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
+            d_outputs = self._split_head(d_y)
+            d_queries: list[tf.Tensor] = []
+            d_keys = d_values = None
+            for (rows, some), share in zip(_parts(queries), shares, strict=True):
+                d_some = d_outputs[:, :, rows]
+                if again:
+                    some = after([d_some, d_keys, d_values], some)
+                    share = _attend(some, keys, hidden)
+                d_share = product(d_some, values, transpose_b=True)
+                d_scores = _score_gradient(share, d_share)
+                d_queries.append(product(d_scores, keys))
+                d_keys = _add(d_keys, product(d_scores, some, transpose_a=True))
+                d_values = _add(d_values, product(share, d_some, transpose_a=True))
+            return self._merge(tf.concat(d_queries, axis=2) * self._scale(x), d_keys, d_values), []
+
+        return self._join_heads(tf.concat(outputs, axis=2)), backward
+
+    def _scale(self, x: tf.Tensor) -> tf.Tensor:
+        return tf.cast((x.shape[-1] // 3 // self.heads) ** -0.5, x.dtype)
+
+    def _split_heads(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Return scaled queries, keys and values, each [N, heads, T, C / heads]."""
+        tokens, channels = _size(x, 1), x.shape[-1] // 3
+        split = tf.reshape(x, [-1, tokens, 3, self.heads, channels // self.heads])
+        queries, keys, values = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))
+        return queries * self._scale(x), keys, values
+
+    def _split_head(self, y: tf.Tensor) -> tf.Tensor:
+        """Return y [N, T, C] as [N, heads, T, C / heads]."""
+        split = tf.reshape(y, [-1, _size(y, 1), self.heads, y.shape[-1] // self.heads])
+        return tf.transpose(split, [0, 2, 1, 3])
+
+    def _join_heads(self, y: tf.Tensor) -> tf.Tensor:
+        """Undo `_split_head`."""
+        return tf.reshape(tf.transpose(y, [0, 2, 1, 3]), [-1, _size(y, 2), self.heads * y.shape[-1]])
+
+    def _merge(self, queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+        """Return the three, [N, heads, T, C / heads], as [N, T, 3 C]."""
+        merged = tf.transpose(tf.stack([queries, keys, values]), [1, 3, 0, 2, 4])
+        return tf.reshape(merged, [-1, _size(keys, 2), 3 * self.heads * keys.shape[-1]])
+
+
+def _parts(queries: tf.Tensor) -> Iterator[tuple[slice, tf.Tensor]]:
+    """Yield the queries [N, heads, T, C] in parts of QUERIES, each with its place among them."""
+    tokens = queries.shape[2] or QUERIES  # an open number of tokens is one part
+    for first in range(0, tokens, QUERIES):
+        rows = slice(first, first + QUERIES) if tokens > QUERIES else slice(None)
+        yield rows, queries[:, :, rows]
+
+
+def _attend(queries: tf.Tensor, keys: tf.Tensor, hidden: tf.Tensor | None) -> tf.Tensor:
+    """Return the share of each key in the output of each query, [N, heads, queries, keys]."""
+    scores = apart(product(queries, keys, transpose_b=True))
+    wide = _widen(scores)
+    if hidden is not None:
+        wide = wide + tf.cast(hidden, wide.dtype)
+    return tf.cast(tf.nn.softmax(wide), scores.dtype)
+
+
+def _score_gradient(share: tf.Tensor, d_share: tf.Tensor) -> tf.Tensor:
+    """Return the gradient of the scores, by the softmax of which `share` came."""
+    wide, d_wide = _widen(share), _widen(d_share)
+    mean = tf.reduce_sum(wide * d_wide, axis=-1, keepdims=True)
+    return tf.cast(wide * (d_wide - mean), share.dtype)
+
+
+def _widen(x: tf.Tensor) -> tf.Tensor:
+    return x if x.dtype == tf.float64 else tf.cast(x, tf.float32)
+
+
+def _hidden_scores(mode: Mode) -> tf.Tensor | None:
+    """Return what is added to the scores of each key, float32 [N, 1, 1, T]; None if none is hidden."""
+    if "mask" not in mode.side:
+        return None
+    return tf.where(mode.side["mask"], 0.0, HIDDEN)[:, tf.newaxis, tf.newaxis, :]
+
+
+def _add(total: tf.Tensor | None, value: tf.Tensor) -> tf.Tensor:
+    return value if total is None else total + value
+
+
+def _size(x: tf.Tensor, axis: int) -> int | tf.Tensor:
+    return x.shape[axis] or tf.shape(x)[axis]

@@ -1,0 +1,97 @@
+"""The two residual functions of a transformer block, each after a layer norm, and the block of a plain transformer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import tensorflow as tf
+
+from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.pullback import Gradients, Module, Pullback, chain_pullback, pullback
+from accumtrain.models.blocks import DropPath
+from accumtrain.models.config import TransformerConfig
+from accumtrain.models.layers import FLOATS_ONLY, Initializer, Numerics
+from accumtrain.models.transformers.attention import Attention
+from accumtrain.models.transformers.layers import GELU, LayerNorm, LayerScale, Linear
+
+
+class ResidualFunction(tf.Module):
+    """Layer norm, then a function of its output, which is added to the input elsewhere.
+
+    Args:
+        inner: the layers after the norm, but for the last one, which is linear.
+        hidden: channels of their output.
+        numerics: of its input, computation and output.
+    """
+
+    def __init__(
+        self,
+        init: Initializer,
+        config: TransformerConfig,
+        inner: Sequence[Module],
+        hidden: int,
+        drop_path: DropPath | None,
+        numerics: Numerics = FLOATS_ONLY,
+    ):
+        super().__init__()
+        width, start = config.width, config.layer_scale
+        last = Linear(init, hidden, width, numerics if start is None else FLOATS_ONLY)
+        scale = [] if start is None else [LayerScale(init, width, start, numerics)]
+        self.layers: list[Module] = [LayerNorm(init, width, numerics), *inner, last, *scale]
+        self.drop_path = drop_path
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        for layer in self._all_layers:
+            x = layer(x, mode)
+        return x
+
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+        return chain_pullback(self._all_layers, x, mode)
+
+    @property
+    def _all_layers(self) -> list[Module]:
+        return [*self.layers, *([] if self.drop_path is None else [self.drop_path])]
+
+
+def build_attention(
+    init: Initializer, config: TransformerConfig, drop_path: DropPath | None, numerics: Numerics
+) -> ResidualFunction:
+    inner: list[Module] = [Linear(init, config.width, 3 * config.width), Attention(config.heads)]
+    return ResidualFunction(init, config, inner, config.width, drop_path, numerics)
+
+
+def build_mlp(
+    init: Initializer, config: TransformerConfig, drop_path: DropPath | None, numerics: Numerics
+) -> ResidualFunction:
+    inner: list[Module] = [Linear(init, config.width, config.hidden), GELU()]
+    return ResidualFunction(init, config, inner, config.hidden, drop_path, numerics)
+
+
+def build_functions(
+    init: Initializer, config: TransformerConfig, drop_path: Iterator[DropPath | None], numerics: Numerics
+) -> tuple[ResidualFunction, ResidualFunction]:
+    """Return attention and MLP of a block."""
+    attention = build_attention(init, config, next(drop_path), numerics)
+    return attention, build_mlp(init, config, next(drop_path), numerics)
+
+
+class AddTo(tf.Module):
+    """The function x + f(x), for x [N, T, C] of the dtype of the weights."""
+
+    def __init__(self, function: ResidualFunction):
+        super().__init__()
+        self.function = function
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        with tf.control_dependencies([x]):  # or the kernels of all blocks are cast, and kept, from the start
+            return x + tf.cast(self.function(x, mode), x.dtype)
+
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+        with tf.control_dependencies([x]):
+            y, function_backward = pullback(self.function, x, mode)
+
+            def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
+                d_x, gradients = function_backward(tf.cast(d_y, y.dtype))
+                return d_y + d_x, gradients
+
+            return x + tf.cast(y, x.dtype), backward

@@ -1,0 +1,75 @@
+"""The ends of a transformer: from its values to the logits of an example, or of some of its tokens."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from accumtrain.backprop.fixed_point import FixedPoint
+from accumtrain.backprop.mode import Mode
+from accumtrain.models.kernels import product
+from accumtrain.models.layers import Dense, Initializer
+from accumtrain.models.transformers.embed import TokenTable
+from accumtrain.models.transformers.layers import GELU, LayerNorm, Linear
+
+
+class JoinStreams(tf.Module):
+    """Two streams as one tensor [N, T, 2 C]."""
+
+    def __init__(self, numbers: FixedPoint):
+        super().__init__()
+        self.numbers = numbers
+
+    def __call__(self, x: tuple[tf.Tensor, tf.Tensor], mode: Mode) -> tf.Tensor:
+        read = self.numbers.for_mode(mode).differentiable_read
+        return tf.concat([read(stream) for stream in x], axis=-1)
+
+
+class ClassHead(tf.Module):
+    """Layer norm, the class token or the mean over tokens, and a dense layer, all in the dtype of the weights.
+
+    Args:
+        channels: of the input [N, T, channels].
+        class_token: the first token stands for the example. If not, it is the mean over all that
+            `mode.side["mask"]` shows.
+    """
+
+    def __init__(self, init: Initializer, channels: int, classes: int, *, class_token: bool):
+        super().__init__()
+        self.norm, self.dense = LayerNorm(init, channels), Dense(init, channels, classes)
+        self.class_token = class_token
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        if self.class_token:
+            return self.dense(self.norm(x[:, 0], mode))
+        x = self.norm(x, mode)
+        if "mask" not in mode.side:
+            return self.dense(tf.reduce_mean(x, axis=1))
+        shown = tf.cast(mode.side["mask"], x.dtype)[..., tf.newaxis]
+        tokens = tf.maximum(tf.reduce_sum(shown, axis=1), 1.0)  # an example may be all padding
+        return self.dense(tf.reduce_sum(x * shown, axis=1) / tokens)
+
+
+class TokenHead(tf.Module):
+    """The logits of the tokens at some places: layer norm, linear, GELU, layer norm, and the table of tokens.
+
+    A logit is the product with the vector of a token, plus a bias of that token, as in BERT (Devlin et al. 2018). The
+    places are `mode.side["places"]`, int32 [N, P]; one without a token has any logits.
+
+    Args:
+        channels: of the input [N, T, channels].
+        compute_dtype: of the product with the table. Logits [N, P, vocabulary] have the dtype of the weights.
+    """
+
+    def __init__(self, init: Initializer, channels: int, width: int, table: TokenTable, compute_dtype: tf.DType):
+        super().__init__()
+        self.norm, self.linear, self.gelu = LayerNorm(init, channels), Linear(init, channels, width), GELU()
+        self.last_norm, self.table, self.compute_dtype = LayerNorm(init, width), table, compute_dtype
+        self.bias = init.constant(0.0, table.embedding.shape[0], "bias")
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        x = tf.gather(x, tf.maximum(mode.side["places"], 0), batch_dims=1)  # [N, P, channels]
+        x = self.last_norm(self.gelu(self.linear(self.norm(x, mode), mode), mode), mode)
+        vectors = tf.cast(self.table.embedding, self.compute_dtype)
+        rows = product(tf.reshape(tf.cast(x, self.compute_dtype), [-1, x.shape[-1]]), vectors, transpose_b=True)
+        logits = tf.reshape(tf.cast(rows, x.dtype), [-1, *mode.side["places"].shape[1:], vectors.shape[0]])
+        return logits + self.bias

@@ -1,0 +1,167 @@
+"""Layers of transformers over the last axis: linear, layer norm, GELU and layer scale.
+
+Each has a `pullback` that keeps little: a layer norm its input and two numbers for each token, GELU its input alone.
+"""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow as tf
+
+from accumtrain.backprop.fixed_point import times
+from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.pullback import Gradients, Pullback
+from accumtrain.backprop.tracing import after, computed_after, is_for_xla
+from accumtrain.models.kernels import product
+from accumtrain.models.layers import FLOATS_ONLY, Initializer, Numerics
+
+EPSILON = 1e-6  # of layer norms
+ROOT_HALF = math.sqrt(0.5)
+DENSITY_AT_0 = 1 / math.sqrt(2 * math.pi)  # of the normal distribution
+
+
+class Linear(tf.Module):
+    """The function x @ kernel + bias over the last axis, in the dtype of x [..., inputs].
+
+    Args:
+        numerics: of what the output is added to. Kernel and bias then take its factor, which spares a multiplication.
+    """
+
+    def __init__(self, init: Initializer, inputs: int, outputs: int, numerics: Numerics = FLOATS_ONLY):
+        super().__init__()
+        self.kernel = init.dense((inputs, outputs))
+        self.bias = init.constant(0.0, outputs, "bias")
+        self.numerics = numerics
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        return self._forward(x, tf.cast(self.kernel, x.dtype), mode)
+
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+        """Return y and its pullback. The gradient of y is that of the values without the factor."""
+        kernel = tf.cast(self.kernel, x.dtype)
+
+        def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
+            d_rows = _rows(d_y)
+            d_kernel = product(_rows(x), d_rows, transpose_a=True)
+            d_bias = tf.reduce_sum(tf.cast(d_rows, self.bias.dtype), axis=0)
+            with computed_after([d_kernel, d_bias], d_rows) as d_rows:  # so that x is freed before d_x takes memory
+                d_x = product(d_rows, kernel, transpose_b=True)
+            gradients: Gradients = [(self.kernel, tf.cast(d_kernel, self.kernel.dtype)), (self.bias, d_bias)]
+            return _with_rows(d_x, x), gradients
+
+        return self._forward(x, kernel, mode), backward
+
+    def _forward(self, x: tf.Tensor, kernel: tf.Tensor, mode: Mode) -> tf.Tensor:
+        _, factor = self.numerics.factors(x, mode)
+        y = product(_rows(x), times(kernel, factor))
+        return _with_rows(y + times(tf.cast(self.bias, x.dtype), factor), x)
+
+
+class LayerNorm(tf.Module):
+    """Layer normalisation over the last axis (Ba et al. 2016, arXiv:1607.06450), computed in the dtype of the weights.
+
+    Args:
+        numerics: of the stream that it reads, and of the dtype that it returns.
+    """
+
+    def __init__(self, init: Initializer, width: int, numerics: Numerics = FLOATS_ONLY):
+        super().__init__()
+        self.gamma, self.beta = init.constant(1.0, width, "gamma"), init.constant(0.0, width, "beta")
+        self.numerics = numerics
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        factor, _ = self.numerics.factors(x, mode)
+        values = self.numerics.reads.for_mode(mode).differentiable_read(x, self.gamma.dtype, factor)
+        return self._normalise(values, factor, self.numerics.dtype(x))[0]
+
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+        """Return y and its pullback. Only x is kept, and the mean and the spread of each token."""
+        reads, wide = self.numerics.reads.for_mode(mode), self.gamma.dtype
+        factor, _ = self.numerics.factors(x, mode)
+        y, mean, inverse = self._normalise(reads.read(x, wide, factor), factor, self.numerics.dtype(x))
+
+        def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
+            d_y = tf.cast(d_y, wide)
+            normed = (reads.read(after([d_y], x), wide, factor) - mean) * inverse
+            d_gamma, d_beta = tf.reduce_sum(_rows(d_y * normed), axis=0), tf.reduce_sum(_rows(d_y), axis=0)
+            d_normed = d_y * self.gamma
+            shift = tf.reduce_mean(d_normed, axis=-1, keepdims=True)
+            slope = tf.reduce_mean(d_normed * normed, axis=-1, keepdims=True)
+            d_x = (d_normed - (shift + slope * normed)) * times(inverse, factor)
+            return tf.cast(d_x, x.dtype), [(self.gamma, d_gamma), (self.beta, d_beta)]
+
+        return y, backward
+
+    def _normalise(self, x: tf.Tensor, factor: float, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Return the normalised x, which is a multiple of `factor`, its mean and 1 / its deviation, both [..., 1]."""
+        mean = tf.reduce_mean(x, axis=-1, keepdims=True)
+        centred = x - mean
+        inverse = tf.math.rsqrt(tf.reduce_mean(centred * centred, axis=-1, keepdims=True) + EPSILON * factor**2)
+        return tf.cast(centred * inverse * self.gamma + self.beta, dtype), mean, inverse
+
+
+class GELU(tf.Module):
+    """The function x * P(X <= x) for a normal X (Hendrycks & Gimpel 2016, arXiv:1606.08415)."""
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        x = apart(x)
+        return x * _normal_share(x)
+
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+        def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
+            again = after([d_y], x)
+            density = DENSITY_AT_0 * tf.exp(-0.5 * again * again)
+            return d_y * (_normal_share(again) + again * density), []
+
+        return self(x, mode), backward
+
+
+class LayerScale(tf.Module):
+    """A trained factor for each channel of a residual function (Touvron et al. 2021, arXiv:2103.17239).
+
+    Args:
+        start: the factors at the start.
+        numerics: of what the output is added to, as for `Linear`.
+    """
+
+    def __init__(self, init: Initializer, width: int, start: float, numerics: Numerics = FLOATS_ONLY):
+        super().__init__()
+        self.gamma = init.constant(start, width, "gamma")
+        self.numerics = numerics
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        _, factor = self.numerics.factors(x, mode)
+        return x * times(tf.cast(self.gamma, x.dtype), factor)
+
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+        def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
+            d_gamma = tf.reduce_sum(_rows(tf.cast(d_y * x, self.gamma.dtype)), axis=0)
+            return d_y * tf.cast(self.gamma, x.dtype), [(self.gamma, d_gamma)]
+
+        return self(x, mode), backward
+
+
+def apart(x: tf.Tensor) -> tf.Tensor:
+    """Return x, which TensorFlow's graph optimizer does not fuse with what comes after it.
+
+    It would do so where nothing else reads x, so in the forward pass and not in a replay, with other bits.
+    """
+    return x if is_for_xla() else after([], x)
+
+
+def _normal_share(x: tf.Tensor) -> tf.Tensor:
+    """Return P(X <= x) of the normal distribution."""
+    return 0.5 + 0.5 * tf.math.erf(ROOT_HALF * x)
+
+
+def _rows(x: tf.Tensor) -> tf.Tensor:
+    """Return x [..., C] as [rows, C]."""
+    return tf.reshape(x, [-1, x.shape[-1]])
+
+
+def _with_rows(y: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """Return y [rows, C] with all axes of x but the last."""
+    known = x.shape[:-1]
+    axes = known.as_list() if known.is_fully_defined() else tf.unstack(tf.shape(x)[:-1])
+    return tf.ensure_shape(tf.reshape(y, [*axes, y.shape[-1]]), [*known, y.shape[-1]])
