@@ -30,7 +30,7 @@ from accumtrain.runs.names import HOLDOUT_KEYS, PREPROCESS_KEYS, has_checkpoints
 COMMAND_GROUPS = ("job", "device", "state", "sweep", "debug")  # never those of the run
 COMMAND_KEYS = ("run.name", "run.dir", "run.resume", "run.walltime")  # neither
 DEPENDENT_KEYS = {  # keys that a given key makes obsolete
-    "model.memory": ("model.kept_convs", "model.kept_share"),
+    "model.memory": ("model.kept_convs", "model.kept_share", "model.kept_blocks"),
     "train.epochs": ("train.steps",),
 }
 FIRST_WEIGHTS = "model.weights"  # a run notes their content as what was learned, a command gives their place

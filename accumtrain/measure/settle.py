@@ -31,7 +31,7 @@ from accumtrain.runs.provenance import versions
 from accumtrain.train.remedies import remedies
 
 LIMITING_KEYS = (  # keys that decide the peak of memory, and nothing that is learned
-    *("model.memory", "model.kept_convs", "model.kept_share", "accum.steps", "accum.dtype"),
+    *("model.memory", "model.kept_convs", "model.kept_share", "model.kept_blocks", "accum.steps", "accum.dtype"),
     *("device.kind", "device.memory_limit_mb", "device.virtual", "device.xla"),
 )
 FILE = "memory_budget.json"  # in the run's folder, as a continued run keeps the same

@@ -55,7 +55,7 @@ class DropPath:
         if mode.draws is None:
             raise ValueError("model.drop_path needs Mode(draws=...): the random numbers of the examples")
         kept = tf.cast(mode.draws(self.number) >= self.rate, x.dtype)
-        return tf.reshape(kept, [-1, *[1] * (x.shape.rank - 1)]) / tf.cast(1.0 - self.rate, x.dtype)
+        return tf.reshape(kept, [-1, *[1] * (x.shape.rank - 1)]) / tf.constant(1.0 - self.rate, x.dtype)
 
 
 def drop_paths(rate: float, count: int) -> Iterator[DropPath | None]:

@@ -38,7 +38,7 @@ LEARNED_GROUPS = ("task", "model", "optim", "schedule", "loss", "data", "ema")
 BEST_KEYS = ("eval.metrics", "train.monitor")  # which decide the best state
 # Places of data and first weights do not matter: a checkpoint's manifest holds fingerprints of their content.
 UNLEARNED_KEYS = (
-    *("model.memory", "model.kept_convs", "model.kept_share", "model.title", "model.weights"),
+    *("model.memory", "model.kept_convs", "model.kept_share", "model.kept_blocks", "model.title", "model.weights"),
     *("data.dir", "data.download", "data.path", "data.test_path", "data.on_error", "data.max_pixels"),
 )
 # Beginnings of keys whose values change what is learned from here on, but no variable of the state.

@@ -68,7 +68,7 @@ class Attention(tf.Module):
         return self._join_heads(tf.concat(outputs, axis=2)), backward
 
     def _scale(self, x: tf.Tensor) -> tf.Tensor:
-        return tf.cast((x.shape[-1] // 3 // self.heads) ** -0.5, x.dtype)
+        return tf.constant((x.shape[-1] // 3 // self.heads) ** -0.5, x.dtype)
 
     def _split_heads(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return scaled queries, keys and values, each [N, heads, T, C / heads]."""

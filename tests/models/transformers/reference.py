@@ -1,0 +1,101 @@
+"""Transformers in a few lines of plain operations, over the weights of a model by their paths."""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow as tf
+
+
+def norm(x, weights, path):
+    mean = tf.einsum("...c->...", x)[..., None] / x.shape[-1]
+    variance = tf.einsum("...c,...c->...", x - mean, x - mean)[..., None] / x.shape[-1]
+    return (x - mean) / tf.sqrt(variance + 1e-6) * weights[f"{path}/gamma"] + weights[f"{path}/beta"]
+
+
+def linear(x, weights, path):
+    return tf.einsum("...i,io->...o", x, weights[f"{path}/kernel"]) + weights[f"{path}/bias"]
+
+
+def gelu(x):
+    return x * 0.5 * (1 + tf.math.erf(x / math.sqrt(2)))
+
+
+def attention(x, heads, mask, weights, path):
+    """Each head by itself, and each example with its own keys where there is a mask."""
+    x = linear(norm(x, weights, f"{path}/layers/0"), weights, f"{path}/layers/1")
+    queries, keys, values = tf.split(x, 3, axis=-1)
+    size = queries.shape[-1] // heads
+    outputs = []
+    for head in range(heads):
+        q, k, v = (part[..., head * size : (head + 1) * size] for part in (queries, keys, values))
+        weight = tf.exp(tf.einsum("nqc,nkc->nqk", q, k) / math.sqrt(size))
+        if mask is not None:
+            weight *= tf.cast(mask, x.dtype)[:, None, :]
+        outputs.append(tf.einsum("nqk,nkc->nqc", weight / tf.reduce_sum(weight, -1, keepdims=True), v))
+    return linear(tf.concat(outputs, -1), weights, f"{path}/layers/3")
+
+
+def mlp(x, weights, path):
+    x = gelu(linear(norm(x, weights, f"{path}/layers/0"), weights, f"{path}/layers/1"))
+    return linear(x, weights, f"{path}/layers/3")
+
+
+def blocks(x, config, mask, weights):
+    """The blocks of a plain or a reversible transformer; the streams of this one end side by side."""
+    if config.kind in ("vit", "encoder"):
+        for place in range(1, config.depth + 1):
+            x = x + attention(x, config.heads, mask, weights, f"segments/{place}/layers/0/function")
+            x = x + mlp(x, weights, f"segments/{place}/layers/1/function")
+        return x
+    x1 = x2 = x
+    for place in range(config.depth):
+        x1 = x1 + attention(x2, config.heads, mask, weights, f"segments/1/units/{place}/f/function")
+        x2 = x2 + mlp(x1, weights, f"segments/1/units/{place}/g/function")
+    return tf.concat([x1, x2], -1)
+
+
+def embed(x, config, weights):
+    path = "segments/0/layers/0"
+    if config.has_class_token:
+        x = tf.concat([tf.tile(weights[f"{path}/class_token"][None], [len(x), 1, 1]), x], 1)
+    return x + weights[f"{path}/positions"]
+
+
+def classify(model, config, inputs):
+    """The logits [N, classes] of images, or of tokens."""
+    weights = model.named
+    head = next(path.removesuffix("/dense/kernel") for path in weights if path.endswith("/dense/kernel"))
+    mask = None
+    if config.takes_tokens:
+        mask = inputs >= 0
+        x = tf.gather(weights["segments/0/layers/0/embed/embedding"], tf.where(mask, inputs, 0))
+        if config.has_class_token:
+            mask = tf.concat([tf.ones([len(inputs), 1], tf.bool), mask], 1)
+    else:
+        x = tf.image.extract_patches(inputs, *[[1, config.patch, config.patch, 1]] * 2, [1, 1, 1, 1], "VALID")
+        x = tf.reshape(x, [len(inputs), -1, x.shape[-1]])
+        x = linear(x, weights, "segments/0/layers/0/embed/linear")
+    x = norm(blocks(embed(x, config, weights), config, mask, weights), weights, f"{head}/norm")
+    if config.has_class_token:
+        x = x[:, 0]
+    elif mask is None:
+        x = tf.einsum("ntc->nc", x) / x.shape[1]
+    else:
+        shown = tf.cast(mask, x.dtype)
+        x = tf.einsum("ntc,nt->nc", x, shown) / tf.reduce_sum(shown, 1)[:, None]
+    return linear(x, weights, f"{head}/dense")
+
+
+def tell_tokens(model, config, inputs):
+    """The logits [N, P, vocabulary] of the tokens at places."""
+    weights = model.named
+    head = next(path.removesuffix("/last_norm/gamma") for path in weights if path.endswith("/last_norm/gamma"))
+    tokens, places = inputs["tokens"], inputs["places"]
+    table = weights["segments/0/layers/0/embed/embedding"]
+    x = embed(tf.gather(table, tf.where(tokens >= 0, tokens, 0)), config, weights)
+    x = blocks(x, config, tokens >= 0, weights)
+    x = tf.stack([[example[place] for place in row] for example, row in zip(x, places.numpy(), strict=True)])
+    x = gelu(linear(norm(x, weights, f"{head}/norm"), weights, f"{head}/linear"))
+    x = norm(x, weights, f"{head}/last_norm")
+    return tf.einsum("npc,vc->npv", x, table) + weights[f"{head}/bias"]

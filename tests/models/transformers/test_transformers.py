@@ -1,0 +1,268 @@
+"""Transformers against plain operations, and the bits of their memory policies."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.backprop import tape
+from accumtrain.backprop.fixed_point import FixedPoint
+from accumtrain.backprop.mode import EVALUATION, Mode
+from accumtrain.backprop.pullback import pullback, tape_pullback
+from accumtrain.errors import ConfigError
+from accumtrain.models.build import build_model
+from accumtrain.models.config import (
+    EncoderConfig,
+    RevEncoderConfig,
+    RevViTConfig,
+    TransformerConfig,
+    ViTConfig,
+)
+from accumtrain.models.layers import Initializer, ModelSpec, Numerics
+from accumtrain.models.transformers import attention
+from accumtrain.models.transformers.attention import Attention
+from accumtrain.models.transformers.layers import GELU, LayerNorm, LayerScale, Linear
+from tests.models.transformers import reference
+
+SMALL = {"depth": 3, "width": 16, "heads": 2}
+LENGTHS = (7, 2, 5, 1)
+FAMILIES = (ViTConfig, RevViTConfig, EncoderConfig, RevEncoderConfig)
+
+
+def small(family, **keys) -> TransformerConfig:
+    return family(**SMALL, **({"patch": 4} if issubclass(family, ViTConfig) else {}), **keys)
+
+
+def build(config, precision="float64", per_token=False):
+    """A model whose variables all differ from their simple first values."""
+    shape, vocabulary, classes = ((7,), 11, 11 if per_token else 3) if config.takes_tokens else ((8, 12, 3), 0, 3)
+    spec = ModelSpec(shape, classes, precision, vocabulary=vocabulary, per_token=per_token)
+    model = build_model(config, spec)
+    for number, variable in enumerate(model.trainable_variables):
+        variable.assign_add(0.2 * tf.random.stateless_normal(variable.shape, [number, 7], dtype=variable.dtype))
+    return model
+
+
+def inputs_for(config, dtype=tf.float64):
+    if not config.takes_tokens:
+        return tf.random.stateless_normal([4, 8, 12, 3], [1, 2], dtype=dtype)
+    tokens = tf.random.stateless_uniform([4, 7], [1, 2], 0, 11, tf.int32)
+    return tf.where(tf.range(7) < tf.constant(LENGTHS)[:, None], tokens, -1)
+
+
+def loss_of(logits):
+    return tf.reduce_sum(tf.cast(logits, tf.float64) * tf.random.stateless_normal(logits.shape, [5, 6], dtype=tf.float64))
+
+
+def gradients_of(model, inputs):
+    """The gradient of each variable, in the order of `trainable_variables`, by the model's own back-propagation."""
+    found = {}
+
+    @tf.function(autograph=False)
+    def run():
+        def consume(gradients):
+            for variable, gradient in gradients:
+                if gradient is not None:
+                    dense = tf.convert_to_tensor(gradient)
+                    found[variable.ref()] = found[variable.ref()] + dense if variable.ref() in found else dense
+            return []
+
+        mode = Mode(training=True, recording=True, draws=lambda number: tf.constant([0.03, 0.9, 0.2, 0.6]) + number / 99)
+        value, _ = tape.gradient(model, inputs, lambda logits: tf.cast(loss_of(logits), logits.dtype), mode, consume)
+        return value, [found[variable.ref()] for variable in model.trainable_variables]
+
+    return run()
+
+
+@pytest.mark.parametrize("pool", ["token", "mean"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_and_gradients_are_those_of_plain_operations(family, pool):
+    """Streams of float64 have 54 bits behind the point."""
+    config = small(family, pool=pool)
+    model, inputs = build(config), inputs_for(config)
+    np.testing.assert_allclose(model(inputs), reference.classify(model, config, inputs), rtol=0, atol=1e-12)
+    with tf.GradientTape() as plain:
+        value = loss_of(reference.classify(model, config, inputs))
+    expected = plain.gradient(value, model.trainable_variables)
+    value, found = gradients_of(model, inputs)
+    for gradient, wanted in zip(found, expected, strict=True):
+        wanted = tf.convert_to_tensor(wanted)
+        np.testing.assert_allclose(gradient, wanted, rtol=0, atol=1e-11 * max(1, np.abs(wanted).max()))
+
+
+@pytest.mark.parametrize("family", [EncoderConfig, RevEncoderConfig])
+def test_tokens_at_places_are_told_as_by_plain_operations(family):
+    config = small(family)
+    model = build(config, per_token=True)
+    inputs = {"tokens": inputs_for(config), "places": tf.constant([[0, 6], [1, 0], [4, 2], [0, 0]])}
+    np.testing.assert_allclose(model(inputs), reference.tell_tokens(model, config, inputs), rtol=0, atol=1e-12)
+    with tf.GradientTape() as plain:
+        value = loss_of(reference.tell_tokens(model, config, inputs))
+    expected = plain.gradient(value, model.trainable_variables)
+    for gradient, wanted in zip(gradients_of(model, inputs)[1], expected, strict=True):
+        wanted = tf.convert_to_tensor(wanted)
+        np.testing.assert_allclose(gradient, wanted, rtol=0, atol=1e-11 * max(1, np.abs(wanted).max()))
+
+
+def test_the_class_token_moves_places_by_one():
+    tokens, places = inputs_for(small(EncoderConfig)), tf.constant([[0, 6], [1, 0], [4, 2], [0, 0]])
+    model = build(small(EncoderConfig, pool="token"), per_token=True)
+    told = model({"tokens": tokens, "places": places})
+    changed = tf.tensor_scatter_nd_update(model.named["segments/0/layers/0/positions"], [[7]], [tf.ones(16, tf.float64)])
+    model.named["segments/0/layers/0/positions"].assign(changed)  # of token 6, which example 0 alone shows
+    moved = np.abs(model({"tokens": tokens, "places": places}) - told).max(axis=2)
+    assert (moved[0] > 0).all()
+    assert (moved[1:] == 0).all()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("keys", [{}, {"drop_path": 0.3, "layer_scale": 0.5, "pool": "token"}])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_all_policies_have_the_same_bits(family, keys, precision):
+    config = small(family, **keys)
+    inputs = inputs_for(config, tf.float32)
+    kept = replace(config, memory=config.policies[-1], kept_blocks=1)
+    _, *others = ran = [
+        gradients_of(build(each, precision), inputs)
+        for each in (*(config.with_policy(policy) for policy in config.policies), kept)
+    ]
+    (value, gradients), *_ = ran
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
+    for other_value, other in others:
+        assert other_value == value
+        for gradient, wanted in zip(other, gradients, strict=True):
+            np.testing.assert_array_equal(gradient, wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("depth", [12, 24, 48])
+@pytest.mark.parametrize("family", [RevViTConfig, RevEncoderConfig])
+def test_deep_models_are_reversed_to_the_bit(family, depth, precision):
+    config = replace(small(family), depth=depth)
+    inputs = inputs_for(config, tf.float32)
+    (value, stored), *others = (
+        gradients_of(build(config.with_policy(policy), precision), inputs) for policy in config.policies
+    )
+    for other_value, other in others:
+        assert other_value == value
+        for gradient, wanted in zip(other, stored, strict=True):
+            np.testing.assert_array_equal(gradient, wanted)
+
+
+@pytest.mark.parametrize("family", [EncoderConfig, RevEncoderConfig])
+@pytest.mark.parametrize("pool", ["token", "mean"])
+def test_padding_changes_nothing(family, pool):
+    """The logits of a padded text are those of the text alone, whatever is in the vectors of its padding."""
+    model, inputs = build(small(family, pool=pool)), inputs_for(small(family))
+    padded = model(inputs)
+    for logits, tokens, length in zip(padded, inputs, LENGTHS, strict=True):
+        np.testing.assert_allclose(logits, model(tokens[None, :length])[0], rtol=0, atol=1e-12)
+
+
+def test_an_example_of_padding_alone_has_finite_gradients():
+    config = small(RevEncoderConfig)
+    _, gradients = gradients_of(build(config, "float32"), tf.fill([4, 7], -1))
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("memory", ["store", "reverse"])
+def test_queries_in_parts_have_the_gradients_of_all_at_once(monkeypatch, memory):
+    config = small(RevViTConfig, memory=memory)
+    model, inputs = build(config), inputs_for(config)
+    expected = gradients_of(model, inputs)
+    monkeypatch.setattr(attention, "QUERIES", 3)  # of 7
+    for found, wanted in zip(gradients_of(model, inputs)[1], expected[1], strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-11)
+
+
+def test_queries_in_parts_have_the_same_bits_stored_and_reversed(monkeypatch):
+    monkeypatch.setattr(attention, "QUERIES", 3)
+    config = small(RevViTConfig)
+    (_, stored), (_, reversed_) = (
+        gradients_of(build(config.with_policy(policy), "float32"), inputs_for(config, tf.float32))
+        for policy in ("store", "reverse")
+    )
+    for found, wanted in zip(reversed_, stored, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+NUMBERS = FixedPoint(22)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Linear(Initializer(1, tf.float64), 12, 6),
+        LayerNorm(Initializer(2, tf.float64), 12),
+        GELU(),
+        LayerScale(Initializer(3, tf.float64), 12, 0.5),
+        Attention(2),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_a_layers_pullback_is_that_of_the_tape(layer):
+    x, mode = tf.random.stateless_normal([2, 5, 12], [1, 2], dtype=tf.float64), Mode(training=True)
+    (y, own), (expected, taped) = pullback(layer, x, mode), tape_pullback(layer, x, mode)
+    np.testing.assert_array_equal(y, expected)
+    d_y = tf.random.stateless_normal(y.shape, [3, 4], dtype=tf.float64)
+    (d_x, gradients), (wanted_d_x, wanted) = own(d_y), taped(d_y)
+    np.testing.assert_allclose(d_x, wanted_d_x, rtol=0, atol=1e-13)
+    found = {variable.ref(): gradient for variable, gradient in gradients}
+    for variable, gradient in wanted:
+        np.testing.assert_allclose(found[variable.ref()], gradient, rtol=0, atol=1e-13)
+
+
+def test_a_norm_reads_a_stream_of_numbers_as_their_values():
+    values = tf.random.stateless_normal([2, 5, 12], [1, 2])
+    numbers = NUMBERS.encode(values * NUMBERS.scale(tf.float32))
+    mode = Mode(training=True)
+    plain, of_stream = LayerNorm(Initializer(1), 12), LayerNorm(Initializer(1), 12, Numerics(tf.float32, NUMBERS))
+    (y, backward), (expected, wanted) = (
+        layer.pullback(x, mode) for layer, x in ((of_stream, numbers), (plain, NUMBERS.read(numbers)))
+    )
+    np.testing.assert_allclose(y, expected, atol=1e-6)
+    d_y = tf.random.stateless_normal(y.shape, [3, 4])
+    np.testing.assert_allclose(backward(d_y)[0], wanted(d_y)[0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("config", "millions"),
+    [
+        (ViTConfig(), 5_717_416),
+        (ViTConfig(width=384, heads=6), 22_050_664),
+        (ViTConfig(width=768, heads=12), 86_567_656),
+        (RevViTConfig(width=768, heads=12), 86_567_656 + 768 * 1000 + 2 * 768),  # the head and its norm read both
+    ],
+)
+def test_vision_transformers_have_as_many_values_as_in_the_papers(config, millions):
+    """ViT-Ti, S and B at 224 pixels and 1,000 classes (Steiner et al. 2021); Rev-ViT-B (Mangalam et al. 2022)."""
+    assert build_model(config, ModelSpec((224, 224, 3), 1000, draws=False)).params == millions
+
+
+@pytest.mark.parametrize(
+    ("config", "published"),
+    [
+        (EncoderConfig(), 4_385_920),
+        (EncoderConfig(depth=4, width=512, heads=8), 28_763_648),
+        (EncoderConfig(depth=12, width=768, heads=12), 109_482_240),
+    ],
+)
+def test_encoders_have_as_many_values_as_bert(config, published):
+    """Of BERT's published numbers, the pooler and the two segment vectors are not there; the last norm is its first."""
+    model = build_model(config, ModelSpec((512,), 2, vocabulary=30_522, draws=False))
+    head = 2 * (config.width + 1)
+    assert model.params - head == published - config.width * (config.width + 1) - 2 * config.width
+
+
+def test_patches_must_fill_the_images():
+    with pytest.raises(ConfigError, match=r"model.patch=16: images are 8 x 12.*use model.patch=1,"):
+        build_model(ViTConfig(), ModelSpec((8, 12, 3), 10))
+
+
+def test_evaluations_use_floats_and_give_the_logits_of_training():
+    config = small(RevViTConfig)
+    model, inputs = build(config, "float32"), inputs_for(config, tf.float32)
+    trained = model(inputs, Mode(training=True))
+    np.testing.assert_allclose(model(inputs, EVALUATION), trained, atol=1e-4)
