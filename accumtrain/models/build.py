@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -15,6 +16,7 @@ from accumtrain.registry import module_of
 
 NOT = "-"  # before a pattern of model.freeze whose paths are taken back
 NEAREST = 3
+LAYER = re.compile(r"segments/\d+(/units/\d+)?/")
 
 
 def build_model(config: ModelConfig, spec: ModelSpec) -> Model:
@@ -75,14 +77,29 @@ def find_frozen_paths(patterns: Sequence[str], paths: Sequence[str]) -> list[str
     return frozen
 
 
-def find_rate_factors(factors: Mapping[str, float], paths: Sequence[str]) -> list[float]:
-    """Return the factor on the rate of each path, by optim.rates, or 1. The last pattern that matches decides.
+def find_rate_factors(factors: Mapping[str, float], paths: Sequence[str], layer_decay: float = 1.0) -> list[float]:
+    """Return the factor on the rate of each path: that of optim.rates, or 1, times that of optim.layer_decay.
+
+    The last pattern of optim.rates that matches decides.
 
     Raises:
-        ConfigError: a pattern matches no path.
+        ConfigError: a pattern matches no path, or the model has a single layer.
     """
     decided = _decide([(f"optim.rates={pattern}", pattern, factor) for pattern, factor in factors.items()], paths)
-    return [float(decided.get(path, 1.0)) for path in paths]
+    behind = _count_layers_behind(paths)
+    if layer_decay < 1 and not any(behind):
+        raise ConfigError(
+            f"optim.layer_decay={layer_decay}: the trained variables are all of one layer of this model; leave it out, "
+            "or give optim.rates factors by patterns of paths"
+        )
+    return [float(decided.get(path, 1.0)) * layer_decay**count for path, count in zip(paths, behind, strict=True)]
+
+
+def _count_layers_behind(paths: Sequence[str]) -> list[int]:
+    """Return the number of layers behind that of each path. A layer is a segment, or a unit of a stage."""
+    layers = [match.group() if (match := LAYER.match(path)) else "" for path in paths]
+    order = sorted(set(layers), key=lambda layer: [int(number) for number in re.findall(r"\d+", layer)])
+    return [len(order) - 1 - order.index(layer) for layer in layers]
 
 
 def _decide(rows: Iterable[tuple[str, str, Any]], paths: Sequence[str]) -> dict[str, Any]:

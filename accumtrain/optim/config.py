@@ -35,6 +35,8 @@ class OptimConfig(ComponentConfig):
     `clip_norm`: largest norm of all gradients together; 0: no clipping.
     `rates`: factors on the rate for some variables, by patterns of their paths, such as {segments/0/*: 0.1}. The last
     matching pattern decides; variables without one have the factor 1.
+    `layer_decay`: factor on the rate of each layer, beside that of the layer behind it; the last one has the factor 1.
+    A layer is a segment of the model, or a unit of a reversible stage. 1: all layers have the same rate.
     `adaptive_clip`: largest ratio between the norm of a unit's gradient and the norm of its weights; 0: no clipping. A
     unit is the part of a kernel with one index of its last axis. That is one output, or in a depthwise convolution of
     Keras all channels. Use either optim.clip_norm or optim.adaptive_clip, not both.
@@ -47,6 +49,7 @@ class OptimConfig(ComponentConfig):
     lr: Annotated[float | None, POSITIVE] = 1e-3
     weight_decay: Annotated[float, NOT_NEGATIVE] = 0.0
     rates: dict[str, Any] = field(default_factory=dict)
+    layer_decay: Annotated[float, Range(0, 1, above=True, closed=True)] = 1.0
     clip_norm: Annotated[float, NOT_NEGATIVE] = 0.0
     adaptive_clip: Annotated[float, NOT_NEGATIVE] = 0.0
 
@@ -71,7 +74,7 @@ class OptimConfig(ComponentConfig):
     @property
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of its class: all keys but `kind` and those of the window, with `lr` spelled out."""
-        not_its_own = ("kind", "rates", "clip_norm", "adaptive_clip")
+        not_its_own = ("kind", "rates", "layer_decay", "clip_norm", "adaptive_clip")
         values = {key.name: getattr(self, key.name) for key in fields(self) if key.name not in not_its_own}
         return {"learning_rate": values.pop("lr"), **values}
 

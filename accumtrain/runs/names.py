@@ -45,7 +45,8 @@ UNLEARNED_KEYS = (
 RULE_PREFIXES = (
     *("accum.", "batch_size", *BEST_KEYS, "loss.", "run.seed", "schedule."),
     *("model.drop_path", "model.norm_momentum", "model.snap_bits"),
-    *("optim.adaptive_clip", "optim.beta", "optim.clip_", "optim.epsilon", "optim.lr", "optim.rates", "optim.weight_"),
+    *("optim.adaptive_clip", "optim.beta", "optim.clip_", "optim.epsilon", "optim.layer_decay", "optim.lr"),
+    *("optim.rates", "optim.weight_"),
     *("data.augment", "data.cutmix", "data.erasing", "data.jitter", "data.magnitude", "data.mean", "data.mixup"),
     *("data.randaugment", "data.sampling", "data.std", "data.test_", "data.train_", "data.val_"),
 )

@@ -76,14 +76,15 @@ def build_window(
 
     Raises:
         ConfigError: the model can't be built for the images of this data, or the loss does not fit the classes. Or the
-            optimizer is unknown, or optim.rates has a pattern for no variable.
+            optimizer is unknown, or optim.rates or optim.layer_decay do not fit the model.
     """
     task = build_task(config)
     with strategy.scope():
         model = model or model_for(config, data, draws=draws)
         optimizer = build_optimizer(config.optim)
-        if config.optim.rates:
-            optimizer.scale_rates(find_rate_factors(config.optim.rates, model.trainable_paths))
+        if config.optim.rates or config.optim.layer_decay < 1:
+            rates = find_rate_factors(config.optim.rates, model.trainable_paths, config.optim.layer_decay)
+            optimizer.scale_rates(rates)
         scale = config.loss_scale
         return Window(
             model,

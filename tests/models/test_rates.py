@@ -48,6 +48,23 @@ def test_the_last_pattern_decides():
     assert find_rate_factors({"b/*": 3}, ["a/kernel", "b/bias"]) == [1.0, 3.0]
 
 
+def test_layers_in_front_learn_slower():
+    paths = [
+        "segments/0/a",
+        "segments/1/units/0/f/a",
+        "segments/1/units/10/f/a",
+        "segments/1/units/2/g/a",
+        "segments/2/a",
+    ]
+    assert find_rate_factors({"*/f/*": 10}, paths, 0.5) == [0.0625, 1.25, 5.0, 0.25, 1.0]
+    assert find_rate_factors({}, paths) == [1.0] * 5
+
+
+def test_a_model_of_one_layer_has_no_decay_of_layers():
+    with pytest.raises(ConfigError, match=r"optim.layer_decay=0.5: the trained variables are all of one layer"):
+        find_rate_factors({}, ["segments/0/layers/0/kernel", "segments/0/layers/1/kernel"], 0.5)
+
+
 def test_a_pattern_for_nothing_is_refused():
     with pytest.raises(ConfigError, match=r"optim.rates=c/\*: no trained variable has such a path; the nearest are a/"):
         find_rate_factors({"c/*": 0.1}, ["a/kernel"])

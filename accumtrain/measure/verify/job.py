@@ -117,7 +117,7 @@ def _run_checks(config: Config, data: Dataset, devices: Devices, examples: Windo
     total = total_steps(config, Epochs(config, data.train.size))
     window, _ = window_with_weights(own, data, total, devices.strategy)
     names, decayed = [variable.name.split(":")[0] for variable in window.variables_], window.model.decayed
-    factors = find_rate_factors(config.optim.rates, window.model.trainable_paths)
+    factors = find_rate_factors(config.optim.rates, window.model.trainable_paths, config.optim.layer_decay)
     with devices.strategy.scope():
         step = Step(window, devices.strategy)
     accumulated = check_window(window, step, devices.strategy, examples, config.precision, bitwise)

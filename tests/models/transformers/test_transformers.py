@@ -52,7 +52,9 @@ def inputs_for(config, dtype=tf.float64):
 
 
 def loss_of(logits):
-    return tf.reduce_sum(tf.cast(logits, tf.float64) * tf.random.stateless_normal(logits.shape, [5, 6], dtype=tf.float64))
+    return tf.reduce_sum(
+        tf.cast(logits, tf.float64) * tf.random.stateless_normal(logits.shape, [5, 6], dtype=tf.float64)
+    )
 
 
 def gradients_of(model, inputs):
@@ -68,15 +70,23 @@ def gradients_of(model, inputs):
                     found[variable.ref()] = found[variable.ref()] + dense if variable.ref() in found else dense
             return []
 
-        mode = Mode(training=True, recording=True, draws=lambda number: tf.constant([0.03, 0.9, 0.2, 0.6]) + number / 99)
+        mode = Mode(
+            training=True, recording=True, draws=lambda number: tf.constant([0.03, 0.9, 0.2, 0.6]) + number / 99
+        )
         value, _ = tape.gradient(model, inputs, lambda logits: tf.cast(loss_of(logits), logits.dtype), mode, consume)
         return value, [found[variable.ref()] for variable in model.trainable_variables]
 
     return run()
 
 
-@pytest.mark.parametrize("pool", ["token", "mean"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "pool"),
+    [
+        (RevViTConfig, "mean"),
+        (RevEncoderConfig, "token"),
+        *(pytest.param(family, pool, marks=pytest.mark.slow) for family in FAMILIES for pool in ("token", "mean")),
+    ],
+)
 def test_logits_and_gradients_are_those_of_plain_operations(family, pool):
     """Streams of float64 have 54 bits behind the point."""
     config = small(family, pool=pool)
@@ -91,7 +101,7 @@ def test_logits_and_gradients_are_those_of_plain_operations(family, pool):
         np.testing.assert_allclose(gradient, wanted, rtol=0, atol=1e-11 * max(1, np.abs(wanted).max()))
 
 
-@pytest.mark.parametrize("family", [EncoderConfig, RevEncoderConfig])
+@pytest.mark.parametrize("family", [pytest.param(EncoderConfig, marks=pytest.mark.slow), RevEncoderConfig])
 def test_tokens_at_places_are_told_as_by_plain_operations(family):
     config = small(family)
     model = build(config, per_token=True)
@@ -109,16 +119,32 @@ def test_the_class_token_moves_places_by_one():
     tokens, places = inputs_for(small(EncoderConfig)), tf.constant([[0, 6], [1, 0], [4, 2], [0, 0]])
     model = build(small(EncoderConfig, pool="token"), per_token=True)
     told = model({"tokens": tokens, "places": places})
-    changed = tf.tensor_scatter_nd_update(model.named["segments/0/layers/0/positions"], [[7]], [tf.ones(16, tf.float64)])
+    changed = tf.tensor_scatter_nd_update(
+        model.named["segments/0/layers/0/positions"], [[7]], [tf.ones(16, tf.float64)]
+    )
     model.named["segments/0/layers/0/positions"].assign(changed)  # of token 6, which example 0 alone shows
     moved = np.abs(model({"tokens": tokens, "places": places}) - told).max(axis=2)
     assert (moved[0] > 0).all()
     assert (moved[1:] == 0).all()
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("keys", [{}, {"drop_path": 0.3, "layer_scale": 0.5, "pool": "token"}])
-@pytest.mark.parametrize("family", FAMILIES)
+ALL_KEYS = {"drop_path": 0.3, "layer_scale": 0.5, "pool": "token"}
+
+
+@pytest.mark.parametrize(
+    ("family", "keys", "precision"),
+    [
+        (RevViTConfig, ALL_KEYS, "float32"),
+        (RevEncoderConfig, {}, "bfloat16"),
+        (EncoderConfig, ALL_KEYS, "float32"),
+        *(
+            pytest.param(family, keys, precision, marks=pytest.mark.slow)
+            for family in FAMILIES
+            for keys in ({}, ALL_KEYS)
+            for precision in ("float32", "bfloat16")
+        ),
+    ],
+)
 def test_all_policies_have_the_same_bits(family, keys, precision):
     config = small(family, **keys)
     inputs = inputs_for(config, tf.float32)
@@ -151,8 +177,7 @@ def test_deep_models_are_reversed_to_the_bit(family, depth, precision):
             np.testing.assert_array_equal(gradient, wanted)
 
 
-@pytest.mark.parametrize("family", [EncoderConfig, RevEncoderConfig])
-@pytest.mark.parametrize("pool", ["token", "mean"])
+@pytest.mark.parametrize(("family", "pool"), [(EncoderConfig, "token"), (RevEncoderConfig, "mean")])
 def test_padding_changes_nothing(family, pool):
     """The logits of a padded text are those of the text alone, whatever is in the vectors of its padding."""
     model, inputs = build(small(family, pool=pool)), inputs_for(small(family))
