@@ -5,6 +5,9 @@ from .backprop.model import Model as Model
 from .backprop.segments import Chain as Chain
 from .backprop.segments import Coupling as Coupling
 from .backprop.segments import Stage as Stage
+from .backprop.streams import JoinStreams as JoinStreams
+from .backprop.streams import TwoStreams as TwoStreams
+from .backprop.streams import couple as couple
 from .backprop.tape import gradient as gradient
 from .cli.main import main as main
 from .config.registries import register_data as register_data
@@ -65,11 +68,16 @@ from .keras.run.fit import fit as fit
 from .loaded_run import LoadedRun as LoadedRun
 from .loaded_run import Predictions as Predictions
 from .loaded_run import load_run as load_run
+from .models.config import EncoderConfig as EncoderConfig
 from .models.config import KerasModelConfig as KerasModelConfig
 from .models.config import LeNetConfig as LeNetConfig
 from .models.config import ModelConfig as ModelConfig
 from .models.config import ResNetConfig as ResNetConfig
+from .models.config import RevEncoderConfig as RevEncoderConfig
+from .models.config import ReversibleConfig as ReversibleConfig
 from .models.config import RevNetConfig as RevNetConfig
+from .models.config import RevViTConfig as RevViTConfig
+from .models.config import ViTConfig as ViTConfig
 from .models.layers import ModelSpec as ModelSpec
 from .optim.adafactor import Adafactor as Adafactor
 from .optim.adam import Adam as Adam

@@ -69,34 +69,35 @@ class OnStreams(tf.Module):
         function: its pullback takes and returns gradients for values without a factor.
         numbers: of the stream.
         dtype: of the output and of the gradient of the input: float32, float64, or the lower precision that the
-            function computes in.
+            function computes in. None is that of the input.
         scales: the function itself returns values times `numbers.factor`.
     """
 
-    def __init__(self, function: Module, numbers: FixedPoint, dtype: tf.DType, scales: bool = True):
+    def __init__(self, function: Module, numbers: FixedPoint, dtype: tf.DType | None = None, scales: bool = True):
         super().__init__()
         self.function, self.numbers, self.dtype, self.scales = function, numbers, dtype, scales
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
         with tf.control_dependencies([x]):  # or the kernels of all units are cast, and kept, from the start
-            return self._scaled(self.function(x, mode), mode)
+            return self._scaled(self.function(x, mode), self.dtype or x.dtype, mode)
 
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
         """Return the output and its pullback, which takes the gradient of the values without the scale."""
+        dtype = self.dtype or x.dtype
         with tf.control_dependencies([x]):
             y, function_backward = pullback(self.function, x, mode)
 
             def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
                 d_x, gradients = function_backward(tf.cast(d_y, y.dtype))
                 d_x = tf.zeros_like(x) if d_x is None else d_x  # the output does not depend on the input
-                return tf.cast(d_x, self.dtype), gradients
+                return tf.cast(d_x, dtype), gradients
 
-            return self._scaled(y, mode), backward
+            return self._scaled(y, dtype, mode), backward
 
-    def _scaled(self, y: tf.Tensor, mode: Mode) -> tf.Tensor:
+    def _scaled(self, y: tf.Tensor, dtype: tf.DType, mode: Mode) -> tf.Tensor:
         numbers = self.numbers.for_mode(mode)
         done = numbers.factor(y.dtype) if self.scales else 1.0
-        return times(tf.cast(y, self.dtype), numbers.scale(self.dtype) / done)
+        return times(tf.cast(y, dtype), numbers.scale(dtype) / done)
 
 
 class Coupling(tf.Module):

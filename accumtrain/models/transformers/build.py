@@ -13,17 +13,17 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.backprop.fixed_point import FLOATS, FixedPoint
-from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model, SplitInputs
 from accumtrain.backprop.pullback import Module
 from accumtrain.backprop.segments import Chain, Coupling, OnStreams, Segment, Stage
+from accumtrain.backprop.streams import JoinStreams, TwoStreams
 from accumtrain.errors import ConfigError
 from accumtrain.models.blocks import drop_paths
 from accumtrain.models.config import STORE, EncoderConfig, ReversibleConfig, TransformerConfig, ViTConfig
 from accumtrain.models.layers import ModelSpec, Numerics
 from accumtrain.models.transformers.blocks import AddTo, build_functions
 from accumtrain.models.transformers.embed import Embed, Patches, TokenTable, sincos, sincos_of_grid
-from accumtrain.models.transformers.heads import ClassHead, JoinStreams, TokenHead
+from accumtrain.models.transformers.heads import ClassHead, TokenHead
 
 
 def build_vit(config: ViTConfig, spec: ModelSpec) -> Model:
@@ -66,7 +66,7 @@ def _build(config: TransformerConfig, spec: ModelSpec, embed: Embed, table: Toke
     numerics = Numerics(spec.compute_dtype, numbers, numbers)
     drop_path = drop_paths(config.drop_path, 2 * config.depth)
     functions = [build_functions(init, config, drop_path, numerics) for _ in range(config.depth)]
-    begin: list[Module] = [embed, TwoStreams(numbers)] if reversible else [embed]
+    begin: list[Module] = [embed, TwoStreams(numbers.bits)] if reversible else [embed]
     segments: list[Segment] = [Chain("store" if config.policy == STORE else "recompute", begin)]
     join: list[Module] = []
     if reversible:
@@ -75,7 +75,7 @@ def _build(config: TransformerConfig, spec: ModelSpec, embed: Embed, table: Toke
             attention, mlp = (OnStreams(function, numbers, init.dtype) for function in pair)
             units.append(Coupling(attention, mlp, numbers=numbers, checks_range=place == config.depth - 1))
         segments.append(Stage(config.policy, units, exact=numbers.bits > 0, stored=config.kept_blocks))
-        join = [JoinStreams(numbers)]
+        join = [JoinStreams(numbers.bits)]
     else:
         recomputed = config.depth - config.kept_blocks
         for place, pair in enumerate(functions):
@@ -89,19 +89,6 @@ def _build(config: TransformerConfig, spec: ModelSpec, embed: Embed, table: Toke
         head = ClassHead(init, channels, spec.num_classes, class_token=config.has_class_token)
     segments.append(Chain("store", [*join, head]))
     return Model(segments, spec.compute_dtype, None if table is None else _split_tokens(config, spec))
-
-
-class TwoStreams(tf.Module):
-    """Two equal streams of values [N, T, C]."""
-
-    def __init__(self, numbers: FixedPoint):
-        super().__init__()
-        self.numbers = numbers
-
-    def __call__(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, tf.Tensor]:
-        numbers = self.numbers.for_mode(mode)
-        stream = numbers.differentiable_encode(x * tf.cast(numbers.scale(x.dtype), x.dtype))
-        return stream, tf.identity(stream)
 
 
 def _split_tokens(config: TransformerConfig, spec: ModelSpec) -> SplitInputs:

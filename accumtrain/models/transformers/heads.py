@@ -4,24 +4,11 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from accumtrain.backprop.fixed_point import FixedPoint
 from accumtrain.backprop.mode import Mode
 from accumtrain.models.kernels import product
 from accumtrain.models.layers import Dense, Initializer
 from accumtrain.models.transformers.embed import TokenTable
 from accumtrain.models.transformers.layers import GELU, LayerNorm, Linear
-
-
-class JoinStreams(tf.Module):
-    """Two streams as one tensor [N, T, 2 C]."""
-
-    def __init__(self, numbers: FixedPoint):
-        super().__init__()
-        self.numbers = numbers
-
-    def __call__(self, x: tuple[tf.Tensor, tf.Tensor], mode: Mode) -> tf.Tensor:
-        read = self.numbers.for_mode(mode).differentiable_read
-        return tf.concat([read(stream) for stream in x], axis=-1)
 
 
 class ClassHead(tf.Module):

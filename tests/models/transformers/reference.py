@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import tensorflow as tf
 
 
-def norm(x, weights, path):
+def norm(x: Any, weights: Any, path: Any) -> Any:
     mean = tf.einsum("...c->...", x)[..., None] / x.shape[-1]
     variance = tf.einsum("...c,...c->...", x - mean, x - mean)[..., None] / x.shape[-1]
     return (x - mean) / tf.sqrt(variance + 1e-6) * weights[f"{path}/gamma"] + weights[f"{path}/beta"]
 
 
-def linear(x, weights, path):
+def linear(x: Any, weights: Any, path: Any) -> Any:
     return tf.einsum("...i,io->...o", x, weights[f"{path}/kernel"]) + weights[f"{path}/bias"]
 
 
-def gelu(x):
+def gelu(x: Any) -> Any:
     return x * 0.5 * (1 + tf.math.erf(x / math.sqrt(2)))
 
 
-def attention(x, heads, mask, weights, path):
+def attention(x: Any, heads: Any, mask: Any, weights: Any, path: Any) -> Any:
     """Each head by itself, and each example with its own keys where there is a mask."""
     x = linear(norm(x, weights, f"{path}/layers/0"), weights, f"{path}/layers/1")
     queries, keys, values = tf.split(x, 3, axis=-1)
@@ -36,12 +37,12 @@ def attention(x, heads, mask, weights, path):
     return linear(tf.concat(outputs, -1), weights, f"{path}/layers/3")
 
 
-def mlp(x, weights, path):
+def mlp(x: Any, weights: Any, path: Any) -> Any:
     x = gelu(linear(norm(x, weights, f"{path}/layers/0"), weights, f"{path}/layers/1"))
     return linear(x, weights, f"{path}/layers/3")
 
 
-def blocks(x, config, mask, weights):
+def blocks(x: Any, config: Any, mask: Any, weights: Any) -> Any:
     """The blocks of a plain or a reversible transformer; the streams of this one end side by side."""
     if config.kind in ("vit", "encoder"):
         for place in range(1, config.depth + 1):
@@ -55,14 +56,14 @@ def blocks(x, config, mask, weights):
     return tf.concat([x1, x2], -1)
 
 
-def embed(x, config, weights):
+def embed(x: Any, config: Any, weights: Any) -> Any:
     path = "segments/0/layers/0"
     if config.has_class_token:
         x = tf.concat([tf.tile(weights[f"{path}/class_token"][None], [len(x), 1, 1]), x], 1)
     return x + weights[f"{path}/positions"]
 
 
-def classify(model, config, inputs):
+def classify(model: Any, config: Any, inputs: Any) -> Any:
     """The logits [N, classes] of images, or of tokens."""
     weights = model.named
     head = next(path.removesuffix("/dense/kernel") for path in weights if path.endswith("/dense/kernel"))
@@ -87,7 +88,7 @@ def classify(model, config, inputs):
     return linear(x, weights, f"{head}/dense")
 
 
-def tell_tokens(model, config, inputs):
+def tell_tokens(model: Any, config: Any, inputs: Any) -> Any:
     """The logits [N, P, vocabulary] of the tokens at places."""
     weights = model.named
     head = next(path.removesuffix("/last_norm/gamma") for path in weights if path.endswith("/last_norm/gamma"))
