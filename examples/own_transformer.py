@@ -65,7 +65,11 @@ class Attention(tf.Module):
 class GatedMLP(tf.Module):
     def __init__(self, init, width):
         super().__init__()
-        self.norm, self.up, self.down = Norm(init, width), Linear(init, width, 4 * width), Linear(init, 2 * width, width)
+        self.norm, self.up, self.down = (
+            Norm(init, width),
+            Linear(init, width, 4 * width),
+            Linear(init, 2 * width, width),
+        )
 
     def __call__(self, x, mode):
         values, gates = tf.split(self.up(self.norm(x)), 2, axis=-1)
@@ -99,11 +103,15 @@ def split_inputs(tokens):
 
 def build(config, spec):
     (tokens,), init, width = spec.image_shape, spec.init, config.width
-    units = [accumtrain.couple(Attention(init, width), GatedMLP(init, width)) for _ in range(config.depth)]
+    units = [
+        accumtrain.couple(Attention(init, width), GatedMLP(init, width), config.snap_bits) for _ in range(config.depth)
+    ]
     segments = [
-        accumtrain.Chain("store", [Embed(init, spec.vocabulary, tokens, width), accumtrain.TwoStreams()]),
+        accumtrain.Chain(
+            "store", [Embed(init, spec.vocabulary, tokens, width), accumtrain.TwoStreams(config.snap_bits)]
+        ),
         accumtrain.Stage(config.policy, units),
-        accumtrain.Chain("store", [accumtrain.JoinStreams(), Head(init, 2 * width, spec.num_classes)]),
+        accumtrain.Chain("store", [accumtrain.JoinStreams(config.snap_bits), Head(init, 2 * width, spec.num_classes)]),
     ]
     return accumtrain.Model(segments, spec.compute_dtype, split_inputs)
 

@@ -101,12 +101,11 @@ def check_reversal(model: Model, batch: Batch, snap_bits: int) -> list[CheckResu
 
 
 @tf.function(autograph=False, reduce_retracing=True)
-def _invert_stages(model: Model, images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _invert_stages(model: Model, inputs: Streams) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the largest reconstruction error and the largest stream of all stages, as scalars."""
-    draws = example_draws(tf.constant([0, 0]), tf.constant(0), 1, tf.shape(images)[0])
-    mode = Mode(training=True, draws=draws)
+    draws = example_draws(tf.constant([0, 0]), tf.constant(0), 1, tf.shape(tf.nest.flatten(inputs)[0])[0])
+    x, mode = model.begin(inputs, Mode(training=True, draws=draws))
     errors, sizes = [], []
-    x: Streams = tf.cast(images, model.compute_dtype)
     for segment in model.segments:
         if isinstance(segment, Stage):
             x, error, size = _invert_stage(segment, x, mode)

@@ -13,13 +13,13 @@ from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Gradients, Pullback
 from accumtrain.backprop.tracing import after
 from accumtrain.models.kernels import product
-from accumtrain.models.transformers.layers import apart
+from accumtrain.models.transformers.layers import OwnGradient, apart
 
 QUERIES = 256  # at a time: scores then take no more memory than the hidden values of an MLP with heads of 64 channels
 HIDDEN = -1e9  # added to the scores of keys that are padding
 
 
-class Attention(tf.Module):
+class Attention(OwnGradient):
     """Self-attention from [N, T, 3 C], the queries, keys and values of all heads, to [N, T, C].
 
     No token attends to one that `mode.side["mask"]`, bool [N, T], hides, if there is a mask. Softmax is computed in
@@ -33,14 +33,8 @@ class Attention(tf.Module):
         super().__init__()
         self.heads = heads
 
-    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        queries, keys, values = self._split_heads(x)
-        hidden = _hidden_scores(mode)
-        parts = [product(_attend(some, keys, hidden), values) for _, some in _parts(queries)]
-        return self._join_heads(tf.concat(parts, axis=2))
-
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
-        """Return y and its pullback. A replay with several parts computes the attention of each once more."""
+        """Return y and its pullback. In a replay that has several parts of queries it computes each once more."""
         queries, keys, values = self._split_heads(x)
         hidden = _hidden_scores(mode)
         shares, outputs = [], []

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import tensorflow as tf
 
+from accumtrain.backprop.fixed_point import FLOATS
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Gradients, Module, Pullback, chain_pullback, pullback
 from accumtrain.models.blocks import DropPath
@@ -37,7 +39,8 @@ class ResidualFunction(tf.Module):
         width, start = config.width, config.layer_scale
         last = Linear(init, hidden, width, numerics if start is None else FLOATS_ONLY)
         scale = [] if start is None else [LayerScale(init, width, start, numerics)]
-        self.layers: list[Module] = [LayerNorm(init, width, numerics), *inner, last, *scale]
+        norm = LayerNorm(init, width, replace(numerics, adds_to=FLOATS))
+        self.layers: list[Module] = [norm, *inner, last, *scale]
         self.drop_path = drop_path
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:

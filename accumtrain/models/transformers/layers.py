@@ -1,11 +1,12 @@
 """Layers of transformers over the last axis: linear, layer norm, GELU and layer scale.
 
-Each has a `pullback` that keeps little: a layer norm its input and two numbers for each token, GELU its input alone.
+Each says in its `pullback` what is kept: a layer norm its input and two numbers for each token, GELU its input alone.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -21,7 +22,37 @@ ROOT_HALF = math.sqrt(0.5)
 DENSITY_AT_0 = 1 / math.sqrt(2 * math.pi)  # of the normal distribution
 
 
-class Linear(tf.Module):
+class OwnGradient(tf.Module):
+    """A layer whose gradient is that of its `pullback`, under a tf.GradientTape, too.
+
+    Attributes:
+        numerics: of what it reads, and of what its output is added to. It then takes the factors of their values.
+    """
+
+    numerics: Numerics = FLOATS_ONLY
+
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+        """Return y and its pullback. The gradient of y is that of the values without their factor."""
+        raise NotImplementedError(f"{type(self).__name__} has no pullback")
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        _, factor = self.numerics.factors(x, mode)
+
+        @tf.custom_gradient
+        def with_pullback(x: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+            y, backward = self.pullback(x, mode)
+
+            def gradient(d_y: tf.Tensor, variables: Sequence[tf.Variable] = ()) -> tuple[tf.Tensor, list[tf.Tensor]]:
+                d_x, gradients = backward(times(d_y, factor))
+                known = {variable.ref(): value for variable, value in gradients}
+                return d_x, [known[variable.ref()] for variable in variables]
+
+            return y, gradient
+
+        return with_pullback(x)
+
+
+class Linear(OwnGradient):
     """The function x @ kernel + bias over the last axis, in the dtype of x [..., inputs].
 
     Args:
@@ -34,12 +65,10 @@ class Linear(tf.Module):
         self.bias = init.constant(0.0, outputs, "bias")
         self.numerics = numerics
 
-    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        return self._forward(x, tf.cast(self.kernel, x.dtype), mode)
-
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
-        """Return y and its pullback. The gradient of y is that of the values without the factor."""
         kernel = tf.cast(self.kernel, x.dtype)
+        _, factor = self.numerics.factors(x, mode)
+        y = product(_rows(x), times(kernel, factor)) + times(tf.cast(self.bias, x.dtype), factor)
 
         def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
             d_rows = _rows(d_y)
@@ -50,15 +79,10 @@ class Linear(tf.Module):
             gradients: Gradients = [(self.kernel, tf.cast(d_kernel, self.kernel.dtype)), (self.bias, d_bias)]
             return _with_rows(d_x, x), gradients
 
-        return self._forward(x, kernel, mode), backward
-
-    def _forward(self, x: tf.Tensor, kernel: tf.Tensor, mode: Mode) -> tf.Tensor:
-        _, factor = self.numerics.factors(x, mode)
-        y = product(_rows(x), times(kernel, factor))
-        return _with_rows(y + times(tf.cast(self.bias, x.dtype), factor), x)
+        return _with_rows(y, x), backward
 
 
-class LayerNorm(tf.Module):
+class LayerNorm(OwnGradient):
     """Layer normalisation over the last axis (Ba et al. 2016, arXiv:1607.06450), computed in the dtype of the weights.
 
     Args:
@@ -70,16 +94,14 @@ class LayerNorm(tf.Module):
         self.gamma, self.beta = init.constant(1.0, width, "gamma"), init.constant(0.0, width, "beta")
         self.numerics = numerics
 
-    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        factor, _ = self.numerics.factors(x, mode)
-        values = self.numerics.reads.for_mode(mode).differentiable_read(x, self.gamma.dtype, factor)
-        return self._normalise(values, factor, self.numerics.dtype(x))[0]
-
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
-        """Return y and its pullback. Only x is kept, and the mean and the spread of each token."""
         reads, wide = self.numerics.reads.for_mode(mode), self.gamma.dtype
         factor, _ = self.numerics.factors(x, mode)
-        y, mean, inverse = self._normalise(reads.read(x, wide, factor), factor, self.numerics.dtype(x))
+        values = reads.read(x, wide, factor)
+        mean = tf.reduce_mean(values, axis=-1, keepdims=True)
+        centred = values - mean
+        inverse = tf.math.rsqrt(tf.reduce_mean(centred * centred, axis=-1, keepdims=True) + EPSILON * factor**2)
+        y = tf.cast(centred * inverse * self.gamma + self.beta, self.numerics.dtype(x))
 
         def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
             d_y = tf.cast(d_y, wide)
@@ -93,31 +115,22 @@ class LayerNorm(tf.Module):
 
         return y, backward
 
-    def _normalise(self, x: tf.Tensor, factor: float, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return the normalised x, which is a multiple of `factor`, its mean and 1 / its deviation, both [..., 1]."""
-        mean = tf.reduce_mean(x, axis=-1, keepdims=True)
-        centred = x - mean
-        inverse = tf.math.rsqrt(tf.reduce_mean(centred * centred, axis=-1, keepdims=True) + EPSILON * factor**2)
-        return tf.cast(centred * inverse * self.gamma + self.beta, dtype), mean, inverse
 
-
-class GELU(tf.Module):
+class GELU(OwnGradient):
     """The function x * P(X <= x) for a normal X (Hendrycks & Gimpel 2016, arXiv:1606.08415)."""
 
-    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        x = apart(x)
-        return x * _normal_share(x)
-
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+        x = apart(x)
+
         def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
             again = after([d_y], x)
             density = DENSITY_AT_0 * tf.exp(-0.5 * again * again)
             return d_y * (_normal_share(again) + again * density), []
 
-        return self(x, mode), backward
+        return x * _normal_share(x), backward
 
 
-class LayerScale(tf.Module):
+class LayerScale(OwnGradient):
     """A trained factor for each channel of a residual function (Touvron et al. 2021, arXiv:2103.17239).
 
     Args:
@@ -130,16 +143,14 @@ class LayerScale(tf.Module):
         self.gamma = init.constant(start, width, "gamma")
         self.numerics = numerics
 
-    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        _, factor = self.numerics.factors(x, mode)
-        return x * times(tf.cast(self.gamma, x.dtype), factor)
-
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+        _, factor = self.numerics.factors(x, mode)
+
         def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
             d_gamma = tf.reduce_sum(_rows(tf.cast(d_y * x, self.gamma.dtype)), axis=0)
             return d_y * tf.cast(self.gamma, x.dtype), [(self.gamma, d_gamma)]
 
-        return self(x, mode), backward
+        return x * times(tf.cast(self.gamma, x.dtype), factor), backward
 
 
 def apart(x: tf.Tensor) -> tf.Tensor:

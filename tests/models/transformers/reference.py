@@ -23,8 +23,12 @@ def gelu(x: Any) -> Any:
 
 
 def attention(x: Any, heads: Any, mask: Any, weights: Any, path: Any) -> Any:
-    """Each head by itself, and each example with its own keys where there is a mask."""
     x = linear(norm(x, weights, f"{path}/layers/0"), weights, f"{path}/layers/1")
+    return linear(attend(x, heads, mask), weights, f"{path}/layers/3")
+
+
+def attend(x: Any, heads: Any, mask: Any) -> Any:
+    """Each head by itself; keys that the mask hides have no weight."""
     queries, keys, values = tf.split(x, 3, axis=-1)
     size = queries.shape[-1] // heads
     outputs = []
@@ -34,7 +38,7 @@ def attention(x: Any, heads: Any, mask: Any, weights: Any, path: Any) -> Any:
         if mask is not None:
             weight *= tf.cast(mask, x.dtype)[:, None, :]
         outputs.append(tf.einsum("nqk,nkc->nqc", weight / tf.reduce_sum(weight, -1, keepdims=True), v))
-    return linear(tf.concat(outputs, -1), weights, f"{path}/layers/3")
+    return tf.concat(outputs, -1)
 
 
 def mlp(x: Any, weights: Any, path: Any) -> Any:

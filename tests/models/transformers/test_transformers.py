@@ -27,6 +27,8 @@ from tests.models.transformers import reference
 
 SMALL = {"depth": 3, "width": 16, "heads": 2}
 LENGTHS = (7, 2, 5, 1)
+MASK = tf.constant([[True] * 5, [True] * 3 + [False] * 2])
+NUMBERS = FixedPoint(22)
 FAMILIES = (ViTConfig, RevViTConfig, EncoderConfig, RevEncoderConfig)
 
 
@@ -213,30 +215,42 @@ def test_queries_in_parts_have_the_same_bits_stored_and_reversed(monkeypatch):
         np.testing.assert_array_equal(found, wanted)
 
 
-NUMBERS = FixedPoint(22)
+WEIGHTS = {
+    name: tf.random.stateless_normal(shape, [number, 9], dtype=tf.float64)
+    for number, (name, shape) in enumerate(
+        {"/kernel": [12, 6], "/bias": [6], "/gamma": [12], "/beta": [12], "/scale": [12]}.items()
+    )
+}
 
 
 @pytest.mark.parametrize(
-    "layer",
+    ("layer", "names", "plain"),
     [
-        Linear(Initializer(1, tf.float64), 12, 6),
-        LayerNorm(Initializer(2, tf.float64), 12),
-        GELU(),
-        LayerScale(Initializer(3, tf.float64), 12, 0.5),
-        Attention(2),
+        (Linear(Initializer(1, tf.float64), 12, 6), ["kernel", "bias"], lambda x, of: reference.linear(x, of, "")),
+        (LayerNorm(Initializer(2, tf.float64), 12), ["gamma", "beta"], lambda x, of: reference.norm(x, of, "")),
+        (LayerScale(Initializer(3, tf.float64), 12, 0.5), ["gamma"], lambda x, of: x * of["/gamma"]),
+        (GELU(), [], lambda x, of: reference.gelu(x)),
+        (Attention(2), [], lambda x, of: reference.attend(x, 2, None)),
+        (Attention(2), ["mask"], lambda x, of: reference.attend(x, 2, MASK)),
     ],
-    ids=lambda layer: type(layer).__name__,
 )
-def test_a_layers_pullback_is_that_of_the_tape(layer):
-    x, mode = tf.random.stateless_normal([2, 5, 12], [1, 2], dtype=tf.float64), Mode(training=True)
-    (y, own), (expected, taped) = pullback(layer, x, mode), tape_pullback(layer, x, mode)
-    np.testing.assert_array_equal(y, expected)
-    d_y = tf.random.stateless_normal(y.shape, [3, 4], dtype=tf.float64)
-    (d_x, gradients), (wanted_d_x, wanted) = own(d_y), taped(d_y)
-    np.testing.assert_allclose(d_x, wanted_d_x, rtol=0, atol=1e-13)
-    found = {variable.ref(): gradient for variable, gradient in gradients}
-    for variable, gradient in wanted:
-        np.testing.assert_allclose(found[variable.ref()], gradient, rtol=0, atol=1e-13)
+def test_a_layer_and_its_gradient_are_those_of_plain_operations(layer, names, plain):
+    x = tf.random.stateless_normal([2, 5, 12], [1, 2], dtype=tf.float64)
+    mode = Mode(training=True).with_side({"mask": MASK} if names == ["mask"] else {})
+    variables = [getattr(layer, name) for name in names if name != "mask"]
+    for variable in variables:
+        variable.assign(WEIGHTS[f"/{variable.name.split(':')[0]}"])
+    with tf.GradientTape() as tape:
+        tape.watch([x, WEIGHTS])
+        expected = plain(x, WEIGHTS)
+    d_y = tf.random.stateless_normal(expected.shape, [3, 4], dtype=tf.float64)
+    wanted = tape.gradient(expected, [x, *(WEIGHTS[f"/{name}"] for name in names if name != "mask")], d_y)
+    for y, backward in (pullback(layer, x, mode), tape_pullback(layer, x, mode)):
+        np.testing.assert_allclose(y, expected, rtol=0, atol=1e-13)
+        d_x, gradients = backward(d_y)
+        known = {variable.ref(): gradient for variable, gradient in gradients}
+        for found, of_plain in zip((d_x, *(known[each.ref()] for each in variables)), wanted, strict=True):
+            np.testing.assert_allclose(found, of_plain, rtol=0, atol=1e-12)
 
 
 def test_a_norm_reads_a_stream_of_numbers_as_their_values():
