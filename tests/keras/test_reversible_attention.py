@@ -14,7 +14,10 @@ from accumtrain.keras import ReversibleSequence, accumulate
 from tests.keras.gradients import WAYS, assert_same_bits
 from tests.keras.test_fit import distance
 
-pytestmark = pytest.mark.usefixtures("seeded")
+pytestmark = [
+    pytest.mark.usefixtures("seeded"),
+    pytest.mark.filterwarnings("ignore:.*was passed an input with a mask"),  # of models, by Keras
+]
 WORDS, CHANNELS = 9, 4
 SHORT = np.array([[3, 4, 5, 1], [6, 7, 8, 2]])
 PADDED = np.pad(SHORT, ((0, 0), (0, 3)))
@@ -25,6 +28,7 @@ class Attention(layers.Layer):
 
     def __init__(self) -> None:
         super().__init__()
+        self.supports_masking = True
         self.norm, self.attention = layers.LayerNormalization(), layers.MultiHeadAttention(2, 3)
 
     def build(self, shape: Any) -> None:
