@@ -419,7 +419,7 @@ def _split_streams(tensors: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
     return tuple(tensors) if len(tensors) == 2 else tuple(tf.split(tensors[0], 2, axis=-1))
 
 
-def _masks_of_streams(masks: Sequence[tf.Tensor | None]) -> Sequence[tf.Tensor | None]:
+def _masks_of_streams(masks: list[tf.Tensor | None]) -> tuple[tf.Tensor | None, tf.Tensor | None]:
     """Return the masks of the two streams. One without a mask has that of the other, as both have the same places."""
     of_x1, of_x2 = masks * (2 // len(masks))
     return of_x2 if of_x1 is None else of_x1, of_x1 if of_x2 is None else of_x2
