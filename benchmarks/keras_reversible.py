@@ -1,10 +1,12 @@
-"""What reversal and recomputation save in a Keras model: 12, 24 and 48 units of convolutions (about ten minutes).
+"""What reversal and recomputation save in a Keras model: 12, 24 and 48 units of convolutions (about ten minutes),
+or an encoder of attention.
 
 `recompute` is accumtrain's layer, `remat` a layer around Keras's own `keras.remat`. Keras's `RematScope` can't be
 measured here: in a graph it refuses the keyword argument `training`, which batch normalisation takes.
 
     .venv/bin/python benchmarks/keras_reversible.py
     .venv/bin/python benchmarks/keras_reversible.py --ways fit --policies float32 --units 12 48
+    .venv/bin/python benchmarks/keras_reversible.py --network encoder --ways fit --policies float32 --units 6
     .venv/bin/python benchmarks/keras_reversible.py --errors
 
 Each line is a process of its own: MB at the peak of one training step over what is there before it (weights), without
@@ -21,7 +23,7 @@ import multiprocessing
 import os
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ.update(TF_CPU_ALLOCATOR_USE_BFC="true", TF_CPP_MIN_LOG_LEVEL="3")  # before TensorFlow is imported
 
@@ -37,6 +39,7 @@ MB = 2**20
 BATCH, SIDE, CHANNELS = 16, 64, 16  # of one stream
 WAYS = ("fit", "function", "xla")
 MEMORIES = ("store", "reverse", "recompute", "remat")
+SEQUENCES, WORDS, LENGTH, WIDTH, HEADS = 8, 1000, 256, 128, 4  # of the encoder; WIDTH is that of one stream
 SEEDS, BITS, ERROR_UNITS, IMAGES = range(100, 148), (0, 16, 22), 12, (32, 16, 16, 3)
 
 
@@ -50,6 +53,17 @@ def residual() -> keras.Sequential:
     )
 
 
+def attention() -> keras.Model:
+    x = keras.Input([LENGTH, WIDTH])
+    normed = keras.layers.LayerNormalization()(x)
+    return keras.Model(x, keras.layers.MultiHeadAttention(HEADS, WIDTH // HEADS)(normed, normed))
+
+
+def mlp() -> keras.Sequential:
+    hidden = keras.layers.Dense(4 * WIDTH, "gelu")
+    return keras.Sequential([keras.layers.LayerNormalization(), hidden, keras.layers.Dense(WIDTH)])
+
+
 class Remat(keras.layers.Wrapper):
     """A layer whose activations Keras computes again in the backward pass."""
 
@@ -57,10 +71,41 @@ class Remat(keras.layers.Wrapper):
         return keras.remat(lambda value: self.layer(value, training=training))(x)
 
 
-def build(memory: str, units: int) -> keras.Model:
-    inputs = keras.Input([SIDE, SIDE, 3])
-    x = keras.layers.Conv2D(2 * CHANNELS, 3, padding="same")(inputs)
-    pairs = [(residual(), residual()) for _ in range(units)]
+class Network(NamedTuple):
+    """Its inputs, the layers before, in and after the units, and what it is measured with."""
+
+    shape: list[int]
+    dtype: str
+    first: Callable[[], keras.layers.Layer]
+    pair: Callable[[], tuple[keras.layers.Layer, keras.layers.Layer]]
+    pooling: Callable[[], keras.layers.Layer]
+    draw: Callable[[], tf.Tensor]
+
+
+NETWORKS = {
+    "convolutions": Network(
+        [SIDE, SIDE, 3],
+        "float32",
+        lambda: keras.layers.Conv2D(2 * CHANNELS, 3, padding="same"),
+        lambda: (residual(), residual()),
+        keras.layers.GlobalAveragePooling2D,
+        lambda: tf.random.stateless_normal([BATCH, SIDE, SIDE, 3], [0, 1]),
+    ),
+    "encoder": Network(
+        [LENGTH],
+        "int32",
+        lambda: keras.layers.Embedding(WORDS, 2 * WIDTH),
+        lambda: (attention(), mlp()),
+        keras.layers.GlobalAveragePooling1D,
+        lambda: tf.random.stateless_uniform([SEQUENCES, LENGTH], [0, 1], 0, WORDS, tf.int32),
+    ),
+}
+
+
+def build(network: Network, memory: str, units: int) -> keras.Model:
+    inputs = keras.Input(network.shape, dtype=network.dtype)
+    x = network.first()(inputs)
+    pairs = [network.pair() for _ in range(units)]
     if memory in ("recompute", "remat"):
         again = recompute if memory == "recompute" else Remat
         x1, x2 = keras.ops.split(keras.ops.cast(x, "float32"), 2, axis=-1)
@@ -70,27 +115,28 @@ def build(memory: str, units: int) -> keras.Model:
         x = keras.layers.Concatenate()([x1, x2])
     else:
         x = ReversibleSequence(pairs, memory=memory)(x)
-    outputs = keras.layers.Dense(10, dtype="float32")(keras.layers.GlobalAveragePooling2D()(x))
+    outputs = keras.layers.Dense(10, dtype="float32")(network.pooling()(x))
     return keras.Model(inputs, outputs)
 
 
-def measure(memory: str, units: int, way: str, policy: str) -> tuple[float, float, float]:
+def measure(name: str, memory: str, units: int, way: str, policy: str) -> tuple[float, float, float]:
     """MB asked for and handed out at the peak of a step, without static memory and gradients; seconds of a step."""
     keras.config.set_dtype_policy(policy)
-    model = build(memory, units)
-    images, labels = tf.random.stateless_normal([BATCH, SIDE, SIDE, 3], [0, 1]), tf.range(BATCH) % 10
+    network = NETWORKS[name]
+    model, examples = build(network, memory, units), network.draw()
+    labels = tf.range(len(examples)) % 10
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.01), loss, jit_compile=False)
 
     @tf.function(jit_compile=way == "xla")
     def step() -> None:
         with tf.GradientTape() as tape:
-            value = loss(labels, model(images, training=True))
+            value = loss(labels, model(examples, training=True))
         weights = model.trainable_variables
         for weight, gradient in zip(weights, tape.gradient(value, weights), strict=True):
             weight.assign_sub(0.01 * gradient)
 
-    data = tf.data.Dataset.from_tensors((images, labels)).repeat()
+    data = tf.data.Dataset.from_tensors((examples, labels)).repeat()
 
     def work() -> None:
         if way == "fit":
@@ -158,6 +204,7 @@ def show_errors() -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
+    parser.add_argument("--network", choices=NETWORKS, default="convolutions")
     parser.add_argument("--units", type=int, nargs="+", default=[12, 24, 48])
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--memories", nargs="+", choices=MEMORIES, default=MEMORIES)
@@ -167,11 +214,12 @@ if __name__ == "__main__":
     if options.errors:
         show_errors()
         raise SystemExit
-    print(f"batch {BATCH}, streams [{SIDE}, {SIDE}, {CHANNELS}]\n")
+    streams = {"convolutions": [BATCH, SIDE, SIDE, CHANNELS], "encoder": [SEQUENCES, LENGTH, WIDTH]}
+    print(f"streams {streams[options.network]}\n")
     table = Table("policy", "way", "memory", "units", "MB asked for", "MB handed out", "seconds")
     for policy in options.policies:
         for way in options.ways:
             for memory in options.memories:
                 for units in options.units:
-                    asked, handed_out, seconds = alone(memory, units, way, policy)
+                    asked, handed_out, seconds = alone(options.network, memory, units, way, policy)
                     table.row(policy, way, memory, units, f"{asked:.1f}", f"{handed_out:.1f}", f"{seconds:.2f}")

@@ -162,7 +162,7 @@ class ReversibleLayer(keras.layers.Layer):
         for f, g in self.pairs:
             for name, layer, stream in (("f", f, shapes[1]), ("g", g, shapes[0])):
                 spec = keras.KerasTensor(stream, self.compute_dtype)
-                output = layer(*[spec] * required_arguments(layer))  # builds it, too
+                output = layer(*_for_each_required(layer, spec))  # builds it, too
                 if getattr(output, "shape", None) != stream:
                     raise ValueError(
                         f"{name}={layer.name} makes {getattr(output, 'shape', output)} of {stream}, but a sum with the "
@@ -175,7 +175,7 @@ class ReversibleLayer(keras.layers.Layer):
         masks = [mask_of(tensor) for tensor in tensors] if mask is None else tf.nest.flatten(mask)
         shared, pack = flatten_with_masks((masks, keywords))
         masks, keywords = pack(shared)  # tensors in the place of variables
-        mask_of_x1, mask_of_x2 = masks * (2 // len(masks))
+        mask_of_x1, mask_of_x2 = _masks_of_streams(masks)
         variables = LayerVariables((layer for pair in self.pairs for layer in pair), shared)
         mode = Mode(training=bool(training))
         reverses = self.memory == "reverse" and mode.training  # floats of an evaluation can't be reversed to the bit
@@ -280,7 +280,7 @@ class Reversible(ReversibleLayer):
     structure and shape, in the dtype of the streams: float32, or float64 under the policy float64.
 
     The masks of the streams, those that Keras carries or `mask` of the call, reach f and g, and the output keeps them.
-    The call takes the optional arguments of f and g by name, too.
+    A stream without a mask has that of the other. The call takes the optional arguments of f and g by name, too.
 
     Args:
         f: a Keras layer or model, from [N, ..., C] to the same shape. One that requires several tensors, such as
@@ -290,7 +290,8 @@ class Reversible(ReversibleLayer):
             They must stay below 2^(30 - snap_bits). 0 stands for floats, which are reversed up to rounding.
 
     Raises:
-        ValueError: f or g is no Keras layer, changes the shape of its input, or the last axis can't be halved.
+        ValueError: f or g is no Keras layer, changes the shape of its input, or requires a mask; or the last axis can't
+            be halved.
         tf.errors.InvalidArgumentError: a stream has reached its limit in training; or the reversal has not found the
             input. XLA has no assertions: there the output and the gradients are NaN beyond the limit.
     """
@@ -299,6 +300,11 @@ class Reversible(ReversibleLayer):
         for name, layer in (("f", f), ("g", g)):
             if not isinstance(layer, keras.layers.Layer):
                 raise ValueError(f"{name}={layer!r} is not a Keras layer; wrap a function in keras.layers.Lambda")
+            if masks := [argument for argument in required_arguments(layer) if argument.endswith("mask")]:
+                raise ValueError(
+                    f"{name}={layer.name} requires {masks[0]} in its call, but each required argument gets the stream; "
+                    f"write {masks[0]}=None there, and masks reach it"
+                )
         super().__init__((f, g), snap_bits=snap_bits, memory="reverse", **kwargs)
         self.f, self.g = f, g
 
@@ -331,8 +337,8 @@ class ReversibleSequence(ReversibleLayer):
         memory: `reverse`, or `store`, which keeps all activations: the same function with the same gradient.
 
     Raises:
-        ValueError: a unit is no pair of Keras layers or has another snap_bits; f or g changes the shape of its input;
-            the last axis can't be halved.
+        ValueError: a unit is no pair of Keras layers or has another snap_bits; f or g changes the shape of its input or
+            requires a mask; the last axis can't be halved.
         tf.errors.InvalidArgumentError: as in `Reversible`.
     """
 
@@ -393,9 +399,13 @@ def _call_on_stream(
 
     def arguments(x: tf.Tensor, shared: list[tf.Tensor]) -> tuple[list[tf.Tensor], dict[str, Any]]:
         mask, taken = pack(shared)
-        return [set_mask(numbers.differentiable_read(x), mask)] * required_arguments(layer), taken
+        return _for_each_required(layer, set_mask(numbers.differentiable_read(x), mask)), taken
 
     return PureLayer(layer, values, training, arguments, shared=shared)
+
+
+def _for_each_required(layer: keras.layers.Layer, x: Any) -> list[Any]:
+    return [x] * max(1, len(required_arguments(layer)))
 
 
 def _keywords(layer: keras.layers.Layer) -> list[inspect.Parameter]:
@@ -407,6 +417,12 @@ def _keywords(layer: keras.layers.Layer) -> list[inspect.Parameter]:
 def _split_streams(tensors: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
     """Return the two streams of one joined tensor, or of a pair."""
     return tuple(tensors) if len(tensors) == 2 else tuple(tf.split(tensors[0], 2, axis=-1))
+
+
+def _masks_of_streams(masks: list[tf.Tensor | None]) -> tuple[tf.Tensor | None, tf.Tensor | None]:
+    """Return the masks of the two streams. One without a mask has that of the other, as both have the same places."""
+    of_x1, of_x2 = masks * (2 // len(masks))
+    return of_x2 if of_x1 is None else of_x1, of_x1 if of_x2 is None else of_x2
 
 
 def _stream_shapes(name: str, input_shape: Any) -> list[tuple[int | None, ...]]:
@@ -448,10 +464,10 @@ def parameters_of(layer: keras.layers.Layer) -> dict[str, inspect.Parameter]:
     return dict(inspect.signature(layer.call).parameters)
 
 
-def required_arguments(layer: keras.layers.Layer) -> int:
-    """Count the tensors that the layer's call takes at least: 1, or 2 of keras.layers.MultiHeadAttention."""
+def required_arguments(layer: keras.layers.Layer) -> list[str]:
+    """Return the names of what the layer's call takes at least, such as query and value of MultiHeadAttention."""
     parameters = parameters_of(layer).values()
-    return max(1, sum(value.kind in POSITIONAL and value.default is value.empty for value in parameters))
+    return [value.name for value in parameters if value.kind in POSITIONAL and value.default is value.empty]
 
 
 def with_parameters(call: Callable, parameters: Iterable[inspect.Parameter]) -> Callable:

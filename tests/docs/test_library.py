@@ -23,12 +23,22 @@ def programs(page):
 JOB, LIBRARY, MINE, *RECIPES = programs("library.md")
 OF_KERAS = dict(
     zip(
-        ["accumulate", "whole batch", "Accumulate", "fit", "stream", "best state", "reversible", "quick start"],
+        [
+            "accumulate",
+            "whole batch",
+            "Accumulate",
+            "fit",
+            "stream",
+            "best state",
+            "reversible",
+            "transformer",
+            "quick start",
+        ],
         [*programs("keras.md"), *programs("index.md")],
         strict=True,
     )
 )
-SLOW = {"whole batch", "Accumulate", "quick start", "fit", "stream", "best state", "reversible"}
+SLOW = {"whole batch", "Accumulate", "quick start", "fit", "stream", "best state", "reversible", "transformer"}
 
 
 @pytest.fixture
