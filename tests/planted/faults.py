@@ -15,10 +15,15 @@ from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.norm_statistics import NormStatistics
 from accumtrain.engine.window import Window
 from accumtrain.models import blocks, kernels, layers, norms
+from accumtrain.models import build as models_build
 from accumtrain.models.blocks import PoolAndPad, Projection, Residual
 from accumtrain.models.layers import Bias, Conv
 from accumtrain.models.norms import BatchNorm, GroupNorm
 from accumtrain.models.revnet import Stems
+from accumtrain.models.transformers import attention
+from accumtrain.models.transformers import layers as transformer_layers
+from accumtrain.models.transformers.attention import Attention
+from accumtrain.models.transformers.layers import LayerNorm, Linear
 from accumtrain.optim import adafactor, adam, schedules, sgd
 from accumtrain.optim.adafactor import AdafactorRule
 from accumtrain.optim.adam import Adam, AdamW
@@ -29,6 +34,7 @@ from tests.planted.plant import Fault, argument, gradients, input_gradient, resu
 
 SGD = ("optim=sgd", "optim.weight_decay=0.01")
 LENET = ("model=lenet5", *SGD)
+VIT = ("model=revvit_tiny", "model.patch=2", "model.depth=2", "model.width=16", "model.heads=2", *SGD)
 RESNET = ("model=resnet20", "model.units=[1,1]", "model.filters=[8,8,16]", *SGD)
 REVNET = ("model=revnet38", "model.units=[2,1]", "model.filters=[8,8,16]", *SGD)
 GROUP = (*REVNET, "model.norm=group")
@@ -201,6 +207,19 @@ FAULTS = [
           (*RESNET, "model.drop_path=0.5")),
     Fault("a replay's gradients twice", replay, "_consume_first", gradients_twice, REVNET),
     Fault("a replay's gradients twice, of a Keras model", replay, "_consume_first", gradients_twice, MOBILENET),
+    # transformers
+    Fault("attention: the scores' gradient without its mean", attention, "_score_gradient",
+          lambda right: lambda share, d_share: share * d_share, VIT),
+    Fault("attention: input gradient x 1.01", Attention, "pullback", input_gradient(scaled(1.01)), VIT),
+    Fault("attention: a replay attends otherwise", Attention, "pullback",
+          lambda right: lambda self, x, mode: right(self, x * 1.01 if mode.replaying else x, mode), VIT),
+    Fault("layer norm: input gradient x 1.01", LayerNorm, "pullback", input_gradient(scaled(1.01)), VIT),
+    Fault("layer norm: gamma's and beta's gradients swapped", LayerNorm, "pullback", gradients(reversed_list), VIT),
+    Fault("a linear layer's bias without a gradient", Linear, "pullback",
+          gradients(only("bias", tf.zeros_like)), VIT),
+    Fault("GELU's slope without the density", transformer_layers, "DENSITY_AT_0", lambda right: 0.0, VIT),
+    Fault("layers in front learn as fast as the last", models_build, "_count_layers_behind",
+          result(lambda counts: [min(count, 1) for count in counts]), (*VIT, "optim.layer_decay=0.5")),
     # the loss
     Fault("labels + 1", losses, "class_index", result(lambda labels: (labels + 1) % 10), LENET),
     Fault("label smoothing twice as strong", classify, "build_cross_entropy",
