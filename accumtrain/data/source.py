@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
@@ -241,6 +241,16 @@ class Dataset(Source):
     fills_last_batch: ClassVar[bool] = True  # of an evaluation, with copies of weight 0
 
     @property
+    def input_dtype(self) -> tf.DType:
+        """The dtype of one array of inputs in a batch: int32 of tokens, else float32."""
+        return tf.float32 if self.vocabulary is None else tf.int32
+
+    @property
+    def longest(self) -> Dataset:
+        """The same data with all batches as long as the longest, to measure the memory that they take."""
+        return self
+
+    @property
     def facts(self) -> str:
         """The line of the banner about the data."""
         shape = " x ".join(map(str, self.image_shape))
@@ -303,6 +313,10 @@ class PlainData(Dataset):
     plain: bool = True
     buckets: Sequence[int] = ()
     to_input: Callable[[Any], Any] | None = None
+
+    @property
+    def longest(self) -> PlainData:
+        return replace(self, buckets=())
 
     def shaped(self, batch: dict[str, Any], size: int | None) -> dict[str, Any]:
         def shaped(tensor: tf.Tensor) -> tf.Tensor:

@@ -37,7 +37,17 @@ from accumtrain.train.config import BEST_STATE
 
 # ---- a trained run ---------------------------------------------------------------------------------------------------
 
-MEASURED = ("model.", "loss.", "ema.", "precision", "data.augment", "data.mean", "data.std", "data.image_size", "data.length")
+MEASURED = (
+    "model.",
+    "loss.",
+    "ema.",
+    "precision",
+    "data.augment",
+    "data.mean",
+    "data.std",
+    "data.image_size",
+    "data.length",
+)
 CLASSES = "data.classes"
 
 

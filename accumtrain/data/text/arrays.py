@@ -119,11 +119,11 @@ def _check_ids(config: TokensConfig, name: str, tokens: np.ndarray, size: int, *
     if tokens.max() < size:
         return
     row, column = np.argwhere(tokens >= size)[0].tolist()
-    rule = f"with data.vocabulary={size} ids are 0..{size - 1}" if own else f"the ids of the vocabulary are 0..{size - 1}"
+    rule = f"with data.vocabulary={size} ids are" if own else "the ids of the vocabulary are"
     remedy = f"set data.vocabulary={int(tokens.max()) + 1}" if own else "give tokens of that vocabulary"
     raise DataError(
-        f"{config.path}: {name} holds {tokens[row, column]} at row {row}, column {column}: {rule}; correct it, or "
-        f"{remedy}"
+        f"{config.path}: {name} holds {tokens[row, column]} at row {row}, column {column}: {rule} 0..{size - 1}; "
+        f"correct it, or {remedy}"
     )
 
 

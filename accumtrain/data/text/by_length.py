@@ -6,6 +6,7 @@ The order is still a pure function of (seed, position), for any batch and any nu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 import tensorflow as tf
@@ -17,6 +18,7 @@ WINDOW = 4096  # positions that are sorted together
 BLOCK = 32  # examples of similar length that stay together
 
 Order = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]  # from positions to epochs and indices, each int64 [n]
+_KEPT = 4  # sorted windows: batches that are read at the same time lie in one or two
 
 
 def order_by_length(order: Order, lengths: np.ndarray, seed: int) -> Order:
@@ -31,25 +33,30 @@ def order_by_length(order: Order, lengths: np.ndarray, seed: int) -> Order:
         seed: Decides the order of the blocks.
     """
     size = len(lengths)
+    compiled = tf.function(order, [tf.TensorSpec([None], tf.int64)], autograph=False)
 
-    def sort_window(first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-        """Return the places, int64 [k, WINDOW], of windows by rank; those from `count` on, int64 [k], come last."""
-        place = tf.range(WINDOW, dtype=tf.int64)
-        _, index = order(tf.reshape(first[:, tf.newaxis] + place, [-1]))
-        length = tf.reshape(tf.gather(tf.constant(lengths, tf.int64), index), [-1, WINDOW])
-        beyond = tf.constant(int(lengths.max()) + 1, tf.int64)
-        length = tf.where(place < count[:, tf.newaxis], length, beyond)
-        return tf.sort(length * WINDOW + place, axis=-1) % WINDOW
+    @lru_cache(_KEPT)
+    def sort_window(first: int) -> np.ndarray:
+        """Return the places, int64, of the examples of the window that begins at a position, by rank."""
+        with tf.device("CPU"):
+            _, index = compiled(tf.range(first, first + min(WINDOW, size - first % size), dtype=tf.int64))
+        return np.argsort(lengths[index.numpy()], kind="stable")
+
+    def find_places(first: np.ndarray, rank: np.ndarray) -> np.ndarray:
+        place = np.empty_like(rank)
+        for window in np.unique(first).tolist():
+            inside = first == window
+            place[inside] = sort_window(window)[rank[inside]]
+        return place
 
     def ordered(position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         place = position % size % WINDOW
-        firsts, which = tf.unique(position - place)  # windows are few: a batch lies in one or two
-        counts = tf.minimum(tf.constant(WINDOW, tf.int64), size - firsts % size)
-        first, blocks = tf.gather(firsts, which), tf.gather(counts, which) // BLOCK
+        first = position - place  # of the window
+        blocks = tf.minimum(tf.constant(WINDOW, tf.int64), size - first % size) // BLOCK
         shuffled = permute(place // BLOCK, tf.maximum(blocks, 1), hash64(BLOCK_ORDER, seed, first))
         rank = tf.where(place < blocks * BLOCK, shuffled * BLOCK + place % BLOCK, place)
-        at = tf.stack([tf.cast(which, tf.int64), rank], axis=-1)
-        return order(first + tf.gather_nd(sort_window(firsts, counts), at))
+        found = tf.numpy_function(find_places, [first, rank], tf.int64, stateful=False)
+        return order(first + tf.ensure_shape(found, position.shape))
 
     return ordered
 

@@ -54,7 +54,8 @@ def list_texts(config: TokensConfig, *, by_class: bool) -> TextListing:
             return _list_classes(path, folders)
         found = {split: list(walk_files(folder)) for split, folder in folders.items()}
         beside = [] if path in folders.values() else [file for file in _visible(path) if file.is_file()]
-        splits = {split: partial(_read_files, [("", file) for file in files]) for split, files in found.items() if files}
+        named = {split: [("", file) for file in files] for split, files in found.items() if files}
+        splits: dict[str, Read] = {split: partial(_read_files, files) for split, files in named.items()}
     if "train" not in splits:
         raise DataError(f"{folders.get('train', path)} holds no file: {_GIVE}")
     return TextListing(splits, [], _note_beside(beside))

@@ -146,5 +146,3 @@ def _find_half(text: str) -> int:
 def _show(value: Any) -> str:
     shown = json.dumps(value, ensure_ascii=True)
     return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
-
-

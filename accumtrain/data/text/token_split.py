@@ -109,4 +109,3 @@ def _fill(pieces: Sequence[np.ndarray], length: int) -> np.ndarray:
         row[: min(len(ids), length)] = ids[:length]
     tokens[(tokens == PADDING).all(axis=1), 0] = _INSTEAD
     return tokens
-

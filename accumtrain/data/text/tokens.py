@@ -87,7 +87,7 @@ def _read_content(config: TokensConfig, reader: TargetReader | None, vocabulary:
         return _read_arrays(config, reader, vocabulary)
     for key in ("padding", "vocabulary"):
         if (value := getattr(config, key)) is not None:
-            raise ConfigError(f"data.{key}={format_value(value)}: is of the ids in an .npz file; leave it out for texts")
+            raise ConfigError(f"data.{key}={format_value(value)}: is of ids in an .npz file; leave it out for texts")
     vocabulary = vocabulary or open_vocabulary(config.tokenizer)
     listing, skips = list_texts(config, by_class=reader is not None), config.on_error == "skip"
     splits, kinds = {}, {}
