@@ -397,7 +397,8 @@ class TokensConfig(DataConfig):
     test/ or val/ above these.
     `tokenizer`: bytes: tokens are the bytes of UTF-8. Or the tokenizer.json of the library tokenizers. Tokens of an
     .npz file need none.
-    `length`: tokens of an example: longer texts are cut, shorter ones padded. null: 128, or the columns of an .npz file.
+    `length`: tokens of an example: longer texts are cut, shorter ones padded. null: 128, or the columns of an .npz
+    file.
     `text_key`: key of the text in a .jsonl file.
     `label_key`: key of the class in a .jsonl file.
     `padding`: id that is padding in an .npz file; null: there is none but where its mask is 0.

@@ -240,10 +240,10 @@ class Dataset(Source):
 
     fills_last_batch: ClassVar[bool] = True  # of an evaluation, with copies of weight 0
 
-    @property
-    def input_dtype(self) -> tf.DType:
-        """The dtype of one array of inputs in a batch: int32 of tokens, else float32."""
-        return tf.float32 if self.vocabulary is None else tf.int32
+    def input_spec(self, examples: int) -> tf.TensorSpec:
+        """Return the form of the inputs of some examples, if they are one array: int32 of tokens, else float32."""
+        dtype = tf.float32 if self.vocabulary is None else tf.int32
+        return tf.TensorSpec([examples, *self.image_shape], dtype)
 
     @property
     def longest(self) -> Dataset:

@@ -65,7 +65,7 @@ class Exported:
 
     @property
     def signature(self) -> tf.TensorSpec:
-        """The input: uint8 images [N, height, width, channels] of any size, int32 tokens [N, T], or float32 [N, ...]."""
+        """The input: uint8 images [N, height, width, channels] of any size; int32 tokens [N, T]; float32 [N, ...]."""
         if self.preprocess is None:
             return tf.TensorSpec([None, *self.shape], tf.int32 if self.vocabulary else tf.float32, INPUTS)
         return tf.TensorSpec([None, None, None, self.shape[-1]], tf.uint8, IMAGES)

@@ -105,8 +105,8 @@ class Task:
     def open_inputs(self, text: str, images: Images) -> ToPredict:
         """Return what predict.input names. `images` are those that the run was trained on."""
         if images.vocabulary:
-            names, data = open_texts(text, self.config.data, images)
-            return ToPredict(names, self._with_input(data, images))
+            texts, data = open_texts(text, self.config.data, images)
+            return ToPredict(texts, self._with_input(data, images))
         if images.plain:
             names, inputs = self.read_inputs(text)
             return ToPredict(list(names), self.open_plain(inputs, images))

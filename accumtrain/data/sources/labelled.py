@@ -13,6 +13,7 @@ import tensorflow as tf
 from accumtrain.data.config import SOURCES, DataConfig, FolderConfig, NpzConfig, TableConfig, TokensConfig
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.local_files import list_first, readable
+from accumtrain.data.open_data import make_reader
 from accumtrain.data.preprocess import make_preprocess
 from accumtrain.data.source import ArraySplit, Dataset, PlainData, Source, Split
 from accumtrain.data.sources.folder import list_all, list_by_class, make_source

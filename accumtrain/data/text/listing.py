@@ -47,8 +47,8 @@ def list_texts(config: TokensConfig, *, by_class: bool) -> TextListing:
         if not path.is_dir():
             return TextListing({"train": _reader_of(path, config, by_class=by_class)}, [], [])
         if files := _find_split_files(path):
-            splits = {split: _reader_of(file, config, by_class=by_class) for split, file in files.items()}
-            return TextListing(splits, [], [])
+            readers = {split: _reader_of(file, config, by_class=by_class) for split, file in files.items()}
+            return TextListing(readers, [], [])
         folders = _find_split_folders(path, by_class=by_class)
         if by_class:
             return _list_classes(path, folders)

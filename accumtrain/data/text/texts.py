@@ -6,8 +6,8 @@ A text that can't be used is read as the error that says its place and its fault
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ def read_file(file: Path, kind: str = "") -> Text:
         content = file.read_bytes()
     except OSError as error:
         return Text(name, fault=UnreadableExample(name, f"can't be read: {error.strerror}"))
-    return _decode(name, content.removeprefix(_BOM), lambda text: Text(name, text, kind))
+    return replace(_decode(name, content.removeprefix(_BOM)), kind=kind)
 
 
 def read_lines(file: Path) -> Iterator[Text]:
@@ -54,7 +54,7 @@ def read_lines(file: Path) -> Iterator[Text]:
         DataError: The file can't be read, or does not fit in memory.
     """
     for name, line in _iterate_lines(file):
-        yield _decode(name, line, lambda text, name=name: Text(name, text))
+        yield _decode(name, line)
 
 
 def read_json_lines(file: Path, text_key: str, label_key: str | None = None) -> Iterator[Text]:
@@ -68,7 +68,8 @@ def read_json_lines(file: Path, text_key: str, label_key: str | None = None) -> 
         DataError: The file can't be read, or does not fit in memory.
     """
     for name, line in _iterate_lines(file):
-        yield _decode(name, line, lambda text, name=name: _parse(name, text, text_key, label_key))
+        text = _decode(name, line)
+        yield text if text.fault else _parse(name, text.content, text_key, label_key)
 
 
 def check_memory(file: Path) -> None:
@@ -94,8 +95,8 @@ def _iterate_lines(file: Path) -> Iterator[tuple[str, bytes]]:
         raise DataError(f"{file} can't be read: {error.strerror}; check its permissions") from error
 
 
-def _decode(name: str, content: bytes, read: Callable[[str], Text]) -> Text:
-    """Return what `read` makes of UTF-8."""
+def _decode(name: str, content: bytes) -> Text:
+    """Return a text in UTF-8."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -104,7 +105,7 @@ def _decode(name: str, content: bytes, read: Callable[[str], Text]) -> Text:
     if "\0" in text:
         found = f"is no text: there is a null character at {text.index(chr(0))}"
         return Text(name, fault=UnreadableExample(name, found, "save it as UTF-8, or remove it"))
-    return read(text)
+    return Text(name, text)
 
 
 def _parse(name: str, line: str, text_key: str, label_key: str | None) -> Text:

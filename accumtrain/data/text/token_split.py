@@ -41,7 +41,7 @@ class TokenSplit(Split):
         self.size, self.image_shape = len(tokens), tokens.shape[1:]
         self.tokens, self.labels, self.names, self.groups = tokens, labels, names, groups
         self.known_labels = labels
-        self.lengths = (tokens != PADDING).sum(axis=1).astype(np.int32)
+        self.lengths: np.ndarray = (tokens != PADDING).sum(axis=1).astype(np.int32)
         self._faults = dict(faults or {})
         weights = np.ones(len(tokens), np.float32)
         weights[list(self._faults)] = 0.0

@@ -121,13 +121,11 @@ def open_vocabulary(tokenizer: str) -> Vocabulary:
         ) from error
     if not opened.get_vocab_size():
         raise ConfigError(f"{given} has no token: train the tokenizer before, or give bytes")
-    mask = next((found for name in _MASKS if (found := opened.token_to_id(name)) is not None), None)
-    if mask is None:
-        opened.add_special_tokens([MASK])
-        mask = opened.token_to_id(MASK)
+    named = next((name for name in _MASKS if opened.token_to_id(name) is not None), MASK)
+    opened.add_special_tokens([named])  # changes nothing of a token that is there, but that it is special
+    ids: dict[str, int] = opened.get_vocab()
     special = {number for number, token in opened.get_added_tokens_decoder().items() if token.special}
-    size = max(opened.get_vocab().values()) + 1
-    return Vocabulary(size, mask, tuple(sorted(special | {mask})), opened.to_str())
+    return Vocabulary(max(ids.values()) + 1, ids[named], tuple(sorted(special | {ids[named]})), opened.to_str())
 
 
 def number_ids(size: int) -> Vocabulary:
