@@ -22,7 +22,7 @@ Read = Callable[[], Iterable[Text]]
 
 @dataclass(frozen=True)
 class TextListing:
-    """What reads the texts of each split, and notes about what was left out.
+    """The texts of each split as functions that read them, and notes about what was left out.
 
     Attributes:
         classes: the names of the classes in their order; empty if the texts say them, or if there are none.
