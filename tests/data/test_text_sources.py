@@ -149,6 +149,7 @@ BAD_ARRAYS = {
     "mask of another shape": ({"mask": ROWS[:, :2]}, r"mask has the shape \[4, 2\].*give a mask of that shape"),
     "mask of other values": ({"mask": ROWS}, r"mask holds 5 at row 0, column 0: write 1 for a token"),
     "too few labels": ({"labels": LABELS[:3]}, r"tokens has 4 rows, labels has 3 labels"),
+    "a class without texts": ({"labels": LABELS * 2}, r"there is no text to train on of class 1: number the classes"),
     "one class": ({"labels": LABELS * 0}, r"all texts are of one class"),
     "a row without tokens": ({"mask": np.array([[1] * 4, [0] * 4, [1] * 4, [1] * 4])}, r"row 1 holds no token: "),
 }
