@@ -259,8 +259,12 @@ class Dataset(Source):
         left_out = f", {len(self.skipped):,} more left out" if self.skipped else ""
         targets = self.targets if self.num_classes != 1 else self.targets.removesuffix("s")
         told = "" if self.targets == TOKENS else f", {self.num_classes} {targets}"
-        what = "examples" if self.plain else "images"
-        return f"{self.sizes} {what}, {shape}{told}{left_out}"
+        return f"{self.sizes} {self.named}, {shape}{told}{left_out}"
+
+    @property
+    def named(self) -> str:
+        """The word for its examples."""
+        return "examples" if self.plain else "images"
 
     @property
     def evaluated_split(self) -> str:
