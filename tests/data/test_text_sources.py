@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from accumtrain.data.config import TokensConfig
 from accumtrain.data.open_data import open_data
+from accumtrain.data.source import ArraySplit
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.tasks.config import TOKENS
 
@@ -179,6 +180,12 @@ def test_labels_may_be_missing_where_tokens_are_the_targets(tmp_path):
     assert open_data(config, 0, TOKENS).num_classes == 8
     with pytest.raises(DataError, match="has no array labels: it has tokens"):
         open_data(config, 0)
+
+
+def test_a_source_of_ones_own_keeps_its_ids():
+    tokens, _ = ArraySplit(np.array([[300, -1], [70_000, 2]]), np.array([0, 1])).read(tf.constant([1, 0], tf.int64))
+    assert tokens.dtype == tf.int32
+    assert tokens.numpy().tolist() == [[70_000, 2], [300, -1]]
 
 
 # ---- files that are bad ----
