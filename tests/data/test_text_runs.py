@@ -96,8 +96,8 @@ def test_it_is_evaluated_on_its_own_and_on_other_texts(folder):
     other = json.loads((folder / "runs/one/evaluation-others.jsonl.json").read_text())
     assert (other["own_data"], other["test"]["accuracy"] > 0.8) == (False, True)
     assert sum(row["examples"] for row in other["classes"]) == 20
-    shown = call(folder, "job=evaluate", "run.name=one", "data.length=16", code=5)
-    assert "data.length=32 there and 16 here" in shown
+    shown = call(folder, "job=evaluate", "run.name=one", "data.length=20", code=5)
+    assert "data.length=32 there and 20 here" in shown
 
 
 def test_a_check_names_lengths_classes_and_repeats(folder):
