@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
@@ -19,8 +19,10 @@ import tensorflow as tf
 from accumtrain.data.augment import Mix
 from accumtrain.data.preprocess import NO_PREPROCESS, Preprocess
 from accumtrain.data.stream import UNREADABLE
+from accumtrain.data.text.by_length import trim
+from accumtrain.data.text.vocabulary import Vocabulary
 from accumtrain.errors import DataError
-from accumtrain.tasks.config import CLASSES
+from accumtrain.tasks.config import CLASSES, TOKENS
 
 SPLIT_WORDS = {"train": "training", "val": "validation", "test": "test"}  # in the order of messages
 _HEX_DIGITS = 16
@@ -62,6 +64,7 @@ class Split(ABC):
         known_labels: All labels, integers [size] or float32 [size, T], where they are known; `read_labels` reads them.
         files: The file of each example, where each has one.
         groups: The number of each example's group, int32 [size]: no group is torn apart. None: each is by itself.
+        lengths: The number of each example's tokens, int32 [size]; None of other inputs.
     """
 
     size: int
@@ -71,6 +74,7 @@ class Split(ABC):
     known_labels: np.ndarray | None = None
     files: Sequence[Path] = ()
     groups: np.ndarray | None = None
+    lengths: np.ndarray | None = None
 
     @abstractmethod
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -114,7 +118,7 @@ class ArraySplit(Split):
 
     Args:
         images: [size, height, width, channels]: floats 0..1, which are stored as float32, or integers 0..white, which
-            are stored as uint8.
+            are stored as uint8. Or other inputs: floats [size, ...], or tokens, integers [size, T], as int32.
         labels: [size] integers, the classes; or [size, K] floats, of labels or numbers.
         white: The value of an integer pixel that means 1.0.
         weights: float32 [size], 0 for examples that are left out; None is 1 for all.
@@ -128,7 +132,8 @@ class ArraySplit(Split):
         self.channels = images.shape[-1]
         self.white = white
         with tf.device("CPU"):
-            self._images = tf.constant(images, tf.float32 if images.dtype.kind == "f" else tf.uint8)
+            integer = tf.int32 if images.ndim == 2 else tf.uint8
+            self._images = tf.constant(images, tf.float32 if images.dtype.kind == "f" else integer)
             self._labels = tf.constant(labels, tf.float32 if labels.dtype.kind == "f" else tf.int32)
             self._weights = None if weights is None else tf.constant(weights, tf.float32)
 
@@ -185,6 +190,7 @@ class Source:
             plain JSON values by names that a user understands, such as data.train.files. Paths and times of change
             have no part in them.
         plain: The inputs are no images.
+        vocabulary: That of inputs that are tokens, int32 [T]; None of others.
     """
 
     train: Split
@@ -195,6 +201,7 @@ class Source:
     val: Split | None = None
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
     plain: bool = False
+    vocabulary: Vocabulary | None = None
 
     @property
     def splits(self) -> dict[str, Split]:
@@ -217,6 +224,7 @@ class Dataset(Source):
         preprocess: From stored images to the images in a batch.
         mix: MixUp and CutMix of training images.
         balanced: True lets every class appear equally often in the training stream.
+        by_length: True lets training examples of similar length come after each other.
         targets: The form of the targets (tasks/config.py).
         to_target: From stored targets [n, ...] to those in a batch; None if they are the same.
         task_facts: What a run keeps about its targets, as JSON values (`accumtrain.tasks.task.Task.fit`).
@@ -226,20 +234,38 @@ class Dataset(Source):
     preprocess: Preprocess
     mix: Mix = field(default_factory=Mix)
     balanced: bool = False
+    by_length: bool = False
     targets: str = CLASSES
     to_target: Callable[[tf.Tensor], tf.Tensor] | None = None
     task_facts: Mapping[str, Any] = field(default_factory=dict)
 
     fills_last_batch: ClassVar[bool] = True  # of an evaluation, with copies of weight 0
 
+    def input_spec(self, examples: int) -> tf.TensorSpec:
+        """Return the form of the inputs of some examples, if they are one array: int32 of tokens, else float32."""
+        dtype = tf.float32 if self.vocabulary is None else tf.int32
+        return tf.TensorSpec([examples, *self.image_shape], dtype)
+
+    @property
+    def longest(self) -> Dataset:
+        """The same data with all batches as long as the longest, to measure the memory that they take."""
+        return self
+
     @property
     def facts(self) -> str:
         """The line of the banner about the data."""
         shape = " x ".join(map(str, self.image_shape))
+        if self.vocabulary is not None:
+            shape += f" tokens of {self.vocabulary.size:,}"
         left_out = f", {len(self.skipped):,} more left out" if self.skipped else ""
         targets = self.targets if self.num_classes != 1 else self.targets.removesuffix("s")
-        what = "examples" if self.plain else "images"
-        return f"{self.sizes} {what}, {shape}, {self.num_classes} {targets}{left_out}"
+        told = "" if self.targets == TOKENS else f", {self.num_classes} {targets}"
+        return f"{self.sizes} {self.named}, {shape}{told}{left_out}"
+
+    @property
+    def named(self) -> str:
+        """The word for its examples."""
+        return "examples" if self.plain else "images"
 
     @property
     def evaluated_split(self) -> str:
@@ -284,17 +310,26 @@ class PlainData(Dataset):
 
     Attributes:
         image_shape: That of an input; () if there are several.
+        buckets: Lengths to which tokens are cut, where these hold them (`trim` of data/text).
         to_input: From stored inputs [n, ...] to those in a batch; None if they are the same.
     """
 
     preprocess: Preprocess = NO_PREPROCESS
     plain: bool = True
+    buckets: Sequence[int] = ()
     to_input: Callable[[Any], Any] | None = None
+
+    @property
+    def longest(self) -> PlainData:
+        return replace(self, buckets=())
 
     def shaped(self, batch: dict[str, Any], size: int | None) -> dict[str, Any]:
         def shaped(tensor: tf.Tensor) -> tf.Tensor:
             return tf.ensure_shape(tensor, [size, *tensor.shape[1:]])
 
+        if self.buckets:
+            cut = {"image": trim(batch["image"], self.buckets)}
+            batch = {**batch, **cut, **({"label": cut["image"]} if self.targets == TOKENS else {})}
         for name, convert in (("image", self.to_input), ("label", self.to_target)):
             batch = batch if convert is None else {**batch, name: convert(batch[name])}
         return {name: tf.nest.map_structure(shaped, batch[name]) for name in ("image", "label", "weight")}

@@ -19,6 +19,7 @@ from accumtrain.backprop.model import Model
 from accumtrain.config.schema import Config
 from accumtrain.console import banner, escape_lines, format_bytes, say
 from accumtrain.data.sources.folder import preprocess_any_size
+from accumtrain.data.text.vocabulary import PADDING
 from accumtrain.errors import CheckpointError, ConfigError, VerificationError, first_line
 from accumtrain.export.config import FORMATS, QUANTIZED
 from accumtrain.export.formats import Exported
@@ -62,7 +63,9 @@ def export_run(config: Config) -> dict[str, Any]:
     quantize = config.export.quantize
     task = build_task(config)
     names = task.answer_names(images.class_names)
-    exported = Exported(config.model.label, model, preprocess, images.shape, names, task, trained.facts, quantize)
+    exported = Exported(
+        config.model.label, model, preprocess, images.shape, names, task, trained.facts, quantize, images.vocabulary
+    )
     path, chosen, bound = _find_path(config), FORMATS[config.export.format], QUANTIZED[quantize]
     with _replacing_export(path) as unfinished:
         with held_back_stderr():
@@ -214,8 +217,13 @@ def _predict(exported: Exported, images: np.ndarray) -> np.ndarray:
 
 def make_inputs(exported: Exported, size: tuple[float, float]) -> np.ndarray:
     """Return inputs, [N, ...], that are the same in every call; `size` of images is in shares of the model's."""
+    random = np.random.default_rng(0)
+    if exported.vocabulary:
+        tokens = random.integers(0, exported.vocabulary["size"], [NUMBER, *exported.shape], np.int32)
+        ends = np.linspace(1, exported.shape[0], NUMBER, dtype=np.int32)
+        return np.where(np.arange(exported.shape[0]) < ends[:, np.newaxis], tokens, np.int32(PADDING))
     if exported.preprocess is None:
-        return np.random.default_rng(0).standard_normal([NUMBER, *exported.shape], np.float32)
+        return random.standard_normal([NUMBER, *exported.shape], np.float32)
     return make_images(exported.shape, size)
 
 

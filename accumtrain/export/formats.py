@@ -2,14 +2,14 @@
 
 The names of the classes, labels or numbers go along: a savedmodel has them in assets/class_names.json, ONNX in its
 metadata `class_names`, as JSON. The others are, or end with, a zip archive, which has a class_names.json. So do the
-thresholds of labels.
+thresholds of labels, and the vocabulary of tokens.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -25,7 +25,7 @@ from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.tasks.task import Facts, Task
 
 IMAGES, INPUTS = "images", "inputs"  # names of the input
-CLASS_NAMES = "class_names"  # of a text
+CLASS_NAMES, VOCABULARY = "class_names", "vocabulary"  # of texts
 OPSET = 18  # the newest that tf2onnx 1.17 writes
 
 
@@ -37,6 +37,7 @@ class Exported:
         shape: that of what the model takes: height, width and channels of images.
         preprocess: from pixels 0..255 of any size to these images; None of other inputs, which are taken as they are.
         quantize: the type of weights in the file: none for float32, float16 or int8.
+        vocabulary: that of tokens, as JSON values; empty of other inputs.
     """
 
     label: str
@@ -47,6 +48,7 @@ class Exported:
     task: Task
     facts: Facts
     quantize: str = "none"
+    vocabulary: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def answer_facts(self) -> dict[str, Any]:
@@ -57,13 +59,15 @@ class Exported:
     def texts(self) -> dict[str, str]:
         """JSON texts that go along, by name."""
         values = {CLASS_NAMES: self.class_names, **self.answer_facts}
+        if self.vocabulary:
+            values[VOCABULARY] = self.vocabulary
         return {name: json.dumps(value) for name, value in values.items()}
 
     @property
     def signature(self) -> tf.TensorSpec:
-        """The input: images, uint8 [N, height, width, channels] of any size; of other inputs float32 [N, ...]."""
+        """The input: uint8 images [N, height, width, channels] of any size; int32 tokens [N, T]; float32 [N, ...]."""
         if self.preprocess is None:
-            return tf.TensorSpec([None, *self.shape], tf.float32, INPUTS)
+            return tf.TensorSpec([None, *self.shape], tf.int32 if self.vocabulary else tf.float32, INPUTS)
         return tf.TensorSpec([None, None, None, self.shape[-1]], tf.uint8, IMAGES)
 
     def function(self) -> tf.types.experimental.PolymorphicFunction:

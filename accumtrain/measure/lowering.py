@@ -11,14 +11,15 @@ from accumtrain.measure.flops import count_flops
 from accumtrain.pjrt.program import Program, lower
 
 
-def lower_update(window: Window, image_shape: tuple[int, ...], targets: tf.TensorSpec) -> tuple[Program, int]:
+def lower_update(window: Window, inputs: tf.TensorSpec, targets: tf.TensorSpec) -> tuple[Program, int]:
     """Lower the update of one replica: the window's micro-steps in a loop, then its commit.
 
-    The program takes one micro-batch, as a device holds one at a time. Every micro-step computes with it: images
-    float32 [N, *image_shape], targets, and weights float32 [N].
+    The program takes one micro-batch, as a device holds one at a time. Every micro-step computes with it: inputs,
+    targets, and weights float32 [N].
 
     Args:
-        targets: the form of those of a micro-batch, [N, ...].
+        inputs: the form of those of a micro-batch, such as images [N, height, width, channels].
+        targets: the form of its targets, [N, ...].
 
     Returns:
         The program, and the floating-point operations of an update (see count_flops).
@@ -42,7 +43,7 @@ def lower_update(window: Window, image_shape: tuple[int, ...], targets: tf.Tenso
 
     micro_batch = targets.shape[0]
     batch = {
-        "image": tf.TensorSpec([micro_batch, *image_shape], tf.float32),
+        "image": inputs,
         "label": targets,
         "weight": tf.TensorSpec([micro_batch], tf.float32),
     }

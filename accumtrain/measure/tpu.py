@@ -174,7 +174,8 @@ def lower_request(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     total = total_steps(config, Epochs(config, data.train.size))
     window = build_window(config, data, total, resolve_devices(here).strategy)
     micro_batch = micro_batch_size(config.batch_size, config.accum.count, 1)
-    program, flops = lower_update(window, data.image_shape, build_task(config).target_spec(data, micro_batch))
+    targets = build_task(config).target_spec(data, micro_batch)
+    program, flops = lower_update(window, data.input_spec(micro_batch), targets)
     handed = hand_over(program.hlo, rounds=config.device.runtime != JAX)  # TensorFlow's TPUs round float32's products
     (folder / PROGRAM).write_bytes(handed.serialize())
     return {"flops": flops}

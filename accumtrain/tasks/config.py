@@ -14,7 +14,7 @@ from accumtrain.fields import FRACTION, POSITIVE, Word, format_value, suggest_na
 from accumtrain.registry import ComponentConfig, Entry, Registry
 
 Code = str | Callable[..., Any]  # a function or class, or "module:attribute"
-CLASSES, LABELS, NUMBERS = "classes", "labels", "numbers"  # forms of targets
+CLASSES, LABELS, NUMBERS, TOKENS = "classes", "labels", "numbers", "tokens"  # forms of targets
 
 # ---- losses ----------------------------------------------------------------------------------------------------------
 
