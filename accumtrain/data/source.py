@@ -19,6 +19,7 @@ import tensorflow as tf
 from accumtrain.data.augment import Mix
 from accumtrain.data.preprocess import NO_PREPROCESS, Preprocess
 from accumtrain.data.stream import UNREADABLE
+from accumtrain.data.text.vocabulary import Vocabulary
 from accumtrain.errors import DataError
 from accumtrain.tasks.config import CLASSES
 
@@ -185,6 +186,7 @@ class Source:
             plain JSON values by names that a user understands, such as data.train.files. Paths and times of change
             have no part in them.
         plain: The inputs are no images.
+        vocabulary: The tokens of the inputs, int32 [n, T] with -1 for padding; None if they are no tokens.
     """
 
     train: Split
@@ -195,6 +197,7 @@ class Source:
     val: Split | None = None
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
     plain: bool = False
+    vocabulary: Vocabulary | None = None
 
     @property
     def splits(self) -> dict[str, Split]:
@@ -285,16 +288,20 @@ class PlainData(Dataset):
     Attributes:
         image_shape: That of an input; () if there are several.
         to_input: From stored inputs [n, ...] to those in a batch; None if they are the same.
+        to_batch: From stored image, label and weight of examples, and their key, uint64 [n], to those in a batch, for
+            what is drawn for each example. It comes before the others.
     """
 
     preprocess: Preprocess = NO_PREPROCESS
     plain: bool = True
     to_input: Callable[[Any], Any] | None = None
+    to_batch: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
     def shaped(self, batch: dict[str, Any], size: int | None) -> dict[str, Any]:
         def shaped(tensor: tf.Tensor) -> tf.Tensor:
             return tf.ensure_shape(tensor, [size, *tensor.shape[1:]])
 
+        batch = batch if self.to_batch is None else self.to_batch(batch)
         for name, convert in (("image", self.to_input), ("label", self.to_target)):
             batch = batch if convert is None else {**batch, name: convert(batch[name])}
         return {name: tf.nest.map_structure(shaped, batch[name]) for name in ("image", "label", "weight")}

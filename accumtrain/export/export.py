@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.backprop.mode import EVALUATION
 from accumtrain.backprop.model import Model
 from accumtrain.config.schema import Config
 from accumtrain.console import banner, escape_lines, format_bytes, say
@@ -31,7 +30,7 @@ from accumtrain.runs.files import replacing
 from accumtrain.runs.folder import state_mark
 from accumtrain.runs.names import folder_of, make_folder
 from accumtrain.runs.run import Images
-from accumtrain.tasks.task import Task, build_task, check_one_input
+from accumtrain.tasks.task import build_task, check_one_input
 from accumtrain.train.remedies import explain_errors
 from accumtrain.train.weights import trained_images, trained_model
 
@@ -62,7 +61,9 @@ def export_run(config: Config) -> dict[str, Any]:
     quantize = config.export.quantize
     task = build_task(config)
     names = task.answer_names(images.class_names)
-    exported = Exported(config.model.label, model, preprocess, images.shape, names, task, trained.facts, quantize)
+    exported = Exported(
+        config.model.label, model, preprocess, images.shape, names, task, trained.facts, quantize, images.vocabulary
+    )
     path, chosen, bound = _find_path(config), FORMATS[config.export.format], QUANTIZED[quantize]
     with _replacing_export(path) as unfinished:
         with held_back_stderr():
@@ -90,18 +91,19 @@ def export_run(config: Config) -> dict[str, Any]:
         **exported.answer_facts,
         "largest_difference": difference,
     }
-    _show(config, task, result)
+    _show(config, exported, result)
     return result
 
 
-def _show(config: Config, task: Task, result: dict[str, Any]) -> None:
-    names, taken = result["class_names"], result["input"]
+def _show(config: Config, exported: Exported, result: dict[str, Any]) -> None:
+    names, taken, task = result["class_names"], result["input"], exported.task
+    sizes = ", ".join(map(str, task.answer_shape(names, exported.facts)))
     more, difference = len(names) - SHOWN_NAMES, f"{result['largest_difference']:.1e}{task.unit}"
     shown = ", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
     rows = [
         ("model", f"{config.model.label}, {result['checkpoint'].rpartition('/')[0]}"),
         ("input", _name_input(taken)),
-        ("output", f"float32 [{'images' if 'resized_to' in taken else 'N'}, {len(names)}], {task.output} of {shown}"),
+        ("output", f"float32 [{'images' if 'resized_to' in taken else 'N'}, {sizes}], {task.output} of {shown}"),
         *([] if result["quantize"] == "none" else [("weights", WEIGHTS[result["quantize"]])]),
         ("difference", f"{difference} at most from accumtrain's own, when loaded without it"),
         ("file", f"{result['file']}, {format_bytes(result['bytes'])}"),
@@ -167,6 +169,7 @@ def _replacing_export(path: Path) -> Iterator[Path]:
 PROGRAM = Path(__file__).with_name("reload.py")
 NUMBER = 4  # images of each size
 SIZES = ((1.0, 1.0), (1.7, 2.3), (0.5, 0.6))  # in shares of the model's
+MASKED = 0.2  # share of masks among tokens
 COARSE, NOISE = 4, 30  # the images are a grid of so many patches a side, under noise
 
 
@@ -208,15 +211,26 @@ def _predict(exported: Exported, images: np.ndarray) -> np.ndarray:
     else:
         examples = [prepare.example(tf.constant(image), key, channels=channels, training=False) for image in images]
         batch = prepare.batch(tf.stack(examples), tf.fill([len(images)], key), training=False)
-    answers: np.ndarray = exported.task.answer(exported.model(batch, EVALUATION), exported.facts).numpy()
+    answers: np.ndarray = exported.answer(batch).numpy()
     return answers
 
 
 def make_inputs(exported: Exported, size: tuple[float, float]) -> np.ndarray:
     """Return inputs, [N, ...], that are the same in every call; `size` of images is in shares of the model's."""
-    if exported.preprocess is None:
-        return np.random.default_rng(0).standard_normal([NUMBER, *exported.shape], np.float32)
-    return make_images(exported.shape, size)
+    if exported.preprocess is not None:
+        return make_images(exported.shape, size)
+    random, shape = np.random.default_rng(0), [NUMBER, *exported.shape]
+    if exported.vocabulary is None:
+        return random.standard_normal(shape, np.float32)
+    return make_tokens(random, shape, exported.vocabulary)
+
+
+def make_tokens(random: np.random.Generator, shape: Sequence[int], vocabulary: Mapping[str, Any]) -> np.ndarray:
+    """Return random tokens, int32 [N, T]: some examples end with padding, and a fifth of the places are masks."""
+    tokens = random.integers(0, vocabulary["size"], shape, np.int32)
+    tokens[random.random(shape) < MASKED] = vocabulary["mask"]
+    tokens[1::2, -(-shape[1] // 2) :] = -1
+    return tokens
 
 
 def make_images(shape: tuple[int, ...], size: tuple[float, float]) -> np.ndarray:

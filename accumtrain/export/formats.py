@@ -2,7 +2,7 @@
 
 The names of the classes, labels or numbers go along: a savedmodel has them in assets/class_names.json, ONNX in its
 metadata `class_names`, as JSON. The others are, or end with, a zip archive, which has a class_names.json. So do the
-thresholds of labels.
+thresholds of labels, and the vocabulary of tokens.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.tasks.task import Facts, Task
 
 IMAGES, INPUTS = "images", "inputs"  # names of the input
-CLASS_NAMES = "class_names"  # of a text
+CLASS_NAMES, VOCABULARY = "class_names", "vocabulary"  # of texts
 OPSET = 18  # the newest that tf2onnx 1.17 writes
 
 
@@ -37,6 +37,7 @@ class Exported:
         shape: that of what the model takes: height, width and channels of images.
         preprocess: from pixels 0..255 of any size to these images; None of other inputs, which are taken as they are.
         quantize: the type of weights in the file: none for float32, float16 or int8.
+        vocabulary: that of inputs of tokens, as JSON values; None of others.
     """
 
     label: str
@@ -47,6 +48,7 @@ class Exported:
     task: Task
     facts: Facts
     quantize: str = "none"
+    vocabulary: Mapping[str, Any] | None = None
 
     @property
     def answer_facts(self) -> dict[str, Any]:
@@ -56,24 +58,30 @@ class Exported:
     @property
     def texts(self) -> dict[str, str]:
         """JSON texts that go along, by name."""
-        values = {CLASS_NAMES: self.class_names, **self.answer_facts}
+        tokens = {} if self.vocabulary is None else {VOCABULARY: self.vocabulary}
+        values = {CLASS_NAMES: self.class_names, **tokens, **self.answer_facts}
         return {name: json.dumps(value) for name, value in values.items()}
 
     @property
     def signature(self) -> tf.TensorSpec:
-        """The input: images, uint8 [N, height, width, channels] of any size; of other inputs float32 [N, ...]."""
+        """The input: images, uint8 [N, height, width, channels] of any size; tokens, int32 [N, T]; float32 [N, ...]."""
         if self.preprocess is None:
-            return tf.TensorSpec([None, *self.shape], tf.float32, INPUTS)
+            dtype = tf.float32 if self.vocabulary is None else tf.int32
+            return tf.TensorSpec([None, *self.shape], dtype, INPUTS)
         return tf.TensorSpec([None, None, None, self.shape[-1]], tf.uint8, IMAGES)
 
     def function(self) -> tf.types.experimental.PolymorphicFunction:
-        """Return the inference: uint8 images to a float32 output [N, K]. All formats have its operations."""
+        """Return the inference: inputs to a float32 output [N, ..., K]. All formats have its operations."""
 
         @tf.function(input_signature=[self.signature], autograph=False)
         def infer(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-            return {self.task.output: self.task.answer(self.model(self.prepare(inputs), EVALUATION), self.facts)}
+            return {self.task.output: self.answer(self.prepare(inputs))}
 
         return infer
+
+    def answer(self, inputs: Any) -> tf.Tensor:
+        """Return the answers, float32 [N, ..., K], to prepared inputs."""
+        return self.task.answer_inputs(inputs, self.model(inputs, EVALUATION), self.facts)
 
     def prepare(self, images: tf.Tensor) -> tf.Tensor:
         """Prepare images as `Preprocess` does for an evaluation, without an operation of tf.image."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import tensorflow as tf
 
 from accumtrain.backprop.tracing import after
@@ -11,14 +14,13 @@ from accumtrain.measure.flops import count_flops
 from accumtrain.pjrt.program import Program, lower
 
 
-def lower_update(window: Window, image_shape: tuple[int, ...], targets: tf.TensorSpec) -> tuple[Program, int]:
+def lower_update(window: Window, batch: Mapping[str, Any]) -> tuple[Program, int]:
     """Lower the update of one replica: the window's micro-steps in a loop, then its commit.
 
-    The program takes one micro-batch, as a device holds one at a time. Every micro-step computes with it: images
-    float32 [N, *image_shape], targets, and weights float32 [N].
+    The program takes one micro-batch, as a device holds one at a time. Every micro-step computes with it.
 
     Args:
-        targets: the form of those of a micro-batch, [N, ...].
+        batch: the form of a micro-batch: nested tf.TensorSpec of image, label and weight, each [N, ...].
 
     Returns:
         The program, and the floating-point operations of an update (see count_flops).
@@ -40,11 +42,6 @@ def lower_update(window: Window, image_shape: tuple[int, ...], targets: tf.Tenso
         tf.while_loop(lambda done: done < window.micro_steps, micro_step, (tf.constant(0),), parallel_iterations=1)
         return window.commit()
 
-    micro_batch = targets.shape[0]
-    batch = {
-        "image": tf.TensorSpec([micro_batch, *image_shape], tf.float32),
-        "label": targets,
-        "weight": tf.TensorSpec([micro_batch], tf.float32),
-    }
+    micro_batch = batch["weight"].shape[0]
     program = lower(update, [batch], window.variables, asked_by="job=plan device=tpu", instead="device=cpu")
     return program, window.micro_steps * count_flops(program.graph, micro_batch)

@@ -62,12 +62,14 @@ class Images:
         class_names: a name for each class, its number if it has none; of other tasks, for each label or number.
         task_facts: about the targets, as the task has found them in the training examples.
         plain: the inputs are no images, and `shape` is that of one.
+        vocabulary: that of inputs of tokens, as JSON values (accumtrain/data/text/vocabulary.py); None of others.
     """
 
     shape: tuple[int, ...]
     class_names: list[str]
     task_facts: Mapping[str, Any] = field(default_factory=dict)
     plain: bool = False
+    vocabulary: Mapping[str, Any] | None = None
 
 
 def read_images(folder: Path) -> Images | None:
@@ -83,10 +85,12 @@ def read_images(folder: Path) -> Images | None:
     shape, names = content.get("shape", []), content.get("class_names", [])
     plain = content.get("plain") is True
     is_shape = has_form(shape, [is_count]) and (plain or len(shape) == 3) and min(shape, default=1) > 0
-    facts = content.get("task_facts", {})
-    if not (is_shape and has_form(names, [is_text]) and names and isinstance(facts, dict)):
+    facts, vocabulary = content.get("task_facts", {}), content.get("vocabulary", {})
+    if not (
+        is_shape and has_form(names, [is_text]) and names and isinstance(facts, dict) and isinstance(vocabulary, dict)
+    ):
         raise CheckpointError(f"{file} is damaged: it holds no shape and class names; {REMEDY}")
-    return Images(tuple(shape), names, facts, plain)
+    return Images(tuple(shape), names, facts, plain, vocabulary or None)
 
 
 class Run:
@@ -123,7 +127,7 @@ class Run:
 
     def save_images(self, images: Images) -> None:
         content = {"shape": list(images.shape), "class_names": images.class_names}
-        others = {"task_facts": images.task_facts, "plain": images.plain}
+        others = {"task_facts": images.task_facts, "plain": images.plain, "vocabulary": images.vocabulary}
         write_json(self.path / IMAGES, content | {name: value for name, value in others.items() if value})
 
     def log(self, record: Mapping[str, Any]) -> None:

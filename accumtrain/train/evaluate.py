@@ -136,7 +136,8 @@ def evaluate_run(config: Config) -> dict[str, Any] | None:
         title = f"{folder_of(config).name}, {measured.examples:,} {measured.split} examples"
         file = result_file(config)
         pictures = list(map(str, measured.findings.draw(title, file.parent, file.stem.removeprefix(FILE))))
-        say(f"drawn: {' and '.join(pictures)}")
+        if pictures:
+            say(f"drawn: {' and '.join(pictures)}")
         result["pictures"] = pictures
     what = f"the {measured.split} images of {config.data.label}" if own else f"all images of {config.data.label}"
     say(f"measured: the {config.state} state, update {trained.saved.step:,}, on {what}; in {result_file(config)}")

@@ -43,7 +43,8 @@ CLASSES = "data.classes"
 
 def images_of(data: Dataset) -> Images:
     """Return what is noted of the images of a data set."""
-    return Images(tuple(data.image_shape), data.classes, data.task_facts, data.plain)
+    vocabulary = None if data.vocabulary is None else data.vocabulary.as_json()
+    return Images(tuple(data.image_shape), data.classes, data.task_facts, data.plain, vocabulary)
 
 
 def trained_images(config: Config) -> tuple[Images, Mapping[str, Any]]:
