@@ -162,13 +162,13 @@ class MaskedTokens(Task):
 
 
 def name_tokens(vocabulary: Vocabulary) -> list[str]:
-    """Return a name of each token: its text, or its number in angle brackets if it has none of its own."""
+    """Return a name of each token: its text, or its number in angle brackets if it has none that can be printed."""
 
     def name(number: int) -> str:
         if number == vocabulary.mask:
             return MASK_TEXT
         text = vocabulary.decode([number]) if vocabulary.tokenizer else ""
-        return f"<{number}>" if not text or "\ufffd" in text else text
+        return text if text and text.isprintable() and "\ufffd" not in text else f"<{number}>"
 
     return [name(number) for number in range(vocabulary.size)]
 
