@@ -25,7 +25,7 @@ WORDS = (("the", "a", "no"), ("cat", "dog", "ox"), ("eats", "sees"), ("it", "gra
 
 @dataclass(kw_only=True)
 class SentencesConfig(DataConfig):
-    """Sentences of four words.
+    """Sentences of up to four words.
 
     `train_examples`: their number.
     `test_examples`: their number.
@@ -51,7 +51,8 @@ class Tokens(Split):
 
 def write_sentences(count: int, seed: int) -> list[str]:
     random = np.random.default_rng(seed)
-    return [" ".join(str(random.choice(words)) for words in WORDS) for _ in range(count)]
+    lengths = random.integers(1, 1 + len(WORDS), count).tolist()
+    return [" ".join(str(random.choice(words)) for words in WORDS[-length:]) for length in lengths]
 
 
 def encode(sentences: list[str]) -> np.ndarray:
