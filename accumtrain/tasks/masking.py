@@ -19,7 +19,7 @@ NONE = -1  # in the place of a token, of a place, or of an id: there is none
 _ORDERS = 2**62  # that a place can have among those of its example
 
 
-class Masked(NamedTuple):
+class MaskedExamples(NamedTuple):
     """Masked examples.
 
     Attributes:
@@ -42,7 +42,7 @@ def most_places(share: float, length: int) -> int:
 
 def mask_tokens(
     tokens: tf.Tensor, key: tf.Tensor, vocabulary: Vocabulary, config: MaskedTokensConfig, most: int
-) -> Masked:
+) -> MaskedExamples:
     """Choose places among the tokens that are neither padding nor special, and mask them.
 
     Of n such tokens max(1, round(config.share * n)) are chosen, with half of one rounded to an even number.
@@ -73,7 +73,7 @@ def mask_tokens(
     first = order[:, :most]
     is_used = tf.range(tf.shape(first)[1]) < counts[:, tf.newaxis]
     places = tf.ensure_shape(tf.where(is_used, first, NONE), first.shape)
-    return Masked(tf.where(chosen, told, tokens), places, gather_tokens(tokens, places), counts)
+    return MaskedExamples(tf.where(chosen, told, tokens), places, gather_tokens(tokens, places), counts)
 
 
 def gather_tokens(tokens: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
