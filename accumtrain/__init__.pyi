@@ -42,6 +42,7 @@ from .data.config import SyntheticConfig as SyntheticConfig
 from .data.config import TableConfig as TableConfig
 from .data.config import TfdsConfig as TfdsConfig
 from .data.config import TfrecordConfig as TfrecordConfig
+from .data.config import TokensConfig as TokensConfig
 from .data.source import ArraySplit as ArraySplit
 from .data.source import Source as Source
 from .data.source import Split as Split

@@ -158,6 +158,11 @@ def check_config(config: Config) -> None:
         )
     if LOSSES[config.loss.kind].whole_batch:
         _check_whole_batch(config)
+    if config.data.varies_in_shape and (config.device.xla is True or config.device.kind == TpuConfig.kind):
+        raise ConfigError(
+            "data.buckets: batches differ in length, and XLA compiles for one; "
+            "leave data.buckets out, or device.xla on a CPU or GPU"
+        )
     if config.device.runtime == JAX and (reason := explain_missing_jax(config)):
         raise ConfigError(f"device.runtime=jax: {reason}, or use device.runtime=tensorflow")
     if config.debug.eager:
@@ -268,6 +273,7 @@ def explain_missing_jax(config: Config) -> str | None:
         (LOSSES[config.loss.kind].whole_batch, "a loss of the whole batch computes with TensorFlow; leave it out"),
         (config.debug.eager, "debug.eager=true runs TensorFlow's operations one by one; leave it out"),
         (config.debug.profile is not None, "debug.profile is of TensorFlow's operations; leave it out"),
+        (config.data.varies_in_shape, "data.buckets gives batches that differ in length; leave it out"),
         (find_spec("jax") is None, "JAX is not installed; with Python 3.11 or newer: pip install 'accumtrain[jax]'"),
     )
     return next((rule for broken, rule in rules if broken), None)

@@ -24,7 +24,8 @@ from accumtrain.config.schema import Config
 from accumtrain.console import format_things, say, table, warn
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.open_data import open_data
-from accumtrain.data.source import SPLIT_WORDS, BadExample, Split, Target, contradict, read_target
+from accumtrain.data.source import SPLIT_WORDS, BadExample, Split, Target, contradict, read_labels, read_target
+from accumtrain.data.text.token_split import TokenSplit
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.process.logs import caught_stderr
 from accumtrain.progress import counting
@@ -42,17 +43,19 @@ def check_data(config: Config) -> dict[str, Any]:
     """Print tables and return the content of check.json. Train nothing.
 
     Raises:
-        ConfigError: the inputs are no images, or the targets are neither classes nor labels nor numbers.
+        ConfigError: the inputs are neither images nor texts, or the targets are neither classes nor labels nor numbers.
         DataError: examples are bad, or the data set can't be opened at all.
     """
     form = TASKS[config.task.kind].targets
     data = open_data(replace(config.data, on_error="skip"), config.run.seed, form)  # all bad examples are listed
-    if data.plain or form not in CHECKED:
+    other_inputs = data.plain and data.vocabulary is None
+    if other_inputs or form not in CHECKED:
         raise ConfigError(
-            f"job=check: reads images with {', '.join(CHECKED)}; data={config.data.kind} has other "
-            f"{'inputs' if data.plain else 'targets'}, which job=train reads as they are"
+            f"job=check: reads images and texts with {', '.join(CHECKED)}; data={config.data.kind} has other "
+            f"{'inputs' if other_inputs else 'targets'}, which job=train reads as they are"
         )
-    targets = CHECKED[form](data.classes)
+    inputs = IMAGES if data.vocabulary is None else TEXTS
+    targets = CHECKED[form](data.classes, inputs.named)
     statistics = {}
     for name, split in data.whole_splits.items():
         with counting(f"reading {name}", split.size) as report:
@@ -65,15 +68,15 @@ def check_data(config: Config) -> dict[str, Any]:
     result = {
         "status": "bad" if bad else "completed",
         "fingerprint": dict(data.fingerprint),
-        **{name: _summarize(found, targets) for name, found in statistics.items()},
+        **{name: _summarize(found, targets, inputs) for name, found in statistics.items()},
         "bad": _with_count(bad),
         "duplicates": _with_count(_find_duplicates(statistics)),
         targets.twice: _with_count(_find_two_targets(statistics, targets)),
     }
-    _print_tables(config.data.label, result, targets)
+    _print_tables(config.data.label, result, targets, inputs)
     for note in data.notes:
         say(note)
-    say(_verdict(result, targets))
+    say(_verdict(result, targets, inputs))
     if bad:
         total = sum(split.size for split in data.whole_splits.values())
         raise DataError(
@@ -82,6 +85,19 @@ def check_data(config: Config) -> dict[str, Any]:
             result,
         )
     return result
+
+
+@dataclass(frozen=True)
+class CheckedInputs:
+    """The inputs in words: their name, the names of their sizes, and how they are the same."""
+
+    named: str
+    sizes: tuple[str, ...]
+    alike: str
+
+
+IMAGES = CheckedInputs("images", ("height", "width"), "byte for byte")
+TEXTS = CheckedInputs("texts", ("tokens",), "token for token")
 
 
 # ---- one split ----
@@ -93,22 +109,22 @@ class SplitStatistics:
 
     Attributes:
         targets: The number of good examples of each target.
-        sizes: The number of good examples of each size, (height, width).
+        sizes: The number of good examples of each size: (height, width), or of texts (tokens,).
         contents: By a hash of an image, the good examples that have it: their names and targets.
         bad: The examples that can't be used, in order.
     """
 
     targets: Counter[Target] = field(default_factory=Counter)
-    sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
+    sizes: Counter[tuple[int, ...]] = field(default_factory=Counter)
     contents: dict[bytes, list[tuple[str, Target]]] = field(default_factory=dict)
     bad: list[BadExample] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class _Image:
+class _Example:
     name: str
     target: Target
-    size: tuple[int, int]
+    size: tuple[int, ...]
     content: bytes
 
 
@@ -125,7 +141,7 @@ def scan_split(split: Split, title: str, targets: CheckedTargets, report: Callab
         DataError: A whole file can't be read any more.
     """
     statistics = SplitStatistics()
-    for examples in _scan_files(split) if isinstance(split, EncodedSplit) else _scan_arrays(split, title, targets):
+    for examples in _scan(split, title, targets):
         for example in examples:
             if isinstance(example, BadExample):
                 statistics.bad.append(example)
@@ -137,15 +153,33 @@ def scan_split(split: Split, title: str, targets: CheckedTargets, report: Callab
     return statistics
 
 
-def _scan_files(split: EncodedSplit) -> Iterator[list[_Image | BadExample]]:
-    def examine(index: int) -> _Image | BadExample:
+def _scan(split: Split, title: str, targets: CheckedTargets) -> Iterator[list[_Example | BadExample]]:
+    if isinstance(split, EncodedSplit):
+        return _scan_files(split)
+    return _scan_texts(split) if isinstance(split, TokenSplit) else _scan_arrays(split, title, targets)
+
+
+def _scan_texts(split: TokenSplit) -> Iterator[list[_Example | BadExample]]:
+    def examine(index: int) -> _Example | BadExample:
+        if index in split.skipped:
+            return split.skipped[index]
+        target, size = read_target(labels[index]), (int(split.lengths[index]),)
+        return _Example(split.names[index], target, size, _hash(split.tokens[index].tobytes()))
+
+    labels = read_labels(split)
+    for start in range(0, split.size, _CHUNK):
+        yield [examine(index) for index in range(start, min(start + _CHUNK, split.size))]
+
+
+def _scan_files(split: EncodedSplit) -> Iterator[list[_Example | BadExample]]:
+    def examine(index: int) -> _Example | BadExample:
         try:
             stored = split.inspect(index)
         except BadExample as bad:
             return bad
-        return _Image(split.name(index), read_target(stored.label), stored.shape[:2], _hash(stored.image))
+        return _Example(split.name(index), read_target(stored.label), stored.shape[:2], _hash(stored.image))
 
-    def examine_alone(index: int) -> _Image | BadExample:
+    def examine_alone(index: int) -> _Example | BadExample:
         with caught_stderr() as (captured, _):
             example = examine(index)
             warnings, _others = _read_warnings(captured)
@@ -172,17 +206,17 @@ def _read_warnings(captured: BinaryIO) -> tuple[list[str], list[str]]:
     return warnings, [line for line in lines if not _JPEG_WARNING.search(line)]
 
 
-def _scan_arrays(split: Split, title: str, targets: CheckedTargets) -> Iterator[list[_Image | BadExample]]:
+def _scan_arrays(split: Split, title: str, targets: CheckedTargets) -> Iterator[list[_Example | BadExample]]:
     def read(start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return split.read(tf.range(start, tf.minimum(start + _ARRAY_CHUNK, split.size)))
 
-    def examine(index: int, image: np.ndarray, target: Target) -> _Image | BadExample:
+    def examine(index: int, image: np.ndarray, target: Target) -> _Example | BadExample:
         name = f"{title} example {index}"
         if fault := targets.fault(target):
             return BadExample(name, f"has {fault}", "correct it")
         if not np.isfinite(image).all():
             return BadExample(name, "has pixels that are not finite", "correct the images")
-        return _Image(name, target, image.shape[:2], _hash(image.tobytes()))
+        return _Example(name, target, image.shape[:2], _hash(image.tobytes()))
 
     done = 0
     for images, labels in tf.data.Dataset.range(0, split.size, _ARRAY_CHUNK).map(read).as_numpy_iterator():
@@ -202,6 +236,7 @@ class CheckedTargets(ABC):
 
     Args:
         names: of the classes, labels or numbers.
+        inputs: what the examples are, in words.
     """
 
     # images that contradict each other: the key in check.json, and what is said of them
@@ -209,8 +244,8 @@ class CheckedTargets(ABC):
     are_twice: ClassVar[str]
     that_are_twice: ClassVar[str]
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = list(names)
+    def __init__(self, names: Sequence[str], inputs: str = "images") -> None:
+        self.names, self.inputs = list(names), inputs
 
     @abstractmethod
     def fault(self, target: Any) -> str:
@@ -253,7 +288,7 @@ class CheckedClasses(CheckedTargets):
 
     def show(self, label: str, splits: dict[str, dict[str, Any]]) -> None:
         rows = [(name, *(f"{found['classes'][name]:,}" for found in splits.values())) for name in self.names]
-        table(f"{label}: images of each class", ("class", *splits), rows[:_SHOWN])
+        table(f"{label}: {self.inputs} of each class", ("class", *splits), rows[:_SHOWN])
         _say_more(len(rows))
 
     def find_odd(self, images: str, described: dict[str, Any]) -> list[str]:
@@ -294,7 +329,7 @@ class CheckedLabels(CheckedTargets):
             (name, *(" / ".join(f"{count:,}" for count in found["labels"][name].values()) for found in splits.values()))
             for name in self.names
         ]
-        table(f"{label}: images with a label / without it / unknown", ("label", *splits), rows[:_SHOWN])
+        table(f"{label}: {self.inputs} with a label / without it / unknown", ("label", *splits), rows[:_SHOWN])
         _say_more(len(rows))
 
     def find_odd(self, images: str, described: dict[str, Any]) -> list[str]:
@@ -365,12 +400,14 @@ def _name_odd(one: str, several: str, names: list[str], fault: str) -> list[str]
 # ---- check.json ----
 
 
-def _summarize(statistics: SplitStatistics, targets: CheckedTargets) -> dict[str, Any]:
+def _summarize(statistics: SplitStatistics, targets: CheckedTargets, inputs: CheckedInputs) -> dict[str, Any]:
     return {
         "examples": sum(statistics.targets.values()),
         **targets.describe(statistics.targets),
-        "height": _spread(height for size, count in statistics.sizes.items() for height in [size[0]] * count),
-        "width": _spread(width for size, count in statistics.sizes.items() for width in [size[1]] * count),
+        **{
+            name: _spread(one for size, count in statistics.sizes.items() for one in [size[place]] * count)
+            for place, name in enumerate(inputs.sizes)
+        },
         "bad": len(statistics.bad),
     }
 
@@ -415,13 +452,13 @@ def _find_two_targets(statistics: dict[str, SplitStatistics], targets: CheckedTa
 # ---- tables ----
 
 
-def _print_tables(label: str, result: dict[str, Any], targets: CheckedTargets) -> None:
+def _print_tables(label: str, result: dict[str, Any], targets: CheckedTargets, inputs: CheckedInputs) -> None:
     splits = [name for name in SPLIT_WORDS if name in result]
     targets.show(label, {split: result[split] for split in splits})
     table(
         "sizes, smallest / median / largest",
-        ("split", "images", "width", "height", "bad"),
-        [_format_row(split, result[split]) for split in splits],
+        ("split", inputs.named, *reversed(inputs.sizes), "bad"),
+        [_format_row(split, result[split], inputs) for split in splits],
     )
     bad, duplicates, twice = result["bad"], result["duplicates"], result[targets.twice]
     if bad["count"]:
@@ -429,31 +466,32 @@ def _print_tables(label: str, result: dict[str, Any], targets: CheckedTargets) -
     _say_first(bad, lambda example: f"{example['name']} {example['reason']}")
     if others := " and ".join(splits[1:]):
         tell = warn if duplicates["count"] else say
-        tell(f"{duplicates['count']} {others} images are also in the training split, byte for byte")
+        tell(f"{duplicates['count']} {others} {inputs.named} are also in the training split, {inputs.alike}")
     _say_first(duplicates, lambda pair: f"{pair.get('test', pair.get('val'))} is {pair['train']}")
     if twice["count"]:
-        warn(f"{twice['count']} images {targets.are_twice}, byte for byte")
+        warn(f"{twice['count']} {inputs.named} {targets.are_twice}, {inputs.alike}")
     _say_first(twice, lambda by_target: " is ".join(by_target.values()))
 
 
-def _verdict(result: dict[str, Any], targets: CheckedTargets) -> str:
+def _verdict(result: dict[str, Any], targets: CheckedTargets, inputs: CheckedInputs) -> str:
     """Return the last line: the data can be trained on, or what must be looked at before."""
     splits = [name for name in SPLIT_WORDS if name in result]
-    bad, twice = result["bad"]["count"], result[targets.twice]["count"]
+    bad, twice, one = result["bad"]["count"], result[targets.twice]["count"], inputs.named.removesuffix("s")
     odd = [format_things(bad, "bad example")] if bad else []
     for split in splits[1:]:
         repeated = sum(split in pair for pair in result["duplicates"]["examples"])
         if repeated:
-            odd.append(f"{format_things(repeated, f'{SPLIT_WORDS[split]} image')} also in the training split")
+            odd.append(f"{format_things(repeated, f'{SPLIT_WORDS[split]} {one}')} also in the training split")
     if twice:
-        odd.append(f"{format_things(twice, 'image')} {targets.that_are_twice}")
+        odd.append(f"{format_things(twice, one)} {targets.that_are_twice}")
     for split in splits:
-        odd += targets.find_odd(f"{SPLIT_WORDS[split]} images", result[split])
+        odd += targets.find_odd(f"{SPLIT_WORDS[split]} {inputs.named}", result[split])
     return f"Look at this before you train: {', '.join(odd)}." if odd else "The data can be trained on."
 
 
-def _format_row(split: str, summary: dict[str, Any]) -> tuple[str, ...]:
-    shown = (cell(summary[key], lambda size: " / ".join(map(str, size.values()))) for key in ("width", "height"))
+def _format_row(split: str, summary: dict[str, Any], inputs: CheckedInputs) -> tuple[str, ...]:
+    sizes = (summary[key] for key in reversed(inputs.sizes))
+    shown = (cell(size, lambda size: " / ".join(map(str, size.values()))) for size in sizes)
     return split, f"{summary['examples']:,}", *shown, str(summary["bad"])
 
 

@@ -52,8 +52,8 @@ class DataConfig(ComponentConfig):
     `mean`: number subtracted from the pixels: one, or one for each channel.
     `std`: number that the pixels are divided by: one, or one for each channel.
     `on_error`: raise: an example that can't be read or decoded ends the run. skip: it is left out.
-    `val_fraction`: share of the training examples held out for validation. null: 0.1 for data=folder, table and npz
-    without a validation split of their own. Other sources validate on their test split.
+    `val_fraction`: share of the training examples held out for validation. null: 0.1 for data=folder, table, npz
+    and tokens without a validation split of their own. Other sources validate on their test split.
     """
 
     augment: Annotated[str, _AUGMENT] = "none"
@@ -84,6 +84,11 @@ class DataConfig(ComponentConfig):
     def known_pixels(self) -> tuple[int, int] | None:
         """Height and width of all images, if the configuration tells them."""
         return self.pixels
+
+    @property
+    def varies_in_shape(self) -> bool:
+        """True if examples of different micro-batches differ in shape."""
+        return False
 
     @property
     def val_share(self) -> float:
@@ -383,13 +388,66 @@ class TfrecordConfig(RecordsConfig):
             )
 
 
+@dataclass(kw_only=True)
+class TokensConfig(DataConfig):
+    """Your own texts, or tokens. Keys of images, such as data.augment and data.image_size, are refused.
+
+    `path`: an .npz file of tokens; a .jsonl file, which has a text and its class in each line; a file with a text a
+    line; or a folder of files, of which each is a text, in a sub-folder for each class, with or without train/ and
+    test/ or val/ above these.
+    `tokenizer`: bytes: tokens are the bytes of UTF-8. Or the tokenizer.json of the library tokenizers. Tokens of an
+    .npz file need none.
+    `length`: tokens of an example: longer texts are cut, shorter ones padded. null: 128, or the columns of an .npz
+    file.
+    `text_key`: key of the text in a .jsonl file.
+    `label_key`: key of the class in a .jsonl file.
+    `padding`: id that is padding in an .npz file; null: there is none but where its mask is 0.
+    `vocabulary`: number of ids in an .npz file, without the mask token; null: the largest one that is found, plus 1.
+    `by_length`: texts of similar length come after each other, in blocks of 32 in a random order.
+    `buckets`: lengths, increasing: each micro-batch is cut to the first of them that holds its longest text. Empty:
+    every batch has data.length.
+    `test_fraction`: share of the texts held out for testing, if the data has no test or val texts.
+    """
+
+    VAL_SHARE: ClassVar[float] = 0.1
+    LENGTH: ClassVar[int] = 128  # of data.length=null
+
+    kind: str = "tokens"
+    path: Annotated[str, _PATH, LOCAL_PATH] = required("texts")
+    tokenizer: Annotated[str, NotEmpty("give bytes, or the path of a tokenizer.json"), LOCAL_PATH] = "bytes"
+    length: Annotated[int | None, COUNT] = None
+    text_key: str = "text"
+    label_key: str = "label"
+    padding: int | None = None
+    vocabulary: Annotated[int | None, Range(1, 2**31 - 1)] = None
+    by_length: bool = False
+    buckets: list[int] = field(default_factory=list)
+    test_fraction: Annotated[float, Range(0, 1, above=True)] = 0.2
+
+    @property
+    def label(self) -> str:
+        return PurePath(self.path).stem or self.kind
+
+    @property
+    def varies_in_shape(self) -> bool:
+        return bool(self.buckets)
+
+    def check(self) -> None:
+        super().check()
+        if self.buckets and (self.buckets[0] < 1 or sorted(set(self.buckets)) != self.buckets):
+            raise ConfigError(
+                f"data.buckets={format_value(self.buckets)}: must be increasing lengths of at least 1; for example "
+                "data.buckets=[32,64]"
+            )
+
+
 @dataclass(frozen=True)
 class SourceEntry(Entry[DataConfig]):
     """A source.
 
     Attributes:
         targets: the forms of targets that it can have (tasks/config.py). With more than one, its opener takes the
-            reader of the targets, too: (config, seed, reader) -> Source.
+            reader of the targets, too: (config, seed, reader) -> Source. It is None for those without a reader.
     """
 
     targets: tuple[str, ...] = ("classes",)
@@ -412,4 +470,5 @@ SOURCES.add(
     SourceEntry(CifarBinaryConfig, "accumtrain.data.sources.cifar:open_cifar_binary"),
     SourceEntry(IdxConfig, "accumtrain.data.sources.idx:open_idx"),
     SourceEntry(TfrecordConfig, "accumtrain.data.sources.tfrecord:open_tfrecord"),
+    SourceEntry(TokensConfig, "accumtrain.data.text.tokens:open_tokens", ("classes", "tokens")),
 )

@@ -7,11 +7,12 @@ from dataclasses import MISSING, fields
 import tensorflow as tf
 
 from accumtrain.data.augment import Mix
-from accumtrain.data.config import READERS, SOURCES, DataConfig
+from accumtrain.data.config import READERS, SOURCES, DataConfig, TokensConfig
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.holdout import add_validation_split
 from accumtrain.data.preprocess import make_preprocess
 from accumtrain.data.source import SPLIT_WORDS, Dataset, PlainData, Source, Stream, compute_fingerprint
+from accumtrain.data.sources.targets import TargetReader
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import format_value
 from accumtrain.registry import load
@@ -50,6 +51,7 @@ def open_data(config: DataConfig, seed: int, targets: str = CLASSES) -> Dataset:
             image_shape=tuple(train.image_shape or ()),
             balanced=config.sampling == "balanced",
             targets=targets,
+            **({"by_length": config.by_length, "buckets": config.buckets} if isinstance(config, TokensConfig) else {}),
         )
     shape = train.image_shape if config.pixels is None else (*config.pixels, train.channels)
     assert shape is not None, "a source whose images keep their size has one shape"
@@ -77,9 +79,15 @@ def _check_keys_of_images(config: DataConfig) -> None:
 
 def open_source(config: DataConfig, seed: int, targets: str) -> Source:
     """Open a source with targets of a form. A source that has several forms takes the reader of one."""
-    readers = [load(READERS[targets])()] if len(SOURCES[config.kind].targets) > 1 else []
+    readers = [make_reader(targets)] if len(SOURCES[config.kind].targets) > 1 else []
     source: Source = SOURCES.build(config, seed, *readers)
     return source
+
+
+def make_reader(targets: str) -> TargetReader | None:
+    """Return the reader of a form of targets; None of one that is not read, such as tokens."""
+    reader: TargetReader | None = load(READERS[targets])() if targets in READERS else None
+    return reader
 
 
 def explain_input_error(error: tf.errors.OpError, data: Dataset) -> DataError | None:

@@ -21,6 +21,7 @@ from accumtrain.data.images import decode
 from accumtrain.data.preprocess import Preprocess
 from accumtrain.data.source import ArraySplit, Dataset, Split, Stream, read_labels
 from accumtrain.data.stream import balanced_order, example_at, example_key
+from accumtrain.data.text.by_length import order_by_length
 
 RESIDENT_BYTES = 256 * 2**20  # limit for one decoded split in memory; MNIST and CIFAR are below it
 _CACHE_CHUNK = 256
@@ -113,6 +114,9 @@ def make_train_batches(
     def stream(seed: int, *, keyed: bool = False) -> tf.data.Dataset:
         by_labels = balanced_order(read_labels(train), seed) if data.balanced else None
         order = by_labels or partial(example_at, size=train.size, seed=seed)
+        if data.by_length:
+            assert train.lengths is not None, "texts have lengths"
+            order = order_by_length(order, train.lengths, seed)
 
         def address(position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             epoch, index = order(first + position)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
@@ -19,9 +19,10 @@ import tensorflow as tf
 from accumtrain.data.augment import Mix
 from accumtrain.data.preprocess import NO_PREPROCESS, Preprocess
 from accumtrain.data.stream import UNREADABLE
+from accumtrain.data.text.by_length import trim
 from accumtrain.data.text.vocabulary import Vocabulary
 from accumtrain.errors import DataError
-from accumtrain.tasks.config import CLASSES
+from accumtrain.tasks.config import CLASSES, TOKENS
 
 SPLIT_WORDS = {"train": "training", "val": "validation", "test": "test"}  # in the order of messages
 _HEX_DIGITS = 16
@@ -63,6 +64,7 @@ class Split(ABC):
         known_labels: All labels, integers [size] or float32 [size, T], where they are known; `read_labels` reads them.
         files: The file of each example, where each has one.
         groups: The number of each example's group, int32 [size]: no group is torn apart. None: each is by itself.
+        lengths: The number of each example's tokens, int32 [size]; None of other inputs.
     """
 
     size: int
@@ -72,6 +74,7 @@ class Split(ABC):
     known_labels: np.ndarray | None = None
     files: Sequence[Path] = ()
     groups: np.ndarray | None = None
+    lengths: np.ndarray | None = None
 
     @abstractmethod
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -186,7 +189,7 @@ class Source:
             plain JSON values by names that a user understands, such as data.train.files. Paths and times of change
             have no part in them.
         plain: The inputs are no images.
-        vocabulary: The tokens of the inputs, int32 [n, T] with -1 for padding; None if they are no tokens.
+        vocabulary: That of inputs that are tokens, int32 [T]; None of others.
     """
 
     train: Split
@@ -220,6 +223,7 @@ class Dataset(Source):
         preprocess: From stored images to the images in a batch.
         mix: MixUp and CutMix of training images.
         balanced: True lets every class appear equally often in the training stream.
+        by_length: True lets training examples of similar length come after each other.
         targets: The form of the targets (tasks/config.py).
         to_target: From stored targets [n, ...] to those in a batch; None if they are the same.
         task_facts: What a run keeps about its targets, as JSON values (`accumtrain.tasks.task.Task.fit`).
@@ -229,6 +233,7 @@ class Dataset(Source):
     preprocess: Preprocess
     mix: Mix = field(default_factory=Mix)
     balanced: bool = False
+    by_length: bool = False
     targets: str = CLASSES
     to_target: Callable[[tf.Tensor], tf.Tensor] | None = None
     task_facts: Mapping[str, Any] = field(default_factory=dict)
@@ -236,13 +241,21 @@ class Dataset(Source):
     fills_last_batch: ClassVar[bool] = True  # of an evaluation, with copies of weight 0
 
     @property
+    def longest(self) -> Dataset:
+        """The same data with all batches as long as the longest, to measure the memory that they take."""
+        return self
+
+    @property
     def facts(self) -> str:
         """The line of the banner about the data."""
         shape = " x ".join(map(str, self.image_shape))
+        if self.vocabulary is not None:
+            shape += f" tokens of {self.vocabulary.size:,}"
         left_out = f", {len(self.skipped):,} more left out" if self.skipped else ""
         targets = self.targets if self.num_classes != 1 else self.targets.removesuffix("s")
+        told = "" if self.targets == TOKENS else f", {self.num_classes} {targets}"
         what = "examples" if self.plain else "images"
-        return f"{self.sizes} {what}, {shape}, {self.num_classes} {targets}{left_out}"
+        return f"{self.sizes} {what}, {shape}{told}{left_out}"
 
     @property
     def evaluated_split(self) -> str:
@@ -287,6 +300,7 @@ class PlainData(Dataset):
 
     Attributes:
         image_shape: That of an input; () if there are several.
+        buckets: Lengths to which tokens are cut, where these hold them (`trim` of data/text).
         to_input: From stored inputs [n, ...] to those in a batch; None if they are the same.
         to_batch: From stored image, label and weight of examples, and their key, uint64 [n], to those in a batch, for
             what is drawn for each example. It comes before the others.
@@ -294,13 +308,21 @@ class PlainData(Dataset):
 
     preprocess: Preprocess = NO_PREPROCESS
     plain: bool = True
+    buckets: Sequence[int] = ()
     to_input: Callable[[Any], Any] | None = None
     to_batch: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+
+    @property
+    def longest(self) -> PlainData:
+        return replace(self, buckets=())
 
     def shaped(self, batch: dict[str, Any], size: int | None) -> dict[str, Any]:
         def shaped(tensor: tf.Tensor) -> tf.Tensor:
             return tf.ensure_shape(tensor, [size, *tensor.shape[1:]])
 
+        if self.buckets:
+            cut = {"image": trim(batch["image"], self.buckets)}
+            batch = {**batch, **cut, **({"label": cut["image"]} if self.targets == TOKENS else {})}
         batch = batch if self.to_batch is None else self.to_batch(batch)
         for name, convert in (("image", self.to_input), ("label", self.to_target)):
             batch = batch if convert is None else {**batch, name: convert(batch[name])}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from accumtrain.backprop.model import Model
 from accumtrain.config.schema import Config
 from accumtrain.console import banner, escape_lines, format_bytes, say
 from accumtrain.data.sources.folder import preprocess_any_size
+from accumtrain.data.text.vocabulary import PADDING
 from accumtrain.errors import CheckpointError, ConfigError, VerificationError, first_line
 from accumtrain.export.config import FORMATS, QUANTIZED
 from accumtrain.export.formats import Exported
@@ -217,20 +218,15 @@ def _predict(exported: Exported, images: np.ndarray) -> np.ndarray:
 
 def make_inputs(exported: Exported, size: tuple[float, float]) -> np.ndarray:
     """Return inputs, [N, ...], that are the same in every call; `size` of images is in shares of the model's."""
-    if exported.preprocess is not None:
-        return make_images(exported.shape, size)
-    random, shape = np.random.default_rng(0), [NUMBER, *exported.shape]
-    if exported.vocabulary is None:
-        return random.standard_normal(shape, np.float32)
-    return make_tokens(random, shape, exported.vocabulary)
-
-
-def make_tokens(random: np.random.Generator, shape: Sequence[int], vocabulary: Mapping[str, Any]) -> np.ndarray:
-    """Return random tokens, int32 [N, T]: some examples end with padding, and a fifth of the places are masks."""
-    tokens = random.integers(0, vocabulary["size"], shape, np.int32)
-    tokens[random.random(shape) < MASKED] = vocabulary["mask"]
-    tokens[1::2, -(-shape[1] // 2) :] = -1
-    return tokens
+    random = np.random.default_rng(0)
+    if exported.vocabulary:
+        tokens = random.integers(0, exported.vocabulary["size"], [NUMBER, *exported.shape], np.int32)
+        tokens[random.random(tokens.shape) < MASKED] = exported.vocabulary["mask"]
+        ends = np.linspace(1, exported.shape[0], NUMBER, dtype=np.int32)
+        return np.where(np.arange(exported.shape[0]) < ends[:, np.newaxis], tokens, np.int32(PADDING))
+    if exported.preprocess is None:
+        return random.standard_normal([NUMBER, *exported.shape], np.float32)
+    return make_images(exported.shape, size)
 
 
 def make_images(shape: tuple[int, ...], size: tuple[float, float]) -> np.ndarray:

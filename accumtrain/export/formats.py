@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -37,7 +37,7 @@ class Exported:
         shape: that of what the model takes: height, width and channels of images.
         preprocess: from pixels 0..255 of any size to these images; None of other inputs, which are taken as they are.
         quantize: the type of weights in the file: none for float32, float16 or int8.
-        vocabulary: that of inputs of tokens, as JSON values; None of others.
+        vocabulary: that of tokens, as JSON values; empty of other inputs.
     """
 
     label: str
@@ -48,7 +48,7 @@ class Exported:
     task: Task
     facts: Facts
     quantize: str = "none"
-    vocabulary: Mapping[str, Any] | None = None
+    vocabulary: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def answer_facts(self) -> dict[str, Any]:
@@ -58,16 +58,16 @@ class Exported:
     @property
     def texts(self) -> dict[str, str]:
         """JSON texts that go along, by name."""
-        tokens = {} if self.vocabulary is None else {VOCABULARY: self.vocabulary}
-        values = {CLASS_NAMES: self.class_names, **tokens, **self.answer_facts}
+        values = {CLASS_NAMES: self.class_names, **self.answer_facts}
+        if self.vocabulary:
+            values[VOCABULARY] = self.vocabulary
         return {name: json.dumps(value) for name, value in values.items()}
 
     @property
     def signature(self) -> tf.TensorSpec:
-        """The input: images, uint8 [N, height, width, channels] of any size; tokens, int32 [N, T]; float32 [N, ...]."""
+        """The input: uint8 images [N, height, width, channels] of any size; int32 tokens [N, T]; float32 [N, ...]."""
         if self.preprocess is None:
-            dtype = tf.float32 if self.vocabulary is None else tf.int32
-            return tf.TensorSpec([None, *self.shape], dtype, INPUTS)
+            return tf.TensorSpec([None, *self.shape], tf.int32 if self.vocabulary else tf.float32, INPUTS)
         return tf.TensorSpec([None, None, None, self.shape[-1]], tf.uint8, IMAGES)
 
     def function(self) -> tf.types.experimental.PolymorphicFunction:

@@ -96,7 +96,7 @@ class DryRun:
     def __init__(
         self, config: Config, data: Dataset, devices: Devices, micro_batch: int, directory: Path, micro_steps: int
     ):
-        self._config, self._data, self._devices, self._directory = config, data, devices, directory
+        self._config, self._data, self._devices, self._directory = config, data.longest, devices, directory
         self.replicas = devices.replicas
         self.window = build_window(config, data, total_steps(config, Epochs(config, data.train.size)), devices.strategy)
         with devices.strategy.scope():

@@ -39,15 +39,16 @@ BEST_KEYS = ("eval.metrics", "train.monitor")  # which decide the best state
 # Places of data and first weights do not matter: a checkpoint's manifest holds fingerprints of their content.
 UNLEARNED_KEYS = (
     *("model.memory", "model.kept_convs", "model.kept_share", "model.title", "model.weights"),
-    *("data.dir", "data.download", "data.path", "data.test_path", "data.on_error", "data.max_pixels"),
+    *("data.dir", "data.download", "data.path", "data.test_path", "data.on_error", "data.max_pixels", "data.tokenizer"),
 )
 # Beginnings of keys whose values change what is learned from here on, but no variable of the state.
 RULE_PREFIXES = (
     *("accum.", "batch_size", *BEST_KEYS, "loss.", "run.seed", "schedule."),
     *("model.drop_path", "model.norm_momentum", "model.snap_bits"),
     *("optim.adaptive_clip", "optim.beta", "optim.clip_", "optim.epsilon", "optim.lr", "optim.rates", "optim.weight_"),
-    *("data.augment", "data.cutmix", "data.erasing", "data.jitter", "data.magnitude", "data.mean", "data.mixup"),
-    *("data.randaugment", "data.sampling", "data.std", "data.test_", "data.train_", "data.val_"),
+    *("data.augment", "data.buckets", "data.by_length", "data.cutmix", "data.erasing", "data.jitter"),
+    *("data.magnitude", "data.mean", "data.mixup", "data.randaugment", "data.sampling", "data.std"),
+    *("data.test_", "data.train_", "data.val_"),
 )
 CLASSES = "data.classes"  # of a fingerprint: their names, or their number
 

@@ -62,14 +62,14 @@ class Images:
         class_names: a name for each class, its number if it has none; of other tasks, for each label or number.
         task_facts: about the targets, as the task has found them in the training examples.
         plain: the inputs are no images, and `shape` is that of one.
-        vocabulary: that of inputs of tokens, as JSON values (accumtrain/data/text/vocabulary.py); None of others.
+        vocabulary: that of tokens, as `Vocabulary.as_json` of data/text gives it; empty of other inputs.
     """
 
     shape: tuple[int, ...]
     class_names: list[str]
     task_facts: Mapping[str, Any] = field(default_factory=dict)
     plain: bool = False
-    vocabulary: Mapping[str, Any] | None = None
+    vocabulary: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_images(folder: Path) -> Images | None:
@@ -86,11 +86,10 @@ def read_images(folder: Path) -> Images | None:
     plain = content.get("plain") is True
     is_shape = has_form(shape, [is_count]) and (plain or len(shape) == 3) and min(shape, default=1) > 0
     facts, vocabulary = content.get("task_facts", {}), content.get("vocabulary", {})
-    if not (
-        is_shape and has_form(names, [is_text]) and names and isinstance(facts, dict) and isinstance(vocabulary, dict)
-    ):
+    are_mappings = isinstance(facts, dict) and isinstance(vocabulary, dict)
+    if not (is_shape and has_form(names, [is_text]) and names and are_mappings):
         raise CheckpointError(f"{file} is damaged: it holds no shape and class names; {REMEDY}")
-    return Images(tuple(shape), names, facts, plain, vocabulary or None)
+    return Images(tuple(shape), names, facts, plain, vocabulary)
 
 
 class Run:

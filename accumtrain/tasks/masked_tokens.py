@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,9 +13,10 @@ import tensorflow as tf
 
 from accumtrain.config.jobs import cell
 from accumtrain.console import say, table
-from accumtrain.data.local_files import find_file_fault
 from accumtrain.data.source import Dataset, PlainData, Split, Stream
-from accumtrain.data.text.vocabulary import Vocabulary
+from accumtrain.data.text.texts import Text
+from accumtrain.data.text.unlabelled import holds_tokens, read_texts
+from accumtrain.data.text.vocabulary import MASK, PADDING, Vocabulary
 from accumtrain.engine.losses import Batch, Collector, example_weights
 from accumtrain.engine.sums import sum_buffer
 from accumtrain.errors import ConfigError, DataError
@@ -24,8 +25,7 @@ from accumtrain.tasks.config import MaskedTokensConfig, TokenCrossEntropyConfig
 from accumtrain.tasks.masking import NONE, find_masks, mask_tokens, most_places
 from accumtrain.tasks.task import Answers, Facts, Task, ToPredict, round_float32
 
-MASK, PLACES = "mask", "places"  # facts: the id of the mask token, and how many places of an example are told
-MASK_TEXT = "[MASK]"  # stands in a text for the mask token
+MASK_ID, PLACES = "mask", "places"  # facts: the id of the mask token, and how many places of an example are told
 SMALL = 1e-6  # share of a token that no training example has
 SHOWN, WRITTEN = 15, 100  # tokens that are printed, and that are written down
 CHUNK = 16384  # examples that are read at a time
@@ -58,7 +58,7 @@ class MaskedTokens(Task):
                 f"task=masked_tokens: the examples of {self.config.data.label} are no splits of tokens [N, T] with a "
                 "vocabulary; choose data=tokens, or give a Source with plain=True and its vocabulary"
             )
-        return {MASK: data.vocabulary.mask, PLACES: most_places(self._keys.share, data.image_shape[0])}
+        return {MASK_ID: data.vocabulary.mask, PLACES: most_places(self._keys.share, data.image_shape[0])}
 
     def prepare(self, data: Dataset, facts: Facts) -> Dataset:
         """Return the data with masked tokens. Its classes are the tokens, by their names."""
@@ -80,26 +80,29 @@ class MaskedTokens(Task):
     def take(self, inputs: Any, facts: Facts) -> dict[str, tf.Tensor]:
         """Return tokens [N, T], and the places of mask tokens in them."""
         tokens = tf.cast(inputs, tf.int32)
-        return {"tokens": tokens, "places": find_masks(tokens, facts[MASK], facts[PLACES])}
+        return {"tokens": tokens, "places": find_masks(tokens, facts[MASK_ID], facts[PLACES])}
 
     def target_spec(self, data: Dataset, examples: int) -> tf.TensorSpec:
         """Return the form of the ids to be told: int32 [N, P]."""
         return tf.TensorSpec([examples, data.task_facts[PLACES]], tf.int32)
 
     def open_inputs(self, text: str, images: Images) -> ToPredict:
-        """Return the lines of a text file, in which [MASK] stands for a token that is to be told.
+        """Return the texts that predict.input names, in which [MASK] stands for a token that is to be told.
 
         Raises:
-            DataError: the file can't be read, or a line has no mask, too many of them, or too many tokens.
+            DataError: a text can't be read, or has no mask, too many of them, or too many tokens.
         """
-        assert images.vocabulary is not None
-        vocabulary = Vocabulary.from_json(images.vocabulary)
+        if holds_tokens(text):
+            return super().open_inputs(text, images)
+        vocabulary, most = Vocabulary.from_json(images.vocabulary), images.task_facts[PLACES]
         names, rows = list[str](), list[np.ndarray]()
-        for name, line in _read_lines(Path(text)):
-            names.append(name)
-            rows.append(_encode(name, line, vocabulary, images.shape[0], images.task_facts[PLACES]))
+        for given in read_texts(text, self.config.data):
+            if given.fault is not None:
+                raise given.fault
+            names.append(given.name)
+            rows.append(_encode(given, vocabulary, images.shape[0], most))
         if not rows:
-            raise DataError(f"predict.input={text}: holds no text; write one into a line, with {MASK_TEXT} in it")
+            raise DataError(f"predict.input={text}: holds no text; write one into a line, with {MASK} in it")
         return ToPredict(names, self.open_plain(np.stack(rows), images))
 
     # ---- measures
@@ -165,9 +168,7 @@ def name_tokens(vocabulary: Vocabulary) -> list[str]:
     """Return a name of each token: its text, or its number in angle brackets if it has none that can be printed."""
 
     def name(number: int) -> str:
-        if number == vocabulary.mask:
-            return MASK_TEXT
-        text = vocabulary.decode([number]) if vocabulary.tokenizer else ""
+        text = vocabulary.decode([number])
         return text if text and text.isprintable() and "\ufffd" not in text else f"<{number}>"
 
     return [name(number) for number in range(vocabulary.size)]
@@ -187,38 +188,19 @@ def count_tokens(split: Split, vocabulary: Vocabulary) -> np.ndarray:
 # ---- texts with masks ------------------------------------------------------------------------------------------------
 
 
-def _read_lines(file: Path) -> Iterator[tuple[str, str]]:
-    """Yield a name and the text of each line that is not empty. Raise DataError for what is no text."""
-    if fault := find_file_fault(file):
-        raise DataError(f"predict.input={file}: {fault}; give a text file, with {MASK_TEXT} in each line")
-    for number, line in enumerate(file.read_bytes().splitlines(), 1):
-        try:
-            text = line.decode()
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{file}: line {number} is no UTF-8 at its byte {error.start + 1}; save the file as UTF-8"
-            ) from error
-        if text.strip():
-            yield f"line {number}", text
-
-
-def _encode(name: str, text: str, vocabulary: Vocabulary, length: int, most: int) -> np.ndarray:
-    """Return the tokens of a text, int32 [length]. Raise DataError if it has other numbers of masks and tokens."""
-    first, *others = text.split(MASK_TEXT)
-    if not 1 <= len(others) <= most:
+def _encode(text: Text, vocabulary: Vocabulary, length: int, most: int) -> np.ndarray:
+    """Return the tokens of a text, int32 [length]. Raise DataError if it has other numbers of masks or tokens."""
+    ids = vocabulary.encode_with_masks(text.content)
+    masks = ids.count(vocabulary.mask)
+    if not 1 <= masks <= most:
         raise DataError(
-            f"{name} of predict.input has {len(others)} {MASK_TEXT}; write 1 to {most} of them, each for a token that "
-            "is to be told"
+            f"{text.name} has {masks} {MASK}; write 1 to {most} of them, each for a token that is to be told"
         )
-    ids = vocabulary.encode(first)
-    for part in others:
-        ids += [vocabulary.mask, *vocabulary.encode(part)]
     if len(ids) > length:
         raise DataError(
-            f"{name} of predict.input has {len(ids)} tokens, and the model takes {length}; shorten it, or make "
-            "several lines of it"
+            f"{text.name} has {len(ids)} tokens, and the model takes {length}; shorten it, or make several texts of it"
         )
-    return np.array(ids + (length - len(ids)) * [NONE], np.int32)
+    return np.array(ids + (length - len(ids)) * [PADDING], np.int32)
 
 
 def _most_probable(probabilities: np.ndarray, names: Sequence[str], top: int) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from accumtrain.data.local_files import list_named_images
 from accumtrain.data.open_data import open_data
 from accumtrain.data.source import ArraySplit, Dataset, PlainData, read_labels
 from accumtrain.data.sources.folder import open_files
+from accumtrain.data.text.unlabelled import open_texts, open_token_rows
 from accumtrain.engine.losses import Collector, PerExample
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.registry import load
@@ -103,6 +104,9 @@ class Task:
 
     def open_inputs(self, text: str, images: Images) -> ToPredict:
         """Return what predict.input names. `images` are those that the run was trained on."""
+        if images.vocabulary:
+            texts, data = open_texts(text, self.config.data, images)
+            return ToPredict(texts, self._with_input(data, images))
         if images.plain:
             names, inputs = self.read_inputs(text)
             return ToPredict(list(names), self.open_plain(inputs, images))
@@ -110,13 +114,15 @@ class Task:
         return ToPredict(list(map(str, files)), open_files(files, self.config.data, images), list(map(str, ignored)))
 
     def open_plain(self, inputs: np.ndarray, images: Images) -> PlainData:
-        """Return inputs [N, ...] as the test split of a data set. The target of an input is its place.
+        """Return inputs [N, ...], or tokens [N, T], as the test split of a data set. Their targets are their places.
 
         Raises:
             ConfigError: the model takes no single array.
             DataError: they have not the shape that the model was trained on, or there are none.
         """
         check_one_input(images)
+        if images.vocabulary:
+            return self._with_input(open_token_rows(inputs, images), images)
         if inputs.shape[1:] != images.shape or not len(inputs):
             raise DataError(
                 f"the inputs have the shape {list(inputs.shape)}: the model was trained on numbers "
@@ -124,14 +130,11 @@ class Task:
             )
         split = ArraySplit(inputs.astype(np.float32), np.arange(len(inputs)))
         names = images.class_names
-        return PlainData(
-            train=split,
-            test=split,
-            num_classes=len(names),
-            class_names=names,
-            image_shape=images.shape,
-            to_input=partial(self.take, facts=images.task_facts),
-        )
+        data = PlainData(train=split, test=split, num_classes=len(names), class_names=names, image_shape=images.shape)
+        return self._with_input(data, images)
+
+    def _with_input(self, data: PlainData, images: Images) -> PlainData:
+        return replace(data, to_input=partial(self.take, facts=images.task_facts))
 
     # ---- targets
 

@@ -125,7 +125,7 @@ def predict_images(config: Config) -> dict[str, Any]:
     given = task.open_inputs(str(config.predict.input), images)  # once the devices are known, as it makes tensors
     names, data = given.names, given.data
     batch = prediction_batch(config, len(names), devices.replicas)
-    kind = "inputs" if images.plain else "images"
+    kind = "texts" if images.vocabulary else "inputs" if images.plain else "images"
     in_words = partial(explain_errors, config, data, devices.replicas)
     with in_words(), devices.strategy.scope():
         trained = trained_model(config, images, fingerprint, config.state)

@@ -17,7 +17,7 @@ from accumtrain.backprop.model import Model
 from accumtrain.config.imagenet import IMAGENET, show_pixels
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
-from accumtrain.data.config import FolderConfig, TableConfig
+from accumtrain.data.config import FolderConfig, TableConfig, TokensConfig
 from accumtrain.data.source import Dataset
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError, ConfigError, DataError
@@ -37,13 +37,23 @@ from accumtrain.train.config import BEST_STATE
 
 # ---- a trained run ---------------------------------------------------------------------------------------------------
 
-MEASURED = ("model.", "loss.", "ema.", "precision", "data.augment", "data.mean", "data.std", "data.image_size")
+MEASURED = (
+    "model.",
+    "loss.",
+    "ema.",
+    "precision",
+    "data.augment",
+    "data.mean",
+    "data.std",
+    "data.image_size",
+    "data.length",
+)
 CLASSES = "data.classes"
 
 
 def images_of(data: Dataset) -> Images:
     """Return what is noted of the images of a data set."""
-    vocabulary = None if data.vocabulary is None else data.vocabulary.as_json()
+    vocabulary = {} if data.vocabulary is None else data.vocabulary.as_json()
     return Images(tuple(data.image_shape), data.classes, data.task_facts, data.plain, vocabulary)
 
 
@@ -78,7 +88,7 @@ def open_measured(config: Config) -> tuple[Dataset, bool]:
     try:
         data = open_stored(config)
     except DataError:
-        if images is None or not isinstance(config.data, FolderConfig | TableConfig):
+        if images is None or not isinstance(config.data, FolderConfig | TableConfig | TokensConfig):
             raise
         data = None  # a class may have too few images to train on, and enough to be measured
     if data is not None and (images is None or data.fingerprint == trained):

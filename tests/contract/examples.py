@@ -24,6 +24,7 @@ from accumtrain.data.config import (
     TableConfig,
     TfdsConfig,
     TfrecordConfig,
+    TokensConfig,
 )
 from accumtrain.devices.config import AutoConfig, CpuConfig, GpuConfig, MirroredConfig, MultiworkerConfig, TpuConfig
 from accumtrain.models.config import KerasModelConfig, LeNetConfig, ResNetConfig, RevNetConfig
@@ -78,6 +79,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "tfrecord": TfrecordConfig(
             path="train-*", test_path="test-*", image_feature="image", label_feature="label", num_classes=3, **PLAIN
         ),
+        "tokens": TokensConfig(path="texts", length=12),
     },
     "device": {
         "auto": AutoConfig(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -100,6 +101,14 @@ def idx(values: np.ndarray) -> bytes:
     return bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes() + values.astype(np.uint8).tobytes()
 
 
+def write_tokens() -> None:
+    """JSON lines, in a file for each split. A text is a number in words, which no other has."""
+    Path("texts").mkdir(exist_ok=True)
+    for split, numbers in SPLITS.items():
+        lines = [json.dumps({"text": f"{number} " * (1 + number % 4), "label": number % CLASSES}) for number in numbers]
+        Path("texts", f"{split}.jsonl").write_text("\n".join(lines))
+
+
 WRITERS: dict[str, Callable[[], None]] = {
     "digits": lambda: None,
     "synthetic": lambda: None,
@@ -110,6 +119,7 @@ WRITERS: dict[str, Callable[[], None]] = {
     "cifar_binary": write_cifar_binary,
     "idx": write_idx,
     "tfrecord": write_tfrecord,
+    "tokens": write_tokens,
 }
 
 
@@ -140,4 +150,5 @@ BAD = {
     "table": Bad({}, "labelled/images/003.png", DataError, r"images/003\.png"),
     "npz": Bad({}, "mine.npz", DataError, r"data\.path=mine\.npz"),
     "tfrecord": Bad({}, "test-1", DataError, "test-1"),
+    "tokens": Bad({}, "texts/test.jsonl", DataError, r"texts/test\.jsonl, line 4 is no JSON"),
 }

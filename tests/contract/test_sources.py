@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from accumtrain.config.schema import Config, RunConfig
 from accumtrain.data import pipeline
-from accumtrain.data.config import SOURCES
+from accumtrain.data.config import SOURCES, TokensConfig
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches, make_train_batches
@@ -49,6 +49,14 @@ def prepared(name: str):
     return example_of("data", name)
 
 
+def opened(name: str, changes: dict[str, object]) -> Dataset:
+    """The data of the example of a source with changes, which are others for texts."""
+    config = prepared(name)
+    if changes and isinstance(config, TokensConfig):
+        changes = {"by_length": True}
+    return open_data(replace(config, **changes), seed=0)
+
+
 def stream(data: Dataset, *, batch: int, count: int, first: int = 0, seed: int = 3) -> dict[str, np.ndarray]:
     return join(make_train_batches(data, batch=batch, first=first, seed=seed).take(count))
 
@@ -68,7 +76,7 @@ def identities(examples: dict[str, np.ndarray]) -> Iterator[bytes]:
 @of_every_source
 @pytest.mark.parametrize("changes", CHANGES)
 def test_a_position_is_the_whole_state(name, changes):
-    data = open_data(replace(prepared(name), **changes), seed=0)
+    data = opened(name, changes)
     size = data.train.size
     whole = stream(data, batch=size, count=2)
     for first in (1, size - 3)[bool(changes) :]:  # the last goes on in the next epoch
@@ -79,13 +87,12 @@ def test_a_position_is_the_whole_state(name, changes):
 @of_every_source
 @pytest.mark.parametrize("changes", CHANGES)
 def test_batches_are_as_described(name, changes):
-    data = open_data(replace(prepared(name), **changes), seed=0)
-    size = changes.get("image_size")
-    height, width, channels = data.image_shape
-    assert size is None or [height, width] == size
+    data = opened(name, changes)
+    size = None if data.plain else changes.get("image_size")
+    assert size is None or list(data.image_shape[:2]) == size
     for batches in (make_train_batches(data, batch=4, first=0, seed=0), make_eval_batches(data, batch=4)):
         assert batches.element_spec == {
-            "image": tf.TensorSpec([4, height, width, channels], tf.float32),
+            "image": tf.TensorSpec([4, *data.image_shape], tf.float32 if data.vocabulary is None else tf.int32),
             "label": tf.TensorSpec([4], tf.int32),
             "weight": tf.TensorSpec([4], tf.float32),
         }
@@ -157,6 +164,10 @@ def test_all_of_it_is_checked(name, tmp_path):
         counts = np.bincount(labels, minlength=data.num_classes).tolist()
         assert list(result[split]["classes"].values()) == counts
         assert result[split]["examples"] == sum(counts)
+        if data.plain:
+            shortest, longest = getattr(data, split).lengths.min(), getattr(data, split).lengths.max()
+            assert {"min": shortest, "max": longest}.items() <= result[split]["tokens"].items()
+            continue
         for side, pixels in zip(("height", "width"), getattr(data, split).image_shape, strict=False):
             assert result[split][side] == {"min": pixels, "median": pixels, "max": pixels}
 

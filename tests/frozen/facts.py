@@ -26,7 +26,7 @@ from accumtrain.cli.help import help_text
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.keys import list_config_classes, list_keys
 from accumtrain.config.schema import Config
-from accumtrain.data.config import SOURCES
+from accumtrain.data.config import SOURCES, TokensConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.dispatch import run
@@ -55,6 +55,7 @@ AUGMENTED: dict[str, Any] = {
     **{"image_size": [9, 7], "sampling": "balanced"},
 }
 VARIANTS: dict[str, dict[str, Any]] = {"plain": {"augment": "none"}, "augmented": AUGMENTED}
+TEXT_VARIANTS: dict[str, dict[str, Any]] = {"plain": {}, "by length": {"by_length": True}}
 
 
 # --- names and texts ----------------------------------------------------------------------------------------------
@@ -163,7 +164,8 @@ def examples() -> Lines:
     for name in SOURCES.names:
         with _own_folder():
             WRITERS[name]()
-            yield from _examples_of(name, VARIANTS)
+            of_texts = isinstance(example_of("data", name), TokensConfig)
+            yield from _examples_of(name, TEXT_VARIANTS if of_texts else VARIANTS)
 
 
 def _examples_of(name: str, variants: Mapping[str, dict[str, Any]]) -> Lines:

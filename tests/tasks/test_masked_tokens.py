@@ -323,7 +323,7 @@ def test_masks_in_lines_are_told(here, command):
     answer = command("job=predict", *TASK, "run.name=one", "predict.input=lines.txt", "predict.top=2")
     assert answer.code == 0, answer.err
     first, second = map(json.loads, (here / "predictions.jsonl").read_text().splitlines())
-    assert [first["file"], second["file"]] == ["line 1", "line 3"]
+    assert [first["file"], second["file"]] == ["lines.txt, line 1", "lines.txt, line 3"]
     assert [each["token"] for each in (*first["masks"], *second["masks"])] == ["a", "g", "a"]
     assert [len(each["top"]) for each in second["masks"]] == [2, 2]
     with (here / "predictions.csv").open() as file:
@@ -338,12 +338,12 @@ def test_masks_in_lines_are_told(here, command):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"no mask\n", "line 1 of predict.input has 0 [MASK]; write 1 to 4 of them"),
-        (b"a [MASK]\n" + b"[MASK]" * 5, "line 2 of predict.input has 5 [MASK]; write 1 to 4 of them"),
-        (b"[MASK]" + b"a" * 24, "line 1 of predict.input has 25 tokens, and the model takes 24; shorten it"),
-        (b"[MASK] \xff", "line 1 is no UTF-8 at its byte 8; save the file as UTF-8"),
+        (b"no mask\n", "lines.txt, line 1 has 0 [MASK]; write 1 to 4 of them"),
+        (b"a [MASK]\n" + b"[MASK]" * 5, "lines.txt, line 2 has 5 [MASK]; write 1 to 4 of them"),
+        (b"[MASK]" + b"a" * 24, "lines.txt, line 1 has 25 tokens, and the model takes 24; shorten it"),
+        (b"[MASK] \xff", "lines.txt, line 1 is not UTF-8: byte 0xff at 7: save it as UTF-8"),
         (b"\n\n", "holds no text; write one into a line, with [MASK] in it"),
-        (b"", "is empty; give a text file, with [MASK] in each line"),
+        (b"", "is empty: give a file with a text a line"),
     ],
 )
 def test_lines_that_can_not_be_told_are_refused(here, command, content, message):

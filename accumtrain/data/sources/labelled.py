@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.data.config import READERS, SOURCES, DataConfig, FolderConfig, NpzConfig, TableConfig
+from accumtrain.data.config import SOURCES, DataConfig, FolderConfig, NpzConfig, TableConfig, TokensConfig
 from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.local_files import list_first, readable
+from accumtrain.data.open_data import make_reader
 from accumtrain.data.preprocess import make_preprocess
 from accumtrain.data.source import ArraySplit, Dataset, PlainData, Source, Split
 from accumtrain.data.sources.folder import list_all, list_by_class, make_source
@@ -20,9 +21,11 @@ from accumtrain.data.sources.image_table import open_whole_table
 from accumtrain.data.sources.npz import open_npz
 from accumtrain.data.sources.targets import LabelTargets, NumberTargets
 from accumtrain.data.sources.tfrecord import RecordSplit
+from accumtrain.data.text.token_split import TokenSplit, join
+from accumtrain.data.text.tokens import open_whole_tokens
+from accumtrain.data.text.vocabulary import Vocabulary
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
-from accumtrain.registry import load
 from accumtrain.runs.run import Images
 from accumtrain.tasks.config import CLASSES
 
@@ -43,11 +46,13 @@ def open_labelled(
     Raises:
         DataError: the data can't be opened, or has a class that the run was not trained on.
     """
+    if images.vocabulary and isinstance(config, TokensConfig):
+        return _open_tokens(config, images, trained, targets)
     if images.plain:
         return _open_plain(config, images, trained, seed)
     height, width, channels = images.shape
     config = replace(config, image_size=[height, width])
-    reader = load(READERS[targets])() if targets in READERS else None
+    reader = make_reader(targets)
     if isinstance(reader, LabelTargets | NumberTargets):
         reader = replace(reader, names=images.class_names)
     if isinstance(config, FolderConfig):
@@ -98,6 +103,26 @@ def _open_plain(config: DataConfig, images: Images, trained: Mapping[str, Any], 
         image_shape=images.shape,
         notes=source.notes,
         class_names=images.class_names,
+    )
+
+
+def _open_tokens(config: TokensConfig, images: Images, trained: Mapping[str, Any], targets: str) -> Dataset:
+    (length,) = images.shape
+    vocabulary = Vocabulary.from_json(images.vocabulary)
+    keys = replace(config, length=length, buckets=[])
+    source = open_whole_tokens(keys, vocabulary, make_reader(targets))
+    split = join([split for split in _select_new_splits(source, trained) if isinstance(split, TokenSplit)])
+    labels = _map_labels(config, source, images.class_names) if targets == CLASSES else None
+    return PlainData(
+        train=split,
+        test=split,
+        num_classes=len(images.class_names),
+        image_shape=images.shape,
+        notes=source.notes,
+        class_names=images.class_names,
+        targets=targets,
+        to_target=None if labels is None else partial(tf.gather, labels),
+        vocabulary=vocabulary,
     )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, ClassVar, TypeVar
 
 import numpy as np
 
@@ -154,6 +154,8 @@ def _name(targets: Targets, number: int) -> str:
 
 # ---- the file ----
 
+_File = TypeVar("_File", bound="NpzFile")
+
 
 class NpzFile:
     """An opened file. Its methods raise DataError for an array that can't be images or labels.
@@ -163,12 +165,15 @@ class NpzFile:
         checksums: Name and CRC-32 of each array that was read; it covers shape, type and values.
     """
 
+    INPUTS: ClassVar[str] = "images"  # the name of their arrays, after the prefix
+    REMEDY: ClassVar[str] = "save fewer images, or give them as files (data=folder)"  # for more than fits in memory
+
     @classmethod
     @contextmanager
-    def opened(cls, path: str) -> Iterator[NpzFile]:
+    def opened(cls: type[_File], path: str) -> Iterator[_File]:
         """Raise DataError if data.path names no file, or none of this format."""
         if fault := find_file_fault(Path(path)):
-            raise DataError(f"data.path={path} {fault}: give the .npz file that holds images and labels")
+            raise DataError(f"data.path={path} {fault}: give the .npz file that holds {cls.INPUTS} and labels")
         try:
             packed = zipfile.ZipFile(path)
         except OSError as error:
@@ -187,16 +192,18 @@ class NpzFile:
         self._members = {info.filename.removesuffix(".npy"): info for info in packed.infolist()}
         self.prefixes = {split: prefix for prefix, split in _SPLITS.items() if self._has(prefix)}
         if self._has("") and self._has("train_"):
-            raise DataError(f"{path} has images and train_images: save those to train on under one of these names")
+            raise DataError(
+                f"{path} has {self.INPUTS} and train_{self.INPUTS}: save those to train on under one of these names"
+            )
         self.prefixes.setdefault("train", "")
 
     def check_headers(self, prefix: str) -> None:
         """Raise DataError for types and shapes that images and labels of a split can't have."""
         (images, pixel_type), (labels, label_type) = (
-            self._read_header(f"{prefix}{name}") for name in ("images", "labels")
+            self.read_header(f"{prefix}{name}") for name in ("images", "labels")
         )
         self._check_images(f"{prefix}images", images, pixel_type)
-        self._check_labels(f"{prefix}labels", labels, label_type)
+        self.check_labels(f"{prefix}labels", labels, label_type)
         if images[0] != labels[0]:
             raise DataError(
                 f"{self._path}: {prefix}images has {images[0]} images, {prefix}labels has {labels[0]} labels: "
@@ -220,7 +227,7 @@ class NpzFile:
         if size > free:
             raise DataError(
                 f"{self._path}: {name} takes {format_bytes(size)}, {format_bytes(free)} of memory are "
-                "free: save fewer images, or give them as files (data=folder)"
+                f"free: {self.REMEDY}"
             )
         with self._stream(name) as stream:
             array = np.lib.format.read_array(stream, allow_pickle=False)
@@ -233,11 +240,14 @@ class NpzFile:
         """Return whether there are names of labels or numbers, texts [T]."""
         if "names" not in self._members:
             return False
-        shape, dtype = self._read_header("names")
+        shape, dtype = self.read_header("names")
         return len(shape) == 1 and dtype.kind == "U"
 
+    def has_array(self, name: str) -> bool:
+        return name in self._members
+
     def _has(self, prefix: str) -> bool:
-        return not {f"{prefix}images", f"{prefix}labels"}.isdisjoint(self._members)
+        return not {f"{prefix}{self.INPUTS}", f"{prefix}labels"}.isdisjoint(self._members)
 
     def _check_images(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
         if dtype.kind not in "iuf":
@@ -250,7 +260,8 @@ class NpzFile:
         if min(shape) < 1:
             raise DataError(f"{self._path}: {name} has the shape {list(shape)}: give at least one image, and one pixel")
 
-    def _check_labels(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    def check_labels(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        """Raise DataError for a type and shape that labels can't have."""
         if dtype.kind not in "biuf" + _TEXTS:
             raise DataError(
                 f"{self._path}: {name} is of type {dtype}: save whole numbers by labels.astype('int64'), or the names "
@@ -263,7 +274,8 @@ class NpzFile:
                 "[N, classes]"
             )
 
-    def _read_header(self, name: str) -> tuple[tuple[int, ...], np.dtype]:
+    def read_header(self, name: str) -> tuple[tuple[int, ...], np.dtype]:
+        """Return shape and dtype of an array."""
         with self._stream(name) as stream:
             version = np.lib.format.read_magic(stream)
             if version not in _HEADERS:

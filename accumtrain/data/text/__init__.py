@@ -1,0 +1,1 @@
+"""Texts as tokens: the vocabulary, the files, and the order by length."""

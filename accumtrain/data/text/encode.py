@@ -1,0 +1,83 @@
+"""Texts as tokens, each of its own length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from accumtrain.data.source import BadExample, UnreadableExample
+from accumtrain.data.stream import UNREADABLE
+from accumtrain.data.text.texts import Text
+from accumtrain.data.text.vocabulary import Vocabulary
+from accumtrain.errors import DataError
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """N texts as tokens.
+
+    Attributes:
+        names: Their names in messages.
+        ids: The tokens of each, int32 [any].
+        labels: The class of each, int32 [N]; UNREADABLE for a text that is left out.
+        faults: Why texts are left out, by their places.
+    """
+
+    names: Sequence[str]
+    ids: Sequence[np.ndarray]
+    labels: np.ndarray
+    faults: Mapping[int, BadExample] = field(default_factory=dict)
+
+    def take(self, places: np.ndarray) -> Encoded:
+        """Return the texts at places, int64 [n]."""
+        chosen = places.tolist()
+        return Encoded(
+            [self.names[place] for place in chosen],
+            [self.ids[place] for place in chosen],
+            self.labels[places],
+            {new: self.faults[place] for new, place in enumerate(chosen) if place in self.faults},
+        )
+
+    def check_some_are_usable(self) -> None:
+        """Raise DataError if all are left out."""
+        if self.faults and len(self.faults) == len(self.ids):
+            first = self.faults[min(self.faults)]
+            raise DataError(f"none of {len(self.ids):,} texts can be used, the first: {first}")
+
+
+def encode_texts(texts: Iterable[Text], vocabulary: Vocabulary, *, skips: bool) -> tuple[Encoded, list[str]]:
+    """Return texts as tokens, without labels, and the name of the class of each.
+
+    Args:
+        skips: leave out texts that can't be used.
+
+    Raises:
+        DataError: A text can't be used, and may not be left out; or no text can be used.
+    """
+    names, ids, kinds, faults = list[str](), list[np.ndarray](), list[str](), dict[int, BadExample]()
+    for place, text in enumerate(texts):
+        own = [] if text.fault else vocabulary.encode(text.content)
+        fault = text.fault or (None if own else UnreadableExample(text.name, "holds no token"))
+        if fault is not None:
+            faults[place] = fault
+        names.append(text.name)
+        ids.append(np.array(own, np.int32))
+        kinds.append(text.kind)
+        if not skips:
+            raise_first(faults)
+    encoded = Encoded(names, ids, no_label(len(ids)), faults)
+    encoded.check_some_are_usable()
+    return encoded, kinds
+
+
+def raise_first(faults: Mapping[int, BadExample]) -> None:
+    """Raise the first fault, if there is one."""
+    if faults:
+        raise faults[min(faults)]
+
+
+def no_label(count: int) -> np.ndarray:
+    """Return labels, int32 [count], of texts that have none."""
+    return np.full(count, UNREADABLE, np.int32)

@@ -1,0 +1,145 @@
+"""The texts of a file or a folder, in splits: where they are, and of which class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from accumtrain.data.config import TokensConfig
+from accumtrain.data.local_files import check_name, find_file_fault, list_files, list_first, readable, walk_files
+from accumtrain.data.sources.folder import find_split
+from accumtrain.data.text.texts import JSON_LINES, Text, read_file, read_json_lines, read_lines
+from accumtrain.errors import DataError
+from accumtrain.fields import normal_form
+
+_GIVE = "give a file of texts, a folder of them, or an .npz file of tokens"
+_BY_CLASS = "give a folder with a sub-folder for each class, or a .jsonl file with the classes"
+
+Read = Callable[[], Iterable[Text]]
+
+
+@dataclass(frozen=True)
+class TextListing:
+    """What reads the texts of each split, and notes about what was left out.
+
+    Attributes:
+        classes: the names of the classes in their order; empty if the texts say them, or if there are none.
+    """
+
+    splits: dict[str, Read]
+    classes: list[str]
+    notes: list[str]
+
+
+def list_texts(config: TokensConfig, *, by_class: bool) -> TextListing:
+    """Return the texts that data.path names.
+
+    Args:
+        by_class: the texts have classes. Without, a folder of any depth is read.
+
+    Raises:
+        DataError: There is no text, or the folder has another structure.
+    """
+    path = Path(config.path)
+    with readable():
+        if not path.is_dir():
+            return TextListing({"train": _reader_of(path, config, by_class=by_class)}, [], [])
+        if files := _find_split_files(path):
+            readers = {split: _reader_of(file, config, by_class=by_class) for split, file in files.items()}
+            return TextListing(readers, [], [])
+        folders = _find_split_folders(path, by_class=by_class)
+        if by_class:
+            return _list_classes(path, folders)
+        found = {split: list(walk_files(folder)) for split, folder in folders.items()}
+        beside = [] if path in folders.values() else [file for file in _visible(path) if file.is_file()]
+        named = {split: [("", file) for file in files] for split, files in found.items() if files}
+        splits: dict[str, Read] = {split: partial(_read_files, files) for split, files in named.items()}
+    if "train" not in splits:
+        raise DataError(f"{folders.get('train', path)} holds no file: {_GIVE}")
+    return TextListing(splits, [], _note_beside(beside))
+
+
+def _reader_of(file: Path, config: TokensConfig, *, by_class: bool) -> Read:
+    """Return what reads a file of lines. Raise DataError if it can't be read, or if its lines have no classes."""
+    if fault := find_file_fault(file):
+        raise DataError(f"data.path={file} {fault}: {_GIVE}")
+    if file.suffix.lower() in JSON_LINES:
+        return partial(read_json_lines, file, config.text_key, config.label_key if by_class else None)
+    if by_class:
+        raise DataError(f"data.path={file} has a text a line, and no classes: {_BY_CLASS}")
+    return partial(read_lines, file)
+
+
+def _read_files(files: Iterable[tuple[str, Path]]) -> Iterator[Text]:
+    return (read_file(file, kind) for kind, file in files)
+
+
+def _visible(folder: Path) -> list[Path]:
+    """Return the entries that are not hidden, by name. Raise DataError for a name that can't be used."""
+    entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    for entry in entries:
+        check_name(entry)
+    return entries
+
+
+def _find_split_files(folder: Path) -> dict[str, Path]:
+    """Return the files of splits, such as train.jsonl and test.jsonl; none unless a folder holds these alone."""
+    entries = _visible(folder)
+    found = {split: entry for entry in entries if entry.is_file() and (split := find_split(entry.stem))}
+    return found if "train" in found and len(found) > 1 and len(found) == len(entries) else {}
+
+
+def _find_split_folders(root: Path, *, by_class: bool) -> dict[str, Path]:
+    """Return the folder of each split, or the folder itself as that to train on.
+
+    Raises:
+        DataError: There are two folders of a split.
+    """
+    splits: dict[str, Path] = {}
+    for folder in (entry for entry in _visible(root) if entry.is_dir()):
+        if split := find_split(folder.name):
+            if split in splits:
+                raise DataError(f"{root} has {splits[split].name}/ and {folder.name}/: keep one of them")
+            splits[split] = folder
+    holds_classes = not by_class or ("train" in splits and any(entry.is_dir() for entry in _visible(splits["train"])))
+    return splits if "train" in splits and holds_classes else {"train": root}
+
+
+def _list_classes(root: Path, folders: dict[str, Path]) -> TextListing:
+    """Return the texts of class folders. The sorted names of those to train on are the classes."""
+    listings: dict[str, list[tuple[str, Path]]] = {}
+    beside: list[Path] = []
+    for split, folder in folders.items():
+        tops = _visible(folder)
+        beside += [top for top in tops if not top.is_dir()]
+        listings[split] = [(normal_form(top.name), file) for top in tops if top.is_dir() for file in walk_files(top)]
+    classes = sorted({kind for kind, _ in listings["train"]})
+    for top in (top for top in _visible(folders["train"]) if top.is_dir()):
+        if normal_form(top.name) not in classes:
+            raise DataError(f"class folder {top} holds no file: add some, or remove the folder")
+    if len(classes) < 2:
+        raise DataError(
+            f"{folders['train']} has {len(classes)} class folder(s) with texts: it takes two or more to tell apart; "
+            f"{_BY_CLASS}"
+        )
+    for split, listing in listings.items():
+        if unknown := sorted({kind for kind, _ in listing} - set(classes)):
+            raise DataError(
+                f"{folders[split]} has the class {list_first(unknown)}, which {folders['train'].name}/ lacks (it has "
+                f"{list_first(classes)}): give each class texts to train on, or move its {split} texts away"
+            )
+    unlabelled = [folders[split] for split, listing in listings.items() if not listing]
+    notes = [f"{folder}/ has no class folder with texts, and is not read" for folder in unlabelled]
+    if root not in folders.values():
+        beside += [entry for entry in _visible(root) if entry.is_file()]
+    return TextListing(
+        {split: partial(_read_files, listing) for split, listing in listings.items() if listing},
+        classes,
+        [*notes, *_note_beside(beside)],
+    )
+
+
+def _note_beside(files: list[Path]) -> list[str]:
+    return [f"ignored, as they are beside the folders of the texts: {list_files(files)}"] if files else []

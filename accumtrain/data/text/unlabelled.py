@@ -1,0 +1,118 @@
+"""Texts without targets, which a trained run is to answer, as the test split of a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from accumtrain.data.config import DataConfig, TokensConfig
+from accumtrain.data.local_files import find_file_fault, readable, walk_files
+from accumtrain.data.source import PlainData
+from accumtrain.data.text.arrays import read_token_arrays
+from accumtrain.data.text.encode import Encoded, encode_texts
+from accumtrain.data.text.texts import JSON_LINES, Text, read_file, read_json_lines, read_lines
+from accumtrain.data.text.token_split import TokenSplit, cut
+from accumtrain.data.text.tokens import ARRAYS
+from accumtrain.data.text.vocabulary import PADDING, Vocabulary
+from accumtrain.errors import DataError
+from accumtrain.runs.run import Images
+
+_GIVE = "give a file with a text a line, a .jsonl file, a folder of texts, or an .npz file of tokens"
+
+
+def open_texts(text: str, config: DataConfig, images: Images) -> tuple[list[str], PlainData]:
+    """Return the names of the texts that predict.input names, and the texts as tokens. The label is the place of each.
+
+    Texts that can't be used are left out, and named in `skipped`. Longer ones are cut, which a note says.
+
+    Args:
+        config: the data keys of the run.
+        images: those that the run was trained on, with the vocabulary.
+
+    Raises:
+        DataError: There is no text, or none can be used.
+        ConfigError: The run has no tokenizer for texts.
+    """
+    vocabulary, (length,) = Vocabulary.from_json(images.vocabulary), images.shape
+    if holds_tokens(text):
+        arrays = read_token_arrays(_keys_for(text, config), None, vocabulary)
+        encoded = arrays.splits["train"]
+        encoded.check_some_are_usable()
+    else:
+        encoded, _ = encode_texts(read_texts(text, config), vocabulary, skips=True)
+    if not encoded.ids:
+        raise DataError(f"predict.input={text}: holds no text; {_GIVE}")
+    longer = sum(len(ids) > length for ids in encoded.ids)
+    notes = [f"{longer:,} of {len(encoded.ids):,} texts are cut to their first {length:,} tokens"] if longer else []
+    return list(encoded.names), _make_data(_with_places(encoded, length), images, vocabulary, notes)
+
+
+def open_token_rows(rows: np.ndarray, images: Images) -> PlainData:
+    """Return tokens, integers [N, T] with PADDING where there is none, as a data set. The label is the place of each.
+
+    Raises:
+        DataError: They have another shape or dtype, or an id is not of the vocabulary.
+    """
+    vocabulary = Vocabulary.from_json(images.vocabulary)
+    if rows.dtype.kind not in "iu" or rows.shape[1:] != images.shape or not len(rows):
+        raise DataError(
+            f"the inputs are of type {rows.dtype} and have the shape {list(rows.shape)}: the model was trained on "
+            f"tokens, whole numbers [N, {images.shape[0]}] with {PADDING} for padding; give such"
+        )
+    wrong = (rows < PADDING) | (rows >= vocabulary.size)
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0].tolist()
+        raise DataError(
+            f"the inputs hold {rows[row, column]} at row {row}, column {column}: tokens are 0..{vocabulary.size - 1}, "
+            f"and {PADDING} is padding; correct it"
+        )
+    tokens, names = rows.astype(np.int32), [f"row {row}" for row in range(len(rows))]
+    return _make_data(TokenSplit(tokens, _count(len(rows)), names), images, vocabulary, [])
+
+
+def holds_tokens(text: str) -> bool:
+    """Return whether predict.input names a file of tokens, not of texts."""
+    return Path(text).suffix.lower() == ARRAYS
+
+
+def read_texts(text: str, config: DataConfig) -> Iterable[Text]:
+    """Return the texts of the file or folder that predict.input names. Raise DataError if it can't be read.
+
+    Args:
+        config: the data keys of the run.
+    """
+    path = Path(text)
+    with readable():
+        if path.is_dir():
+            return [read_file(file) for file in walk_files(path)]
+    if fault := find_file_fault(path):
+        raise DataError(f"predict.input={path} {fault}: {_GIVE}")
+    is_json = path.suffix.lower() in JSON_LINES
+    return read_json_lines(path, _keys_for(text, config).text_key) if is_json else read_lines(path)
+
+
+def _keys_for(text: str, config: DataConfig) -> TokensConfig:
+    return replace(config, path=text) if isinstance(config, TokensConfig) else TokensConfig(path=text)
+
+
+def _with_places(texts: Encoded, length: int) -> TokenSplit:
+    return cut(replace(texts, labels=_count(len(texts.ids))), length)
+
+
+def _count(size: int) -> np.ndarray:
+    return np.arange(size, dtype=np.int32)
+
+
+def _make_data(split: TokenSplit, images: Images, vocabulary: Vocabulary, notes: Sequence[str]) -> PlainData:
+    return PlainData(
+        train=split,
+        test=split,
+        num_classes=len(images.class_names),
+        notes=list(notes),
+        class_names=images.class_names,
+        image_shape=images.shape,
+        vocabulary=vocabulary,
+    )
