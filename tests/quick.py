@@ -21,6 +21,8 @@ RUNS = frozenset(
         "data/test_remedies.py",
         "data/test_skipping.py",
         "data/test_targets.py",
+        "data/test_text_order.py",
+        "data/test_text_sources.py",
         "data/test_tfds.py",
         "devices/test_worker_watch.py",
         "docs/test_library.py",

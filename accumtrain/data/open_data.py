@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 
 import tensorflow as tf
 
@@ -46,13 +46,15 @@ def open_data(config: DataConfig, seed: int, targets: str = CLASSES) -> Dataset:
     fingerprint = compute_fingerprint(source)
     if source.plain:
         _check_keys_of_images(config)
-        return PlainData(
+        data = PlainData(
             **{**vars(source), "fingerprint": fingerprint},
             image_shape=tuple(train.image_shape or ()),
             balanced=config.sampling == "balanced",
             targets=targets,
-            **({"by_length": config.by_length, "buckets": config.buckets} if isinstance(config, TokensConfig) else {}),
         )
+        if isinstance(config, TokensConfig):
+            return replace(data, by_length=config.by_length, buckets=config.buckets)
+        return data
     shape = train.image_shape if config.pixels is None else (*config.pixels, train.channels)
     assert shape is not None, "a source whose images keep their size has one shape"
     return Dataset(

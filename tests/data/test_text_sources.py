@@ -68,7 +68,7 @@ def test_folders_of_splits(tmp_path):
     data = open_data(TokensConfig(path=str(tmp_path / "all"), length=9, val_fraction=0.0), 0)
     assert (padded("only here", 9), 0) in rows_of(data.test)
     assert (padded("only here", 9), 0) not in rows_of(data.train)
-    assert any("ignored" in note and "about.txt" in note for note in data.notes)
+    assert any("not read" in note and "about.txt" in note for note in data.notes)
 
 
 def test_lines_of_json(tmp_path):
@@ -254,6 +254,22 @@ def test_other_structures_are_refused(tmp_path):
         open_data(TokensConfig(path=str(tmp_path / "void")), 0)
     with pytest.raises(DataError, match="holds no file: give a file of texts"):
         open_data(TokensConfig(path=str(tmp_path / "void")), 0, TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (["train/a.txt", "test/b.txt"], "train has no class folder: give a folder with a sub-folder for each class"),
+        (["val/x/a.txt", "test/x/b.txt"], "has test, val, named after splits, and no train"),
+        (["train/x/a.txt", "training/x/b.txt"], "has train/ and training/: keep one of them"),
+    ],
+)
+def test_splits_are_not_taken_for_classes(tmp_path, files, message):
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text("text")
+    with pytest.raises(DataError, match=message):
+        open_data(TokensConfig(path=str(tmp_path)), 0)
 
 
 def test_a_class_of_a_test_folder_that_is_not_trained_is_refused(tmp_path):

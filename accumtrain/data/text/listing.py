@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from accumtrain.data.config import TokensConfig
-from accumtrain.data.local_files import check_name, find_file_fault, list_files, list_first, readable, walk_files
+from accumtrain.data.local_files import check_name, find_file_fault, list_first, readable, walk_files
 from accumtrain.data.sources.folder import find_split
 from accumtrain.data.text.texts import JSON_LINES, Text, read_file, read_json_lines, read_lines
 from accumtrain.errors import DataError
@@ -22,7 +22,7 @@ Read = Callable[[], Iterable[Text]]
 
 @dataclass(frozen=True)
 class TextListing:
-    """What reads the texts of each split, and notes about what was left out.
+    """The texts of each split as functions that read them, and notes about what was left out.
 
     Attributes:
         classes: the names of the classes in their order; empty if the texts say them, or if there are none.
@@ -53,7 +53,7 @@ def list_texts(config: TokensConfig, *, by_class: bool) -> TextListing:
         if by_class:
             return _list_classes(path, folders)
         found = {split: list(walk_files(folder)) for split, folder in folders.items()}
-        beside = [] if path in folders.values() else [file for file in _visible(path) if file.is_file()]
+        beside = _list_beside(path, folders)
         named = {split: [("", file) for file in files] for split, files in found.items() if files}
         splits: dict[str, Read] = {split: partial(_read_files, files) for split, files in named.items()}
     if "train" not in splits:
@@ -95,16 +95,24 @@ def _find_split_folders(root: Path, *, by_class: bool) -> dict[str, Path]:
     """Return the folder of each split, or the folder itself as that to train on.
 
     Raises:
-        DataError: There are two folders of a split.
+        DataError: There are two folders of a split, none to train on, or no class folder in it.
     """
-    splits: dict[str, Path] = {}
-    for folder in (entry for entry in _visible(root) if entry.is_dir()):
+    tops, splits = [entry for entry in _visible(root) if entry.is_dir()], dict[str, Path]()
+    for folder in tops:
         if split := find_split(folder.name):
             if split in splits:
                 raise DataError(f"{root} has {splits[split].name}/ and {folder.name}/: keep one of them")
             splits[split] = folder
-    holds_classes = not by_class or ("train" in splits and any(entry.is_dir() for entry in _visible(splits["train"])))
-    return splits if "train" in splits and holds_classes else {"train": root}
+    if not splits or (len(splits) < len(tops) and not ("train" in splits and len(splits) > 1)):
+        return {"train": root}
+    if "train" not in splits:
+        raise DataError(
+            f"{root} has {list_first([top.name for top in tops])}, named after splits, and no train: give the texts to "
+            "train on that name"
+        )
+    if by_class and not any(entry.is_dir() for entry in _visible(splits["train"])):
+        raise DataError(f"{splits['train']} has no class folder: {_BY_CLASS}")
+    return splits
 
 
 def _list_classes(root: Path, folders: dict[str, Path]) -> TextListing:
@@ -132,8 +140,7 @@ def _list_classes(root: Path, folders: dict[str, Path]) -> TextListing:
             )
     unlabelled = [folders[split] for split, listing in listings.items() if not listing]
     notes = [f"{folder}/ has no class folder with texts, and is not read" for folder in unlabelled]
-    if root not in folders.values():
-        beside += [entry for entry in _visible(root) if entry.is_file()]
+    beside += _list_beside(root, folders)
     return TextListing(
         {split: partial(_read_files, listing) for split, listing in listings.items() if listing},
         classes,
@@ -141,5 +148,10 @@ def _list_classes(root: Path, folders: dict[str, Path]) -> TextListing:
     )
 
 
-def _note_beside(files: list[Path]) -> list[str]:
-    return [f"ignored, as they are beside the folders of the texts: {list_files(files)}"] if files else []
+def _list_beside(root: Path, folders: dict[str, Path]) -> list[Path]:
+    """Return what else is in a folder that holds those of splits."""
+    return [] if root in folders.values() else [entry for entry in _visible(root) if entry not in folders.values()]
+
+
+def _note_beside(entries: list[Path]) -> list[str]:
+    return [f"not read, as it is beside the folders of the texts: {list_first(entries)}"] if entries else []
