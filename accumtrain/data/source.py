@@ -118,7 +118,7 @@ class ArraySplit(Split):
 
     Args:
         images: [size, height, width, channels]: floats 0..1, which are stored as float32, or integers 0..white, which
-            are stored as uint8.
+            are stored as uint8. Or other inputs: floats [size, ...], or tokens, integers [size, T], as int32.
         labels: [size] integers, the classes; or [size, K] floats, of labels or numbers.
         white: The value of an integer pixel that means 1.0.
         weights: float32 [size], 0 for examples that are left out; None is 1 for all.
@@ -132,7 +132,8 @@ class ArraySplit(Split):
         self.channels = images.shape[-1]
         self.white = white
         with tf.device("CPU"):
-            self._images = tf.constant(images, tf.float32 if images.dtype.kind == "f" else tf.uint8)
+            integer = tf.int32 if images.ndim == 2 else tf.uint8
+            self._images = tf.constant(images, tf.float32 if images.dtype.kind == "f" else integer)
             self._labels = tf.constant(labels, tf.float32 if labels.dtype.kind == "f" else tf.int32)
             self._weights = None if weights is None else tf.constant(weights, tf.float32)
 
@@ -254,8 +255,12 @@ class Dataset(Source):
         left_out = f", {len(self.skipped):,} more left out" if self.skipped else ""
         targets = self.targets if self.num_classes != 1 else self.targets.removesuffix("s")
         told = "" if self.targets == TOKENS else f", {self.num_classes} {targets}"
-        what = "examples" if self.plain else "images"
-        return f"{self.sizes} {what}, {shape}{told}{left_out}"
+        return f"{self.sizes} {self.named}, {shape}{told}{left_out}"
+
+    @property
+    def named(self) -> str:
+        """The word for its examples."""
+        return "examples" if self.plain else "images"
 
     @property
     def evaluated_split(self) -> str:

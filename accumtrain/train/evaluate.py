@@ -114,7 +114,8 @@ def evaluate_run(config: Config) -> dict[str, Any] | None:
     devices = resolve_devices(config.device)
     data, own = open_measured(config)
     if not own:
-        say(f"{config.data.label} is not what the run was trained on: all its {data.train.size:,} images are measured")
+        all_of_it = f"all its {data.train.size:,} {data.named} are measured"
+        say(f"{config.data.label} is not what the run was trained on: {all_of_it}")
         for note in data.notes:
             say(note)
     with explain_errors(config, data, devices.replicas, devices.workers):
@@ -139,6 +140,7 @@ def evaluate_run(config: Config) -> dict[str, Any] | None:
         if pictures:
             say(f"drawn: {' and '.join(pictures)}")
         result["pictures"] = pictures
-    what = f"the {measured.split} images of {config.data.label}" if own else f"all images of {config.data.label}"
+    part = f"the {measured.split}" if own else "all"
+    what = f"{part} {data.named} of {config.data.label}"
     say(f"measured: the {config.state} state, update {trained.saved.step:,}, on {what}; in {result_file(config)}")
     return result

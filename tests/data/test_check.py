@@ -312,5 +312,5 @@ def test_inputs_that_are_no_images_are_refused(compose, monkeypatch):
 
     monkeypatch.setattr(SOURCES, "entries", dict(SOURCES.entries))
     register_data("rows", open_rows, targets="numbers")
-    with pytest.raises(ConfigError, match=r"job=check: reads images with .*data=rows has other inputs"):
+    with pytest.raises(ConfigError, match=r"job=check: reads images and texts with .*data=rows has other inputs"):
         check.check_data(compose("job=check", "task=regress", "data=rows", "data.val_fraction=0"))

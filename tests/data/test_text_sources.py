@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from accumtrain.data.config import TokensConfig
 from accumtrain.data.open_data import open_data
+from accumtrain.data.source import ArraySplit
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.tasks.config import TOKENS
 
@@ -149,6 +150,7 @@ BAD_ARRAYS = {
     "mask of another shape": ({"mask": ROWS[:, :2]}, r"mask has the shape \[4, 2\].*give a mask of that shape"),
     "mask of other values": ({"mask": ROWS}, r"mask holds 5 at row 0, column 0: write 1 for a token"),
     "too few labels": ({"labels": LABELS[:3]}, r"tokens has 4 rows, labels has 3 labels"),
+    "a class without texts": ({"labels": LABELS * 2}, r"there is no text to train on of class 1: number the classes"),
     "one class": ({"labels": LABELS * 0}, r"all texts are of one class"),
     "a row without tokens": ({"mask": np.array([[1] * 4, [0] * 4, [1] * 4, [1] * 4])}, r"row 1 holds no token: "),
 }
@@ -178,6 +180,12 @@ def test_labels_may_be_missing_where_tokens_are_the_targets(tmp_path):
     assert open_data(config, 0, TOKENS).num_classes == 8
     with pytest.raises(DataError, match="has no array labels: it has tokens"):
         open_data(config, 0)
+
+
+def test_a_source_of_ones_own_keeps_its_ids():
+    tokens, _ = ArraySplit(np.array([[300, -1], [70_000, 2]]), np.array([0, 1])).read(tf.constant([1, 0], tf.int64))
+    assert tokens.dtype == tf.int32
+    assert tokens.numpy().tolist() == [[70_000, 2], [300, -1]]
 
 
 # ---- files that are bad ----

@@ -27,6 +27,7 @@ ARRAYS = ".npz"
 _PURPOSES = {"train": "train on", "val": "validate on", "test": "test on"}
 _CLASSES = ClassTargets()
 _HEX_DIGITS = 16
+_LISTED = 5  # classes in a message
 
 
 def open_tokens(config: TokensConfig, seed: int, reader: TargetReader | None = _CLASSES) -> Source:
@@ -44,8 +45,8 @@ def open_tokens(config: TokensConfig, seed: int, reader: TargetReader | None = _
     """
     content = _read_content(config, reader, None)
     train = content.splits["train"]
-    if reader is not None and len(content.class_names or np.unique(train.labels)) < 2:
-        raise DataError(f"{config.path}: all texts are of one class: it takes two classes or more to tell apart")
+    if reader is not None:
+        _check_all_are_trained(config, train.labels, content)
     if len(content.splits) == 1:
         held = _hold_out(config, train, content.class_names)
         content.splits |= {"train": train.take(np.flatnonzero(~held)), "test": train.take(np.flatnonzero(held))}
@@ -132,6 +133,18 @@ def _label(config: TokensConfig, texts: Encoded, kinds: Sequence[str], classes: 
 
 
 # ---- splits ----
+
+
+def _check_all_are_trained(config: TokensConfig, labels: np.ndarray, content: _Content) -> None:
+    """Raise DataError unless there is a text to train on of each class, and two classes."""
+    found = np.unique(labels[labels != UNREADABLE])
+    if content.classes < 2:
+        raise DataError(f"{config.path}: all texts are of one class: it takes two classes or more to tell apart")
+    missing = np.setdiff1d(np.arange(min(content.classes, len(found) + _LISTED)), found).tolist()
+    if missing:
+        named = [content.class_names[number] if content.class_names else number for number in missing]
+        remedy = "add some" if content.class_names else "number the classes from 0 without gaps, or add some"
+        raise DataError(f"{config.path}: there is no text to train on of class {list_first(named)}: {remedy}")
 
 
 def _hold_out(config: TokensConfig, texts: Encoded, class_names: Sequence[str]) -> np.ndarray:
