@@ -49,6 +49,7 @@ from .data.config import TokensConfig as TokensConfig
 from .data.source import ArraySplit as ArraySplit
 from .data.source import Source as Source
 from .data.source import Split as Split
+from .data.text.vocabulary import Vocabulary as Vocabulary
 from .devices.config import AutoConfig as AutoConfig
 from .devices.config import CpuConfig as CpuConfig
 from .devices.config import DeviceConfig as DeviceConfig
@@ -110,11 +111,13 @@ from .tasks.config import ClassifyConfig as ClassifyConfig
 from .tasks.config import CrossEntropyConfig as CrossEntropyConfig
 from .tasks.config import HuberConfig as HuberConfig
 from .tasks.config import LossConfig as LossConfig
+from .tasks.config import MaskedTokensConfig as MaskedTokensConfig
 from .tasks.config import MultilabelConfig as MultilabelConfig
 from .tasks.config import RegressConfig as RegressConfig
 from .tasks.config import SigmoidCrossEntropyConfig as SigmoidCrossEntropyConfig
 from .tasks.config import SquaredErrorConfig as SquaredErrorConfig
 from .tasks.config import TaskConfig as TaskConfig
+from .tasks.config import TokenCrossEntropyConfig as TokenCrossEntropyConfig
 from .tasks.multilabel import Multilabel as Multilabel
 from .tasks.regress import Regress as Regress
 from .tasks.task import Task as Task

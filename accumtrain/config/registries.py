@@ -59,7 +59,7 @@ def has_builtin_layers(config: Any) -> bool:
 # Values of records and updates beside metrics.
 TAKEN = {
     *("loss", "step", "epoch", "split", "seconds", "examples", "examples_per_second", "learning_rate", "grad_norm"),
-    *("loss_scale", "skipped", "finite", "state_finite", "stop", "exact", "compared", "in_range"),
+    *("weight", "loss_scale", "skipped", "finite", "state_finite", "stop", "exact", "compared", "in_range"),
 }
 
 # ---- registration ----

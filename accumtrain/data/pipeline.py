@@ -140,6 +140,8 @@ def make_eval_batches(
 ) -> tf.data.Dataset:
     """Return every example of a split of `data.splits` once, in the source's order, without augmentation.
 
+    Its key is its index, so what is drawn for it is the same in every evaluation.
+
     The last batch is filled up with copies of the last example, of weight 0. It is smaller than the others if
     `data.fills_last_batch` is false. Elements are as in `make_train_batches`.
     """
@@ -151,7 +153,7 @@ def make_eval_batches(
 
     def address(position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         index = examples.in_whole(tf.minimum(position, examples.size - 1))
-        return index, tf.zeros_like(index, tf.uint64), tf.cast(position < examples.size, tf.float32)
+        return index, tf.cast(index, tf.uint64), tf.cast(position < examples.size, tf.float32)
 
     if data.fills_last_batch or not rest:
         return _batches(data, stored, address, whole + bool(rest), batch, shard, training=False)

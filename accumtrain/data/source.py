@@ -241,11 +241,6 @@ class Dataset(Source):
 
     fills_last_batch: ClassVar[bool] = True  # of an evaluation, with copies of weight 0
 
-    def input_spec(self, examples: int) -> tf.TensorSpec:
-        """Return the form of the inputs of some examples, if they are one array: int32 of tokens, else float32."""
-        dtype = tf.float32 if self.vocabulary is None else tf.int32
-        return tf.TensorSpec([examples, *self.image_shape], dtype)
-
     @property
     def longest(self) -> Dataset:
         """The same data with all batches as long as the longest, to measure the memory that they take."""
@@ -312,12 +307,15 @@ class PlainData(Dataset):
         image_shape: That of an input; () if there are several.
         buckets: Lengths to which tokens are cut, where these hold them (`trim` of data/text).
         to_input: From stored inputs [n, ...] to those in a batch; None if they are the same.
+        to_batch: From stored image, label and weight of examples, and their key, uint64 [n], to those in a batch, for
+            what is drawn for each example. It comes before the others.
     """
 
     preprocess: Preprocess = NO_PREPROCESS
     plain: bool = True
     buckets: Sequence[int] = ()
     to_input: Callable[[Any], Any] | None = None
+    to_batch: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
     @property
     def longest(self) -> PlainData:
@@ -330,6 +328,7 @@ class PlainData(Dataset):
         if self.buckets:
             cut = {"image": trim(batch["image"], self.buckets)}
             batch = {**batch, **cut, **({"label": cut["image"]} if self.targets == TOKENS else {})}
+        batch = batch if self.to_batch is None else self.to_batch(batch)
         for name, convert in (("image", self.to_input), ("label", self.to_target)):
             batch = batch if convert is None else {**batch, name: convert(batch[name])}
         return {name: tf.nest.map_structure(shaped, batch[name]) for name in ("image", "label", "weight")}

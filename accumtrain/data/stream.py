@@ -25,7 +25,7 @@ _MASK = (1 << 64) - 1
 _ROUNDS = 8
 
 # The purpose of a key: the first part of the hash, so that keys for different purposes differ.
-ORDER, AUGMENT, PATTERN, NOISE, CLASS_ORDER, BLOCK_ORDER = range(6)
+ORDER, AUGMENT, PATTERN, NOISE, CLASS_ORDER, BLOCK_ORDER, MASK_ORDER, MASK_KIND, MASK_TOKEN = range(9)
 UNREADABLE = -1  # in the place of the label of an example that can't be read, if data.on_error leaves it out
 
 

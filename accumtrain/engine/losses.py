@@ -15,8 +15,8 @@ from accumtrain.engine.replica import join_replicas
 from accumtrain.errors import ConfigError
 
 PerExample = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-# image [N, H, W, C], label [N]; optional weight float32 [N], 1 for all if absent; optional other_label [N] and share
-# float32 [N], the part of `label` in a target of both
+# image [N, H, W, C], label [N]; optional weight float32 [N], by which an example counts in means, 1 for all if absent;
+# optional other_label [N] and share float32 [N], the part of `label` in a target of both
 Batch = Mapping[str, tf.Tensor]
 SMALLEST_LOSS_SCALE = 1.0  # loss scale; a window that overflows at it has diverged
 
@@ -53,7 +53,7 @@ class WholeBatch:
         self._function = function
 
     def of_batches(self, batches: Sequence[Batch], outputs: Sequence[Any]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return the number of this replica's examples, that of all replicas', and the loss of these, scalars.
+        """Return the weight of this replica's examples, that of all replicas', and the loss of these, scalars.
 
         Examples of weight 0 are left out. Call it in replica context.
 
@@ -148,6 +148,11 @@ def example_weights(batch: Batch) -> tf.Tensor:
     """Return the weight of each example, float32 [N]; 1 if the batch has no weights."""
     labels = tf.nest.flatten(batch["label"])
     return batch["weight"] if "weight" in batch else tf.ones(tf.shape(labels[0])[:1], tf.float32)
+
+
+def count_examples(batch: Batch) -> tf.Tensor:
+    """Return the number of examples whose weight is above 0, float32 []."""
+    return tf.reduce_sum(tf.cast(example_weights(batch) > 0.0, tf.float32))
 
 
 def class_index(labels: tf.Tensor) -> tf.Tensor:

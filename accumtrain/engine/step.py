@@ -14,6 +14,7 @@ from accumtrain.engine.compiled_function import FUSION_ONLY, NO_GRAPH_OPTIMIZER,
 from accumtrain.engine.window import Window
 
 SUM = "sum_"  # before the name of a mean: its sum over the examples of all updates of a call
+WEIGHT = "weight"  # of the examples of an update, by which its means are divided
 SECONDS_PER_CALL = 0.5
 WORTH_TOGETHER = 10  # smallest number of updates to make in one call; for fewer the time of the calls is negligible
 
@@ -93,7 +94,7 @@ class Step:
 
         Returns:
             The scalars of the last update, but `exact` and `compared` of all; and, with SUM before its name, of the
-            loss and each metric the sum over the examples of all updates, and the number of these.
+            loss and each metric the sum over the examples of all updates, and the weight of these.
 
         Raises:
             ValueError: the step is eager, or the window is not empty; nothing is changed.
@@ -156,14 +157,14 @@ class Step:
             before, update = update, self.compiled_commit()
             for name in ("exact", "compared"):  # streams out of range end the loop: that update is not finite
                 update[name] &= before[name]
-            examples = tf.cast(update["examples"], tf.float64)  # a sum of many updates is rounded less
-            added = {"examples": examples, **{name: tf.cast(update[name], tf.float64) * examples for name in names}}
+            weight = tf.cast(update[WEIGHT], tf.float64)  # a sum of many updates is rounded less
+            added = {WEIGHT: weight, **{name: tf.cast(update[name], tf.float64) * weight for name in names}}
             return done + 1, update, {name: total + added[name] for name, total in sums.items()}
 
         scalars = self.compiled_commit.get_concrete_function().structured_outputs
         # before the first update all that is a bool is true
         start = {name: tf.ones(scalar.shape, scalar.dtype) for name, scalar in scalars.items()}
-        nothing = dict.fromkeys(("examples", *names), tf.zeros([], tf.float64))
+        nothing = dict.fromkeys((WEIGHT, *names), tf.zeros([], tf.float64))
         _, last, sums = tf.while_loop(
             lambda done, update, sums: (done < count) & update["finite"] & update["state_finite"],
             body,

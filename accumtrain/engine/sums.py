@@ -25,7 +25,8 @@ class Sums(NamedTuple):
     """The sums of a window, as buffers or as tensors. They are sent in the order of the fields."""
 
     gradients: list[tf.Variable]
-    examples: tf.Variable
+    weight: tf.Variable  # of the examples, by which means are divided
+    examples: tf.Variable  # whose weight is above 0
     loss: tf.Variable
     metrics: list[tf.Variable]
     stops: tf.Variable  # of workers that have asked to stop

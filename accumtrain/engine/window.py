@@ -25,6 +25,7 @@ from accumtrain.engine.losses import (
     WholeBatch,
     accuracy,
     check_outputs,
+    count_examples,
     cross_entropy,
     example_weights,
     trained_outputs,
@@ -103,7 +104,7 @@ class Window(tf.Module):
         self.gradients = [new_sum(variable.shape) for variable in self.variables_]
         self._reached: set[Any] = set()  # references of the variables that have a gradient in a traced micro-step
         self._slot = {variable.ref(): slot for variable, slot in zip(self.variables_, self.gradients, strict=True)}
-        self.examples, self.loss = new_sum([]), new_sum([])
+        self.weight, self.examples, self.loss = new_sum([]), new_sum([]), new_sum([])
         self.metric_sums = [new_sum([]) for _ in self.metrics]
         self._stops, self._inexact, self._not_compared, self._out_of_range = (new_sum([]) for _ in range(4))
         # the micro-steps of each replica, never reduced; an int32 would lie on a GPU's host, where XLA can't reach it
@@ -130,6 +131,7 @@ class Window(tf.Module):
     def _sums(self) -> Sums:
         return Sums(
             gradients=list(self.gradients),
+            weight=self.weight,
             examples=self.examples,
             loss=self.loss,
             metrics=list(self.metric_sums),
@@ -171,10 +173,12 @@ class Window(tf.Module):
         with tf.control_dependencies(
             tf.nest.flatten(batch, expand_composites=True)
         ):  # else a batch that can't be read would be counted as a micro-step
-            examples = tf.reduce_sum(tf.cast(example_weights(batch), self.dtype))
+            weight = tf.reduce_sum(tf.cast(example_weights(batch), self.dtype))
+            examples = tf.cast(count_examples(batch), self.dtype)
             self.micro_step.assign_add(1)
         self.statistics.add(mode.statistics, examples)
-        for buffer, value in zip((self.loss, *self.metric_sums, self.examples), (*sums, examples), strict=True):
+        buffers = (self.loss, *self.metric_sums, self.weight, self.examples)
+        for buffer, value in zip(buffers, (*sums, weight, examples), strict=True):
             buffer.assign_add(tf.cast(value, buffer.dtype))
         for buffer, findings in (
             (self._inexact, mode.inexact),
@@ -204,17 +208,17 @@ class Window(tf.Module):
         trained = [trained_outputs(each) for each in outputs]
         with tf.GradientTape() as tape:
             tape.watch(trained)
-            own_examples, examples, loss = self.loss_function.of_batches(batches, outputs)
+            own_weight, weight, loss = self.loss_function.of_batches(batches, outputs)
         at_outputs, at_weights = tape.gradient(loss, (trained, self.variables_))
-        own_examples = tf.cast(own_examples, self.dtype)  # by all of which the commit divides
-        self.loss.assign_add(tf.cast(tf.cast(loss, self.dtype) * own_examples, self.loss.dtype))
-        scale = own_examples if self.loss_scale is None else own_examples * self.loss_scale.value
+        own_weight = tf.cast(own_weight, self.dtype)  # by all of which the commit divides
+        self.loss.assign_add(tf.cast(tf.cast(loss, self.dtype) * own_weight, self.loss.dtype))
+        scale = own_weight if self.loss_scale is None else own_weight * self.loss_scale.value
         known = [(variable, at) for variable, at in zip(self.variables_, at_weights, strict=True) if at is not None]
         self._add_gradients([(variable, scale * tf.convert_to_tensor(at)) for variable, at in known])
         self.micro_step.assign(0)
         zeros = [[tf.zeros_like(output) for output in each] for each in trained]
         return [
-            [nothing if at is None else at * tf.cast(examples, at.dtype) for at, nothing in zip(*each, strict=True)]
+            [nothing if at is None else at * tf.cast(weight, at.dtype) for at, nothing in zip(*each, strict=True)]
             for each in zip(at_outputs, zeros, strict=True)
         ]
 
@@ -253,7 +257,8 @@ class Window(tf.Module):
             Scalars by name:
             loss and each metric: means over the window.
             grad_norm: of the gradient, before clipping.
-            learning_rate, examples, step: step counts the updates done.
+            learning_rate, step: step counts the updates done.
+            weight, examples: the sum of the weights, by which means are divided, and the number of those above 0.
             finite: the update was made.
             state_finite: weights, optimizer state, moving statistics and averages are finite.
             stop: a worker has asked to stop.
@@ -262,9 +267,9 @@ class Window(tf.Module):
             loss_scale, skipped: with a loss scale, that of this window, and the windows without an update so far.
         """
         sums = self._sums.reduce(self.dtype)
-        gradients, examples = sums.gradients, sums.examples
+        gradients, weight = sums.gradients, sums.weight
         squares = 2.0 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients])  # keeps no squares in memory
-        divisor = examples
+        divisor = weight
         if self.loss_scale is not None:
             loss_scale = tf.identity(self.loss_scale.value)
             divisor *= loss_scale
@@ -285,7 +290,7 @@ class Window(tf.Module):
         def update() -> None:
             # automatic control dependencies order these lines: each waits for variables that one before it writes
             self.optimizer.apply(gradients, rate, self.step, scale)
-            self.statistics.write(sums.statistics, examples)
+            self.statistics.write(sums.statistics, sums.examples)
             if self.ema is not None:
                 self.ema.update(self.step)
             self.step.assign_add(1)
@@ -294,7 +299,7 @@ class Window(tf.Module):
 
         def skip() -> None:
             if self.loss_scale is not None:
-                self.loss_scale.after_skip(examples)
+                self.loss_scale.after_skip(sums.examples)
 
         tf.cond(finite, update, skip)
         # outside the conditional, so that the graph holds it once; a skipped window has the state from before, which
@@ -304,11 +309,12 @@ class Window(tf.Module):
             self._clear(finite & all_finite(sums.metrics) if sums.metrics else finite)
         scalars = {
             "step": tf.identity(self.step),
-            "loss": sums.loss / examples,
-            **{name: total / examples for name, total in zip(self.metrics, sums.metrics, strict=True)},
+            "loss": sums.loss / weight,
+            **{name: total / weight for name, total in zip(self.metrics, sums.metrics, strict=True)},
             "learning_rate": rate,
             "grad_norm": norm,
-            "examples": examples,
+            "weight": weight,
+            "examples": sums.examples,
             "finite": finite,
             "state_finite": state_finite,
             "stop": sums.stops > 0.0,

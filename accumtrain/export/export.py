@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.backprop.mode import EVALUATION
 from accumtrain.backprop.model import Model
 from accumtrain.config.schema import Config
 from accumtrain.console import banner, escape_lines, format_bytes, say
@@ -32,7 +31,7 @@ from accumtrain.runs.files import replacing
 from accumtrain.runs.folder import state_mark
 from accumtrain.runs.names import folder_of, make_folder
 from accumtrain.runs.run import Images
-from accumtrain.tasks.task import Task, build_task, check_one_input
+from accumtrain.tasks.task import build_task, check_one_input
 from accumtrain.train.remedies import explain_errors
 from accumtrain.train.weights import trained_images, trained_model
 
@@ -93,18 +92,19 @@ def export_run(config: Config) -> dict[str, Any]:
         **exported.answer_facts,
         "largest_difference": difference,
     }
-    _show(config, task, result)
+    _show(config, exported, result)
     return result
 
 
-def _show(config: Config, task: Task, result: dict[str, Any]) -> None:
-    names, taken = result["class_names"], result["input"]
+def _show(config: Config, exported: Exported, result: dict[str, Any]) -> None:
+    names, taken, task = result["class_names"], result["input"], exported.task
+    sizes = ", ".join(map(str, task.answer_shape(names, exported.facts)))
     more, difference = len(names) - SHOWN_NAMES, f"{result['largest_difference']:.1e}{task.unit}"
     shown = ", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
     rows = [
         ("model", f"{config.model.label}, {result['checkpoint'].rpartition('/')[0]}"),
         ("input", _name_input(taken)),
-        ("output", f"float32 [{'images' if 'resized_to' in taken else 'N'}, {len(names)}], {task.output} of {shown}"),
+        ("output", f"float32 [{'images' if 'resized_to' in taken else 'N'}, {sizes}], {task.output} of {shown}"),
         *([] if result["quantize"] == "none" else [("weights", WEIGHTS[result["quantize"]])]),
         ("difference", f"{difference} at most from accumtrain's own, when loaded without it"),
         ("file", f"{result['file']}, {format_bytes(result['bytes'])}"),
@@ -170,6 +170,7 @@ def _replacing_export(path: Path) -> Iterator[Path]:
 PROGRAM = Path(__file__).with_name("reload.py")
 NUMBER = 4  # images of each size
 SIZES = ((1.0, 1.0), (1.7, 2.3), (0.5, 0.6))  # in shares of the model's
+MASKED = 0.2  # share of masks among tokens
 COARSE, NOISE = 4, 30  # the images are a grid of so many patches a side, under noise
 
 
@@ -211,7 +212,7 @@ def _predict(exported: Exported, images: np.ndarray) -> np.ndarray:
     else:
         examples = [prepare.example(tf.constant(image), key, channels=channels, training=False) for image in images]
         batch = prepare.batch(tf.stack(examples), tf.fill([len(images)], key), training=False)
-    answers: np.ndarray = exported.task.answer(exported.model(batch, EVALUATION), exported.facts).numpy()
+    answers: np.ndarray = exported.answer(batch).numpy()
     return answers
 
 
@@ -220,6 +221,7 @@ def make_inputs(exported: Exported, size: tuple[float, float]) -> np.ndarray:
     random = np.random.default_rng(0)
     if exported.vocabulary:
         tokens = random.integers(0, exported.vocabulary["size"], [NUMBER, *exported.shape], np.int32)
+        tokens[random.random(tokens.shape) < MASKED] = exported.vocabulary["mask"]
         ends = np.linspace(1, exported.shape[0], NUMBER, dtype=np.int32)
         return np.where(np.arange(exported.shape[0]) < ends[:, np.newaxis], tokens, np.int32(PADDING))
     if exported.preprocess is None:

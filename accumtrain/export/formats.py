@@ -71,13 +71,17 @@ class Exported:
         return tf.TensorSpec([None, None, None, self.shape[-1]], tf.uint8, IMAGES)
 
     def function(self) -> tf.types.experimental.PolymorphicFunction:
-        """Return the inference: uint8 images to a float32 output [N, K]. All formats have its operations."""
+        """Return the inference: inputs to a float32 output [N, ..., K]. All formats have its operations."""
 
         @tf.function(input_signature=[self.signature], autograph=False)
         def infer(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-            return {self.task.output: self.task.answer(self.model(self.prepare(inputs), EVALUATION), self.facts)}
+            return {self.task.output: self.answer(self.prepare(inputs))}
 
         return infer
+
+    def answer(self, inputs: Any) -> tf.Tensor:
+        """Return the answers, float32 [N, ..., K], to prepared inputs."""
+        return self.task.answer_inputs(inputs, self.model(inputs, EVALUATION), self.facts)
 
     def prepare(self, images: tf.Tensor) -> tf.Tensor:
         """Prepare images as `Preprocess` does for an evaluation, without an operation of tf.image."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import tensorflow as tf
 
 from accumtrain.backprop.tracing import after
@@ -11,15 +14,13 @@ from accumtrain.measure.flops import count_flops
 from accumtrain.pjrt.program import Program, lower
 
 
-def lower_update(window: Window, inputs: tf.TensorSpec, targets: tf.TensorSpec) -> tuple[Program, int]:
+def lower_update(window: Window, batch: Mapping[str, Any]) -> tuple[Program, int]:
     """Lower the update of one replica: the window's micro-steps in a loop, then its commit.
 
-    The program takes one micro-batch, as a device holds one at a time. Every micro-step computes with it: inputs,
-    targets, and weights float32 [N].
+    The program takes one micro-batch, as a device holds one at a time. Every micro-step computes with it.
 
     Args:
-        inputs: the form of those of a micro-batch, such as images [N, height, width, channels].
-        targets: the form of its targets, [N, ...].
+        batch: the form of a micro-batch: nested tf.TensorSpec of image, label and weight, each [N, ...].
 
     Returns:
         The program, and the floating-point operations of an update (see count_flops).
@@ -41,11 +42,6 @@ def lower_update(window: Window, inputs: tf.TensorSpec, targets: tf.TensorSpec) 
         tf.while_loop(lambda done: done < window.micro_steps, micro_step, (tf.constant(0),), parallel_iterations=1)
         return window.commit()
 
-    micro_batch = targets.shape[0]
-    batch = {
-        "image": inputs,
-        "label": targets,
-        "weight": tf.TensorSpec([micro_batch], tf.float32),
-    }
+    micro_batch = batch["weight"].shape[0]
     program = lower(update, [batch], window.variables, asked_by="job=plan device=tpu", instead="device=cpu")
     return program, window.micro_steps * count_flops(program.graph, micro_batch)

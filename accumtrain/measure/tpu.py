@@ -162,10 +162,11 @@ def lower_request(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     environment.prepare(here)
     import jax
 
+    from accumtrain.data.pipeline import make_train_batches
     from accumtrain.devices.resolve import resolve_devices
     from accumtrain.measure.lowering import lower_update
     from accumtrain.pjrt.hand_over import hand_over
-    from accumtrain.tasks.task import build_task, open_examples
+    from accumtrain.tasks.task import open_examples
     from accumtrain.train.build import build_window
 
     jax.config.update("jax_platforms", "cpu")
@@ -174,8 +175,8 @@ def lower_request(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     total = total_steps(config, Epochs(config, data.train.size))
     window = build_window(config, data, total, resolve_devices(here).strategy)
     micro_batch = micro_batch_size(config.batch_size, config.accum.count, 1)
-    targets = build_task(config).target_spec(data, micro_batch)
-    program, flops = lower_update(window, data.input_spec(micro_batch), targets)
+    batches = make_train_batches(data.longest, batch=micro_batch, first=0, seed=config.run.seed)
+    program, flops = lower_update(window, {name: batches.element_spec[name] for name in ("image", "label", "weight")})
     handed = hand_over(program.hlo, rounds=config.device.runtime != JAX)  # TensorFlow's TPUs round float32's products
     (folder / PROGRAM).write_bytes(handed.serialize())
     return {"flops": flops}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 from accumtrain.errors import ConfigError
-from accumtrain.fields import FRACTION, POSITIVE, Word, format_value, suggest_names
+from accumtrain.fields import FRACTION, POSITIVE, SHARE, Range, Word, format_value, suggest_names
 from accumtrain.registry import ComponentConfig, Entry, Registry
 
 Code = str | Callable[..., Any]  # a function or class, or "module:attribute"
@@ -196,6 +196,13 @@ class HuberConfig(LossConfig):
     delta: Annotated[float, POSITIVE] = 1.0
 
 
+@dataclass(kw_only=True)
+class TokenCrossEntropyConfig(LossConfig):
+    """-log softmax(logits)[token], in nats: the mean over all masked tokens of an update, whatever example has them."""
+
+    kind: str = "token_cross_entropy"
+
+
 def _in_order(
     weights: Mapping[str, float], names: Sequence[str], key: str = "loss.class_weights", what: str = "class"
 ) -> list[float]:
@@ -239,6 +246,7 @@ LOSSES.add(
     LossEntry(SquaredErrorConfig, "accumtrain.tasks.regress:build_squared_error", NUMBERS),
     LossEntry(AbsoluteErrorConfig, "accumtrain.tasks.regress:build_absolute_error", NUMBERS),
     LossEntry(HuberConfig, "accumtrain.tasks.regress:build_huber", NUMBERS),
+    LossEntry(TokenCrossEntropyConfig, "accumtrain.tasks.token_losses:build_token_cross_entropy", TOKENS),
 )
 
 # ---- metrics, chosen by eval.metrics ---------------------------------------------------------------------------------
@@ -257,6 +265,8 @@ class MetricEntry:
         targets: the form of the targets that it takes.
         whole_split: it is no mean over examples. Its function takes NumPy arrays of all examples of a split, of their
             targets and of the outputs, and returns a number.
+        of_mean: from the mean of the function's values over the examples of an evaluation to the metric, or
+            "module:function"; None if it is the mean itself.
     """
 
     name: str
@@ -264,6 +274,7 @@ class MetricEntry:
     higher_is_better: bool = True
     targets: str = CLASSES
     whole_split: bool = False
+    of_mean: Code | None = None
 
 
 METRICS: Registry[MetricEntry] = Registry("eval.metrics")
@@ -275,6 +286,14 @@ METRICS.add(
     MetricEntry("mae", "accumtrain.tasks.scores:mean_absolute_error", False, targets=NUMBERS, whole_split=True),
     MetricEntry("rmse", "accumtrain.tasks.scores:root_mean_squared_error", False, targets=NUMBERS, whole_split=True),
     MetricEntry("r2", "accumtrain.tasks.scores:r2", targets=NUMBERS, whole_split=True),
+    MetricEntry("token_accuracy", "accumtrain.tasks.token_losses:token_accuracy", targets=TOKENS),
+    MetricEntry(
+        "perplexity",
+        "accumtrain.tasks.token_losses:token_cross_entropy",
+        higher_is_better=False,
+        targets=TOKENS,
+        of_mean="accumtrain.tasks.token_losses:perplexity",
+    ),
 )
 
 # ---- tasks -----------------------------------------------------------------------------------------------------------
@@ -304,6 +323,28 @@ class RegressConfig(TaskConfig):
     """Each image has a number, or several."""
 
     kind: str = "regress"
+
+
+@dataclass(kw_only=True)
+class MaskedTokensConfig(TaskConfig):
+    """Some tokens of each example are masked, and said from the others (Devlin et al. 2018, arXiv:1810.04805).
+
+    `share`: share of the tokens of an example that are to be said, at least one.
+    `masked`: share of these in whose place the model sees the mask token.
+    `random`: share of these in whose place it sees a random token. The others it sees as they are.
+    """
+
+    kind: str = "masked_tokens"
+    share: Annotated[float, Range(0, 1, above=True, closed=True)] = 0.15
+    masked: Annotated[float, SHARE] = 0.8
+    random: Annotated[float, SHARE] = 0.1
+
+    def check(self) -> None:
+        if self.masked + self.random > 1.0:
+            raise ConfigError(
+                f"task.masked={format_value(self.masked)} and task.random={format_value(self.random)}: must be at most "
+                "1 together; lower one of them"
+            )
 
 
 @dataclass(frozen=True)
@@ -348,6 +389,16 @@ TASKS.add(
         metrics=("mae", "rmse", "r2"),
         best=LOSS,
         targets=NUMBERS,
+        mixes=False,
+        balances=False,
+    ),
+    TaskEntry(
+        MaskedTokensConfig,
+        "accumtrain.tasks.masked_tokens:MaskedTokens",
+        loss=TokenCrossEntropyConfig,
+        metrics=("perplexity", "token_accuracy"),
+        best=LOSS,
+        targets=TOKENS,
         mixes=False,
         balances=False,
     ),

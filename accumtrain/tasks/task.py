@@ -189,7 +189,13 @@ class Task:
 
     def metrics(self) -> dict[str, PerExample]:
         """Return what is measured beside the loss in updates and evaluations, by name: means over examples."""
-        return {metric.name: load(metric.function) for metric in self._chosen if not metric.whole_split}
+        chosen = (metric for metric in self._chosen if not metric.whole_split and metric.of_mean is None)
+        return {metric.name: load(metric.function) for metric in chosen}
+
+    def metrics_of_means(self) -> dict[str, tuple[PerExample, Callable[[float], float]]]:
+        """Return what evaluations measure by a mean, by name: its function, and that from the mean to the metric."""
+        chosen = ((metric, metric.of_mean) for metric in self._chosen if metric.of_mean is not None)
+        return {metric.name: (load(metric.function), load(of_mean)) for metric, of_mean in chosen}
 
     def further_metrics(self, data: Dataset) -> dict[str, PerExample]:
         """Return what job=evaluate measures in addition, where eval.metrics is null."""
@@ -229,6 +235,10 @@ class Task:
         """
         return tf.cast(outputs, tf.float32)
 
+    def answer_inputs(self, inputs: Any, outputs: tf.Tensor, facts: Facts) -> tf.Tensor:
+        """Return the answers to the outputs of a model, of which `take` has prepared the inputs. Called in graphs."""
+        return self.answer(outputs, facts)
+
     def measure_unit(self, facts: Facts) -> np.ndarray | float:
         """Return the unit of each answer, in which differences are measured."""
         return 1.0
@@ -236,6 +246,10 @@ class Task:
     def answer_names(self, names: Sequence[str]) -> list[str]:
         """Return the names of the answers, one for each of their columns. `names` are those of the outputs."""
         return list(names)
+
+    def answer_shape(self, names: Sequence[str], facts: Facts) -> tuple[int, ...]:
+        """Return the shape of the answers to an example. `names` are from `answer_names`."""
+        return (len(names),)
 
     def answer_facts(self, facts: Facts) -> dict[str, Any]:
         """Return the facts that a user of the answers needs, as JSON values by name."""

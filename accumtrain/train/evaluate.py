@@ -137,7 +137,8 @@ def evaluate_run(config: Config) -> dict[str, Any] | None:
         title = f"{folder_of(config).name}, {measured.examples:,} {measured.split} examples"
         file = result_file(config)
         pictures = list(map(str, measured.findings.draw(title, file.parent, file.stem.removeprefix(FILE))))
-        say(f"drawn: {' and '.join(pictures)}")
+        if pictures:
+            say(f"drawn: {' and '.join(pictures)}")
         result["pictures"] = pictures
     part = f"the {measured.split}" if own else "all"
     what = f"{part} {data.named} of {config.data.label}"

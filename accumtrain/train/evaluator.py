@@ -20,6 +20,7 @@ from accumtrain.engine.losses import (
     Collector,
     PerExample,
     WholeBatch,
+    count_examples,
     example_weights,
     weighted_sums,
 )
@@ -49,7 +50,9 @@ def build_evaluator(
         finding: measure what job=evaluate does.
     """
     task = build_task(config)
+    of_means = task.metrics_of_means()
     means = {"loss": build_loss(config.loss.for_evaluation), **task.metrics()}
+    means |= {name: function for name, (function, _) in of_means.items()}
     if finding and config.eval.metrics is None:
         means |= task.further_metrics(data)
     collectors = task.collectors(data, split, batch, runtime.strategy.num_replicas_in_sync, finding=finding)
@@ -63,6 +66,7 @@ def build_evaluator(
         runtime,
         collectors,
         together=config.accum.count,
+        of_means={name: of_mean for name, (_, of_mean) in of_means.items()},
     )
 
 
@@ -78,6 +82,7 @@ class Evaluator:
         runtime: what computes, on the replicas of its strategy.
         collectors: what else is measured, made in the same scope.
         together: number of batches that a loss of the whole batch sees at once; the last may be fewer.
+        of_means: functions from one of the means to the metric of its name, for metrics that are no means themselves.
     """
 
     def __init__(
@@ -92,9 +97,10 @@ class Evaluator:
         collectors: Sequence[Collector] = (),
         *,
         together: int = 1,
+        of_means: Mapping[str, Callable[[float], float]] | None = None,
     ):
         self._model, self._ema, self._runtime = model, ema, runtime
-        self._means, self.collectors = dict(means), collectors
+        self._means, self._of_means, self.collectors = dict(means), dict(of_means or {}), collectors
         self._whole_loss, self._together = means.get("loss"), together
         self._held: list[tuple[Any, Any]] = []  # batches and outputs, whose loss is to come
         self.split, self._examples = split, data.splits[split]
@@ -103,7 +109,8 @@ class Evaluator:
             runtime.strategy, lambda shard: make_eval_batches(data, batch=batch, split=split, shard=shard)
         )
         self._dtype = model.trainable_variables[0].dtype
-        self._sums = [sum_buffer([], self._dtype) for _ in [*self._means, "examples"]]
+        counts = [sum_buffer([], tf.float64) for _ in ("weight", "examples")]  # float32 counts to 2^24 alone
+        self._sums = [*(sum_buffer([], self._dtype) for _ in self._means), *counts]
         self._own_variables = [*self._sums, *(own for collector in collectors for own in collector.variables)]
         whole = isinstance(self._whole_loss, WholeBatch)
         self._add = self._add_and_hold if whole else runtime.on_batches(self._add_batch, self._own_variables)
@@ -147,13 +154,15 @@ class Evaluator:
                 done += count
                 report(done, self._batches)
         self._add_loss_of_held()
-        *sums, examples = self._take_sums()
+        *sums, weight, examples = self._take_sums()
         if isinstance(self._examples, Stream) and next(batches, None) is not None:
             raise self._changed()
         if not examples:
             raise DataError(f"none of the {self.split} examples can be used: see job=check, which names them")
+        means = {name: total / weight for name, total in zip(self._means, sums, strict=True)}
         return {
-            **{name: total / examples for name, total in zip(self._means, sums, strict=True)},
+            **means,
+            **{name: of_mean(means[name]) for name, of_mean in self._of_means.items()},
             **self._take_metrics(),
             "examples": int(examples),
             "seconds": time.perf_counter() - started,
@@ -186,8 +195,8 @@ class Evaluator:
         sums = weighted_sums(self._means.values(), logits, batch)
         for collector in self.collectors:
             collector.update(batch, logits)
-        examples = tf.reduce_sum(tf.cast(example_weights(batch), self._dtype))
-        for total, value in zip(self._sums, (*sums, examples), strict=True):
+        weight = tf.reduce_sum(tf.cast(example_weights(batch), self._dtype))
+        for total, value in zip(self._sums, (*sums, weight, count_examples(batch)), strict=True):
             total.assign_add(tf.cast(value, total.dtype))
         return logits
 
@@ -216,9 +225,9 @@ class Evaluator:
 
     def _add_whole_loss(self, batches: list[Batch], outputs: list[Any]) -> None:
         assert isinstance(self._whole_loss, WholeBatch)
-        examples, _, loss = self._whole_loss.of_batches(batches, outputs)
+        weight, _, loss = self._whole_loss.of_batches(batches, outputs)
         total = self._sums[[*self._means].index("loss")]
-        total.assign_add(tf.cast(examples, total.dtype) * tf.cast(loss, total.dtype))
+        total.assign_add(tf.cast(weight, total.dtype) * tf.cast(loss, total.dtype))
 
     def _forget(self) -> None:
         self._held.clear()
@@ -228,7 +237,7 @@ class Evaluator:
         self._runtime.reload(self._own_variables)
 
     def _take_sums(self) -> list[float]:
-        """Return the sums of all batches since the last call, and the number of examples."""
+        """Return the sums of all batches since the last call, the weight of the examples, and their number."""
         self._runtime.publish(self._own_variables)
         sums: list[float] = self._read().numpy().tolist()
         return sums
@@ -242,7 +251,7 @@ class Evaluator:
     @tf.function(autograph=False)
     def _read(self) -> tf.Tensor:
         """Return the sums over all replicas, and clear them."""
-        sums = tf.stack([tf.convert_to_tensor(total) for total in self._sums])
+        sums = tf.stack([tf.cast(tf.convert_to_tensor(total), tf.float64) for total in self._sums])
         for total in self._sums:
             total.assign(tf.zeros_like(total))
         return sums

@@ -11,13 +11,15 @@ from fractions import Fraction
 from typing import Any
 
 from accumtrain.config.rules import Epochs
-from accumtrain.engine.step import SUM
+from accumtrain.engine.step import SUM, WEIGHT
 from accumtrain.errors import ConfigError
 from accumtrain.process import environment
 from accumtrain.runs.contents import HOOK, measured
 from accumtrain.runs.run import Run
 from accumtrain.train.config import BestBy
 from accumtrain.train.trackers import Tracker
+
+EXAMPLES = "examples"  # in the place of WEIGHT, in the checkpoints of earlier versions
 
 
 class Place:
@@ -51,6 +53,8 @@ class Place:
         """Go on from a checkpoint."""
         self.done, self.examples = manifest["step"], manifest["examples"]
         self._sums = dict(manifest.get("epoch_sums", ()))  # which the first checkpoints did not hold
+        if EXAMPLES in self._sums:
+            self._sums[WEIGHT] = self._sums.pop(EXAMPLES)
         self.in_epoch = bool(self._sums)
         self._epochs.restore(self.done, epochs_of(manifest))
 
@@ -69,13 +73,13 @@ class Place:
         self.in_epoch, self._sums = False, {}
 
     def add(self, sums: Mapping[str, float]) -> None:
-        """Add sums of updates over their examples, and the number of these, to those of the epoch."""
+        """Add sums of updates over their examples, and the weight of these, to those of the epoch."""
         self._sums = {name: self._sums.get(name, 0.0) + value for name, value in sums.items()}
 
     @property
     def epoch_means(self) -> dict[str, float]:
         """The means over the examples of this epoch so far; none without an update."""
-        return {name: value / self._sums["examples"] for name, value in self._sums.items() if name != "examples"}
+        return {name: value / self._sums[WEIGHT] for name, value in self._sums.items() if name != WEIGHT}
 
     def epochs_begun(self, step: int) -> int:
         """Return the number of epochs that have begun when the update `step` is made."""
@@ -330,10 +334,10 @@ class RunningMeans:
             update: the scalars of the last of them, and with more than one the sums of all, as Step.updates returns it.
 
         Returns:
-            The sums of these updates over their examples, and the number of these.
+            The sums of these updates over their examples, and the weight of these.
         """
-        examples = {"examples": update.get(f"{SUM}examples", update["examples"])}
-        sums = {name: update.get(f"{SUM}{name}", update[name] * update["examples"]) for name in self._names} | examples
+        weight = {WEIGHT: update.get(f"{SUM}{WEIGHT}", update[WEIGHT])}
+        sums = {name: update.get(f"{SUM}{name}", update[name] * update[WEIGHT]) for name in self._names} | weight
         self._calls.append((count, sums))
         while sum(count for count, _ in self._calls) - self._calls[0][0] >= self._updates:
             self._calls.popleft()
@@ -341,5 +345,5 @@ class RunningMeans:
 
     def read(self) -> dict[str, float]:
         """Return the means by name."""
-        examples = sum(sums["examples"] for _, sums in self._calls)
-        return {name: sum(sums[name] for _, sums in self._calls) / examples for name in self._names}
+        weight = sum(sums[WEIGHT] for _, sums in self._calls)
+        return {name: sum(sums[name] for _, sums in self._calls) / weight for name in self._names}

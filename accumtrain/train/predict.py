@@ -44,8 +44,9 @@ def compile_answers(task: Task, trained: Trained, strategy: tf.distribute.Strate
     """Return a compiled function from a batch to the labels, weights and answers of its examples."""
 
     def answer(examples: Batch) -> tuple[tf.Tensor, ...]:
-        outputs = trained.model(examples["image"], EVALUATION)
-        return examples["label"], example_weights(examples), task.answer(outputs, trained.facts)
+        inputs = examples["image"]
+        found = task.answer_inputs(inputs, trained.model(inputs, EVALUATION), trained.facts)
+        return examples["label"], example_weights(examples), found
 
     @tf.function(autograph=False)
     def answers(examples: Batch) -> tuple[tf.Tensor, ...]:

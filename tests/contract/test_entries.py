@@ -19,12 +19,12 @@ from accumtrain.config.read import from_mapping, to_mapping
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.rules import check_config
 from accumtrain.config.schema import Config
-from accumtrain.data.config import NpzConfig
+from accumtrain.data.config import NpzConfig, TokensConfig
 from accumtrain.devices.config import DEVICES
 from accumtrain.errors import ConfigError
 from accumtrain.fields import format_value
 from accumtrain.registry import load
-from accumtrain.tasks.config import CLASSES, TASKS
+from accumtrain.tasks.config import CLASSES, TASKS, TOKENS
 from tests.contract.examples import EXAMPLES, example_of
 
 ENTRIES = [(group, name) for group, table in REGISTRIES.items() for name in table.names]
@@ -50,7 +50,7 @@ def beside(group: str, name: str) -> dict[str, Any]:
     if group not in ("task", "loss") or form == CLASSES:
         return {}
     task = next(entry.config() for entry in TASKS if entry.targets == form)
-    return {"task": task, "data": NpzConfig(path="mine.npz")}
+    return {"task": task, "data": TokensConfig(path="texts") if form == TOKENS else NpzConfig(path="mine.npz")}
 
 
 def choices_of(group: str, name: str) -> list[str]:
@@ -124,7 +124,7 @@ def test_it_is_a_choice_with_the_defaults_of_its_keys(group, name, compose):
     for choice in choices_of(group, name):
         overrides = [f"{group}.{key}={format_value(value)}" for key, value in required(group, name).items()]
         for other, config in beside(group, name).items():
-            path = ["data.path=mine.npz"] if other == "data" else []
+            path = [f"data.path={config.path}"] if other == "data" else []
             overrides += [f"{other}={config.kind}", *path] if other != group else path
         composed = getattr(compose(f"{group}={choice}", *overrides), group)
         assert composed == REGISTRIES[group][name].config(**required(group, name))

@@ -10,13 +10,14 @@ import tensorflow as tf
 
 from accumtrain.optim.schedules import SCHEDULES
 from accumtrain.registry import load
-from accumtrain.tasks.config import CLASSES, LOSSES
+from accumtrain.tasks.config import CLASSES, LOSSES, TOKENS
 from tests.contract.examples import example_of
 
 TOTAL, WARMUP = 12, 3  # updates; no example changes its rate before
 LOGITS = np.random.default_rng(0).normal(size=(6, 4)) * 10.0 ** np.arange(-3, 3)[:, None]
 LABELS = np.array([0, 3, 1, 1, 2, 0])
 MANY = np.where(np.random.default_rng(1).random([6, 4]) < 0.2, np.nan, np.random.default_rng(2).integers(0, 2, [6, 4]))
+PLACES = np.array([[0, 3], [1, -1], [2, 1], [0, 0], [3, -1], [-1, -1]])  # -1: no token is to be told there
 of_every_loss = pytest.mark.parametrize("name", LOSSES.names)
 of_every_schedule = pytest.mark.parametrize("name", SCHEDULES.names)
 
@@ -26,8 +27,16 @@ def loss_of(name: str):
 
 
 def targets_of(name: str, dtype: tf.DType = tf.int32) -> tf.Tensor:
-    """Of the form that the loss takes: classes of an integer dtype, or labels or numbers of which some are unknown."""
+    """Of the form that the loss takes: classes of an integer dtype, or tokens, labels or numbers, some unknown."""
+    if LOSSES[name].targets == TOKENS:
+        return tf.constant(PLACES, tf.int32)
     return tf.constant(LABELS, dtype) if LOSSES[name].targets == CLASSES else tf.constant(MANY, tf.float32)
+
+
+def logits_of(name: str, dtype: tf.DType = tf.float64) -> tf.Tensor:
+    """For each example, or for each place in it."""
+    logits = tf.constant(LOGITS, dtype)
+    return tf.stack([logits, -logits], axis=1) if LOSSES[name].targets == TOKENS else logits
 
 
 def factors(name: str, warmup: int) -> np.ndarray:
@@ -43,7 +52,7 @@ def factors(name: str, warmup: int) -> np.ndarray:
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
 @pytest.mark.parametrize("labels", [tf.int32, tf.int64, tf.uint8])
 def test_a_loss_is_of_each_example_alone(name, dtype, labels):
-    loss, logits, truth = loss_of(name), tf.constant(LOGITS, dtype), targets_of(name, labels)
+    loss, logits, truth = loss_of(name), logits_of(name, dtype), targets_of(name, labels)
     together = loss(truth, logits)
     assert (together.dtype, together.shape) == (dtype, (6,))
     assert np.isfinite(together).all()
@@ -53,7 +62,7 @@ def test_a_loss_is_of_each_example_alone(name, dtype, labels):
 
 @of_every_loss
 def test_a_loss_has_a_finite_gradient(name):
-    logits = tf.constant(LOGITS)
+    logits = logits_of(name)
     with tf.GradientTape() as tape:
         tape.watch(logits)
         total = tf.reduce_sum(loss_of(name)(targets_of(name), logits))

@@ -92,7 +92,7 @@ def test_batches_are_as_described(name, changes):
     assert size is None or list(data.image_shape[:2]) == size
     for batches in (make_train_batches(data, batch=4, first=0, seed=0), make_eval_batches(data, batch=4)):
         assert batches.element_spec == {
-            "image": data.input_spec(4),
+            "image": tf.TensorSpec([4, *data.image_shape], tf.float32 if data.vocabulary is None else tf.int32),
             "label": tf.TensorSpec([4], tf.int32),
             "weight": tf.TensorSpec([4], tf.float32),
         }

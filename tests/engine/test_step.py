@@ -38,9 +38,9 @@ def test_the_sums_are_those_of_all_updates():
     _, together, batches = step_and_batches()
     update = together.updates(batches, UPDATES)
     for name in ("loss", "accuracy"):
-        expected = sum(float(one[name] * one["examples"]) for one in each)
+        expected = sum(float(one[name] * one["weight"]) for one in each)
         assert float(update[f"sum_{name}"]) == pytest.approx(expected, rel=1e-6)
-    assert float(update["sum_examples"]) == UPDATES * MICRO_STEPS * MICRO_BATCH
+    assert float(update["sum_weight"]) == UPDATES * MICRO_STEPS * MICRO_BATCH
 
 
 def apart(step, batches, count):

@@ -151,6 +151,23 @@ def test_ragged_micro_batches_and_weights_give_the_mean_over_examples():
     assert distance(weights(five), weights(padded)) < 1e-14
 
 
+def test_means_are_by_weight_and_statistics_of_batch_norm_by_example():
+    """Examples of the weights 1 to 4: the mean gradient is weighted, and moving statistics are not."""
+    data = examples(8, SHAPE)
+    weight = tf.constant([1.0, 2.0, 3.0, 4.0, 1.0, 1.0, 2.0, 3.0])
+    plain, weighted = (window_for(resnet20(units=(1, 1)), SGD, SHAPE, precision="float64") for _ in range(2))
+    train(plain, [data], 2)
+    (update,) = train(weighted, [data | {"weight": weight}], 2)
+    assert (update["weight"], update["examples"]) == (17.0, 8.0)
+    for one, other in zip(plain.statistics.variables_, weighted.statistics.variables_, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+    parts = [window_for(lenet(), SGD, SHAPE, precision="float64") for _ in range(2)]
+    repeated = tf.nest.map_structure(lambda tensor: tf.repeat(tensor, tf.cast(weight, tf.int32), 0), dict(data))
+    train(parts[0], [repeated], 1)
+    (update,) = train(parts[1], [data | {"weight": weight}], 4)
+    assert distance(weights(parts[0]), weights(parts[1])) < 1e-14
+
+
 def test_every_micro_batch_of_every_replica_has_a_place_of_its_own(monkeypatch):
     """Random layers draw by it; two that share one would draw alike."""
     window = window_for(lenet(), SGD, SHAPE, micro_steps=2)

@@ -18,15 +18,17 @@ from accumtrain.pjrt.hand_over import hand_over  # noqa: E402
 from tests.engine.small import bottleneck_revnet, examples, lenet, revnet38, window_for  # noqa: E402
 
 SHAPE, MICRO_BATCH = (8, 8, 3), 4
-IMAGES = tf.TensorSpec([MICRO_BATCH, *SHAPE])
-TARGETS = tf.TensorSpec([MICRO_BATCH], tf.int32)
 SGD = SgdConfig(lr=0.1, weight_decay=0.0, momentum=0.9)
+
+
+def micro_batch_of(shape):
+    specs = {"image": (shape, tf.float32), "label": ((), tf.int32), "weight": ((), tf.float32)}
+    return {name: tf.TensorSpec([MICRO_BATCH, *own], dtype) for name, (own, dtype) in specs.items()}
 
 
 def lowered(config, micro_steps=2, shape=SHAPE):
     """The program as JAX takes it, its text, and the operations of an update."""
-    window = window_for(config, SGD, shape, micro_steps=micro_steps)
-    program, flops = lower_update(window, tf.TensorSpec([MICRO_BATCH, *shape]), TARGETS)
+    program, flops = lower_update(window_for(config, SGD, shape, micro_steps=micro_steps), micro_batch_of(shape))
     handed = hand_over(program.hlo, rounds=True)
     return handed, jax.jit(handed.call).lower(*handed.arguments).as_text(), flops
 
@@ -38,7 +40,7 @@ def program():
 
 def test_program_takes_one_micro_batch_and_all_state_which_changes_in_place():
     window = window_for(lenet(), SGD, SHAPE, micro_steps=2)
-    program, _ = lower_update(window, IMAGES, TARGETS)
+    program, _ = lower_update(window, micro_batch_of(SHAPE))
     handed = hand_over(program.hlo, rounds=True)
     assert [given.shape for given in handed.arguments[: program.inputs]] == [(4, 8, 8, 3), (4,), (4,)]
     assert {id(value) for value in program.captured} == {id(variable) for variable in window.variables}
@@ -98,7 +100,7 @@ def test_streams_of_half_the_lanes_are_kept_as_one(memory, joined, monkeypatch):
 def test_another_process_makes_the_update_of_a_window_in_place():
     """With the same micro-batch twice, on this CPU."""
     window, expected = (window_for(lenet(), SGD, SHAPE, micro_steps=2) for _ in range(2))
-    program, _ = lower_update(window, IMAGES, TARGETS)
+    program, _ = lower_update(window, micro_batch_of(SHAPE))
     written = hand_over(program.hlo, rounds=False).serialize()
     update = jax.jit(jax.export.deserialize(bytearray(written)).call, donate_argnums=0)
     batch = examples(MICRO_BATCH, SHAPE)

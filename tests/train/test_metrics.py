@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from accumtrain.config.rules import Epochs
-from accumtrain.train.metrics import Intervals, RunningMeans
+from accumtrain.train.metrics import Intervals, Place, RunningMeans
 
 CASES = [
     ("log.every=10", "eval.every=epoch", "checkpoint.every=200"),
@@ -73,13 +73,13 @@ def test_evaluations_after_each_epoch_that_began_with_another_batch_size(compose
     assert [n for n in range(11, 20) if due.evaluation(n)] == [12, 13, 15, 16, 18, 19]  # 2.58, 3.22, 4.5, 5.14, ...
 
 
-def one(loss, examples=4.0):
-    return 1, {"loss": loss, "examples": examples}
+def one(loss, weight=4.0):
+    return 1, {"loss": loss, "weight": weight}
 
 
-def several(updates, last, loss, examples):
+def several(updates, last, loss, weight):
     """A call of several updates: their sums beside the loss of the last one."""
-    return updates, {"loss": last, "examples": 4.0, "sum_loss": loss, "sum_examples": examples}
+    return updates, {"loss": last, "weight": 4.0, "sum_loss": loss, "sum_weight": weight}
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def several(updates, last, loss, examples):
         (10, [one(2.0)], 2.0),
         (10, [one(2.0), one(1.0)], 1.5),
         (3, [one(9.0), one(9.0), one(1.0), one(2.0), one(3.0)], 2.0),
-        (10, [one(1.0, examples=1.0), one(4.0, examples=2.0)], 3.0),
+        (10, [one(1.0, weight=1.0), one(4.0, weight=2.0)], 3.0),
         (10, [one(5.0), several(9, 0.5, 40.0, 36.0)], pytest.approx(60 / 40)),
         (10, [one(5.0), several(9, 0.5, 40.0, 36.0), several(10, 0.5, 20.0, 40.0)], 0.5),
     ],
@@ -101,3 +101,11 @@ def test_the_means_of_the_last_updates(every, calls, expected):
         means.add(updates, result)
         means.read()
     assert means.read() == {"loss": expected}
+
+
+def test_sums_of_an_epoch_go_on_from_those_of_earlier_versions(compose):
+    """Which have the number of examples, when each of them weighed 1."""
+    place = Place(4, Epochs(compose("batch_size=4"), 100))
+    place.restore({"step": 2, "examples": 8, "epochs": "2/25", "epoch_sums": [["loss", 6.0], ["examples", 8.0]]})
+    place.add({"loss": 6.0, "weight": 4.0})
+    assert place.epoch_means == {"loss": 1.0}

@@ -36,15 +36,13 @@ def open_texts(text: str, config: DataConfig, images: Images) -> tuple[list[str]
         DataError: There is no text, or none can be used.
         ConfigError: The run has no tokenizer for texts.
     """
-    keys = replace(config, path=text) if isinstance(config, TokensConfig) else TokensConfig(path=text)
     vocabulary, (length,) = Vocabulary.from_json(images.vocabulary), images.shape
-    path = Path(text)
-    if path.suffix.lower() == ARRAYS:
-        arrays = read_token_arrays(keys, None, vocabulary)
+    if holds_tokens(text):
+        arrays = read_token_arrays(_keys_for(text, config), None, vocabulary)
         encoded = arrays.splits["train"]
         encoded.check_some_are_usable()
     else:
-        encoded, _ = encode_texts(_read(path, keys), vocabulary, skips=True)
+        encoded, _ = encode_texts(read_texts(text, config), vocabulary, skips=True)
     if not encoded.ids:
         raise DataError(f"predict.input={text}: holds no text; {_GIVE}")
     longer = sum(len(ids) > length for ids in encoded.ids)
@@ -75,13 +73,29 @@ def open_token_rows(rows: np.ndarray, images: Images) -> PlainData:
     return _make_data(TokenSplit(tokens, _count(len(rows)), names), images, vocabulary, [])
 
 
-def _read(path: Path, config: TokensConfig) -> Iterable[Text]:
+def holds_tokens(text: str) -> bool:
+    """Return whether predict.input names a file of tokens, not of texts."""
+    return Path(text).suffix.lower() == ARRAYS
+
+
+def read_texts(text: str, config: DataConfig) -> Iterable[Text]:
+    """Return the texts of the file or folder that predict.input names. Raise DataError if it can't be read.
+
+    Args:
+        config: the data keys of the run.
+    """
+    path = Path(text)
     with readable():
         if path.is_dir():
             return [read_file(file) for file in walk_files(path)]
     if fault := find_file_fault(path):
         raise DataError(f"predict.input={path} {fault}: {_GIVE}")
-    return read_json_lines(path, config.text_key) if path.suffix.lower() in JSON_LINES else read_lines(path)
+    is_json = path.suffix.lower() in JSON_LINES
+    return read_json_lines(path, _keys_for(text, config).text_key) if is_json else read_lines(path)
+
+
+def _keys_for(text: str, config: DataConfig) -> TokensConfig:
+    return replace(config, path=text) if isinstance(config, TokensConfig) else TokensConfig(path=text)
 
 
 def _with_places(texts: Encoded, length: int) -> TokenSplit:

@@ -19,7 +19,7 @@ from accumtrain.runs.run import REMEDY
 
 PADDING = -1
 BYTES = "bytes"  # the tokenizer whose tokens are the bytes of UTF-8
-MASK = "[MASK]"  # in a text that is decoded
+MASK = "[MASK]"  # in a text, in the place of a token
 LARGEST = 2**31 - 2  # id
 _BYTES = 256
 _MASKS = (MASK, "<mask>")  # as tokenizers name it
@@ -57,6 +57,14 @@ class Vocabulary:
                 ".npz file"
             )
         ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def encode_with_masks(self, text: str) -> list[int]:
+        """Return the tokens of a text in which [MASK] stands for the mask token. Raise what `encode` raises."""
+        first, *others = text.split(MASK)
+        ids = self.encode(first)
+        for part in others:
+            ids += [self.mask, *self.encode(part)]
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -69,7 +69,7 @@ def check_derivative(
         ),
         _along_directions(window, gradient, window_loss),
     ]
-    mean = [total / float(window.examples.numpy()) for total in gradient]
+    mean = [total / float(window.weight.numpy()) for total in gradient]
     step.commit()
     return results, InFloat64(mean, moving_statistics(window))
 

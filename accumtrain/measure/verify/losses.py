@@ -14,6 +14,7 @@ from accumtrain.tasks.config import (
     LossConfig,
     SigmoidCrossEntropyConfig,
     SquaredErrorConfig,
+    TokenCrossEntropyConfig,
 )
 
 
@@ -50,12 +51,20 @@ def huber(config: HuberConfig, numbers: np.ndarray, outputs: np.ndarray) -> np.n
     return (0.5 * near**2 + config.delta * (size - near)).mean(axis=1)
 
 
+def token_cross_entropy(config: LossConfig, ids: np.ndarray, logits: np.ndarray) -> np.ndarray:
+    """Return - the mean of log p over the places [N, P] whose token is to be told, those with an id from 0 on."""
+    log_p = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+    means = [-log_p[row, ids[row] >= 0, ids[row, ids[row] >= 0]].sum() for row in range(len(ids))]
+    return np.array(means) / np.maximum((ids >= 0).sum(axis=1), 1)
+
+
 FORMULAS: dict[type[LossConfig], Callable[[Any, np.ndarray, np.ndarray], np.ndarray]] = {
     CrossEntropyConfig: cross_entropy,
     SigmoidCrossEntropyConfig: sigmoid_cross_entropy,
     SquaredErrorConfig: squared_error,
     AbsoluteErrorConfig: absolute_error,
     HuberConfig: huber,
+    TokenCrossEntropyConfig: token_cross_entropy,
 }
 
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from accumtrain.backprop.mode import micro_mode
 from accumtrain.backprop.model import Model
 from accumtrain.engine.compiled_function import FUSION_ONLY, CompiledFunction
-from accumtrain.engine.losses import Batch, PerExample, example_weights, weighted_sums
+from accumtrain.engine.losses import Batch, PerExample, count_examples, example_weights, weighted_sums
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.measure.verify.result import ROUNDING, CheckResult, max_or_nan, ratio, relative_difference
@@ -135,8 +135,8 @@ def mean_gradient(window: Window, step: Step, batches: Any, count: int) -> list[
     """Return the mean gradient that the buffers hold after `count` micro-steps."""
     step.accumulate(batches, count)
     step.publish_sums()
-    examples = float(window.examples.numpy())
-    return [buffer.numpy() / examples for buffer in window.gradients]
+    weight = float(window.weight.numpy())
+    return [buffer.numpy() / weight for buffer in window.gradients]
 
 
 def assign_weights(window: Window, weights: Sequence[np.ndarray]) -> None:
@@ -155,10 +155,11 @@ def moving_statistics(window: Window) -> list[np.ndarray]:
 def _add_passes(window: Window, passes: Iterator[Pass]) -> tuple[list[np.ndarray], Moments]:
     """Return the mean gradient of all passes of a window, and the moving statistics after its commit, in float64."""
     totals: list[np.ndarray] = [np.zeros(variable.shape) for variable in window.variables_]
-    parts = []  # examples and statistics of each pass
+    weight, parts = 0.0, []  # parts: examples and statistics of each pass
     for part in passes:
         for total, gradient in zip(totals, part.gradients, strict=True):
             total += gradient
+        weight += part.weight
         parts.append((part.examples, part.statistics))
     examples = sum(count for count, _ in parts)
     moving = []
@@ -171,7 +172,7 @@ def _add_passes(window: Window, passes: Iterator[Pass]) -> tuple[list[np.ndarray
         )
         rate = 1.0 - norm.momentum
         moving.append((old_mean + rate * (mean - old_mean), old_variance + rate * (variance - old_variance)))
-    return [total / examples for total in totals], moving
+    return [total / weight for total in totals], moving
 
 
 def _moving_statistics(window: Window, expected: Moments) -> list[CheckResult]:
@@ -202,12 +203,14 @@ class Pass:
     """Plain back-propagation of one micro-batch on one replica.
 
     Attributes:
-        loss, examples: sums over the micro-batch.
+        loss, weight: sums over the micro-batch.
+        examples: those whose weight is above 0.
         gradients: of the summed loss, one per trainable variable.
         statistics: of each batch normalisation; the variance is biased.
     """
 
     loss: float
+    weight: float
     examples: float
     gradients: list[np.ndarray]
     statistics: Moments
@@ -234,11 +237,11 @@ class PlainGradient:
         for micro_step in range(count):
             results = self._run(batches, tf.constant(micro_step))
             for number in range(self._strategy.num_replicas_in_sync):
-                loss, weight, gradients, statistics = tf.nest.map_structure(
+                loss, weight, examples_used, gradients, statistics = tf.nest.map_structure(
                     lambda value, number=number: self._strategy.experimental_local_results(value)[number].numpy(),
                     results,
                 )
-                yield Pass(float(loss), float(weight), gradients, statistics)
+                yield Pass(float(loss), float(weight), float(examples_used), gradients, statistics)
 
     def _differentiate_on_all(self, batches: Any, micro_step: tf.Tensor) -> Any:
         return self._strategy.run(self._differentiate, args=(batches.get_next(), micro_step))
@@ -254,4 +257,4 @@ class PlainGradient:
         found = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         gradients = [tf.convert_to_tensor(gradient) for gradient in found]  # those of embeddings are tf.IndexedSlices
         statistics = [mode.statistics[norm] for norm in self._model.norms]
-        return loss, tf.reduce_sum(example_weights(batch)), gradients, statistics
+        return loss, tf.reduce_sum(example_weights(batch)), count_examples(batch), gradients, statistics

@@ -1,0 +1,325 @@
+"""task=masked_tokens: some tokens of a text are masked, and said from the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.config.jobs import cell
+from accumtrain.console import say, table
+from accumtrain.data.source import Dataset, PlainData, Split, Stream
+from accumtrain.data.text.texts import Text
+from accumtrain.data.text.unlabelled import holds_tokens, read_texts
+from accumtrain.data.text.vocabulary import MASK, PADDING, Vocabulary
+from accumtrain.engine.losses import Batch, Collector, example_weights
+from accumtrain.engine.sums import sum_buffer
+from accumtrain.errors import ConfigError, DataError
+from accumtrain.runs.run import Images
+from accumtrain.tasks.config import MaskedTokensConfig, TokenCrossEntropyConfig
+from accumtrain.tasks.masking import NONE, find_masks, mask_tokens, most_places
+from accumtrain.tasks.task import Answers, Facts, Task, ToPredict, round_float32
+
+MASK_ID, PLACES = "mask", "places"  # facts: the id of the mask token, and how many places of an example are told
+SMALL = 1e-6  # share of a token that no training example has
+SHOWN, WRITTEN = 15, 100  # tokens that are printed, and that are written down
+CHUNK = 16384  # examples that are read at a time
+
+
+class MaskedTokens(Task):
+    """The masked tokens of a text are said.
+
+    The model takes tokens, int32 [N, T], and places, int32 [N, P]. It returns a logit for each token of the vocabulary,
+    [N, P, V], and so needs no memory for the places that are not told.
+    """
+
+    output = "probabilities"
+
+    @property
+    def _keys(self) -> MaskedTokensConfig:
+        assert isinstance(self.config.task, MaskedTokensConfig)
+        return self.config.task
+
+    # ---- inputs and targets
+
+    def fit(self, data: Dataset) -> dict[str, Any]:
+        """Return the id of the mask token, and how many places of an example are told.
+
+        Raises:
+            DataError: the examples are no tokens of one length, or a stream, which has no keys to draw masks from.
+        """
+        if data.vocabulary is None or len(data.image_shape) != 1 or isinstance(data.train, Stream):
+            raise DataError(
+                f"task=masked_tokens: the examples of {self.config.data.label} are no splits of tokens [N, T] with a "
+                "vocabulary; choose data=tokens, or give a Source with plain=True and its vocabulary"
+            )
+        return {MASK_ID: data.vocabulary.mask, PLACES: most_places(self._keys.share, data.image_shape[0])}
+
+    def prepare(self, data: Dataset, facts: Facts) -> Dataset:
+        """Return the data with masked tokens. Its classes are the tokens, by their names."""
+        prepared = super().prepare(data, facts)
+        assert isinstance(prepared, PlainData)
+        assert data.vocabulary is not None
+        make_batch = partial(self._mask, data.vocabulary, most_places(self._keys.share, data.image_shape[0]))
+        return replace(prepared, to_input=None, to_batch=make_batch, class_names=name_tokens(data.vocabulary))
+
+    def _mask(self, vocabulary: Vocabulary, most: int, examples: dict[str, Any]) -> dict[str, Any]:
+        """Return a batch whose examples weigh as much as they have places to be told."""
+        masked = mask_tokens(tf.cast(examples["image"], tf.int32), examples["key"], vocabulary, self._keys, most)
+        return {
+            "image": {"tokens": masked.tokens, "places": masked.places},
+            "label": masked.ids,
+            "weight": examples["weight"] * tf.cast(masked.counts, tf.float32),
+        }
+
+    def take(self, inputs: Any, facts: Facts) -> dict[str, tf.Tensor]:
+        """Return tokens [N, T], and the places of mask tokens in them."""
+        tokens = tf.cast(inputs, tf.int32)
+        return {"tokens": tokens, "places": find_masks(tokens, facts[MASK_ID], facts[PLACES])}
+
+    def target_spec(self, data: Dataset, examples: int) -> tf.TensorSpec:
+        """Return the form of the ids to be told: int32 [N, P]."""
+        return tf.TensorSpec([examples, data.task_facts[PLACES]], tf.int32)
+
+    def open_inputs(self, text: str, images: Images) -> ToPredict:
+        """Return the texts that predict.input names, in which [MASK] stands for a token that is to be told.
+
+        Raises:
+            DataError: a text can't be read, or has no mask, too many of them, or too many tokens.
+        """
+        if holds_tokens(text):
+            return super().open_inputs(text, images)
+        vocabulary, most = Vocabulary.from_json(images.vocabulary), images.task_facts[PLACES]
+        names, rows = list[str](), list[np.ndarray]()
+        for given in read_texts(text, self.config.data):
+            if given.fault is not None:
+                raise given.fault
+            names.append(given.name)
+            rows.append(_encode(given, vocabulary, images.shape[0], most))
+        if not rows:
+            raise DataError(f"predict.input={text}: holds no text; write one into a line, with {MASK} in it")
+        return ToPredict(names, self.open_plain(np.stack(rows), images))
+
+    # ---- measures
+
+    def guess(self, data: Dataset) -> dict[str, float]:
+        """Return the losses by split of a model that knows the share of each token, and nothing of its context."""
+        if not isinstance(self.config.loss, TokenCrossEntropyConfig) or data.vocabulary is None:
+            return {}
+        counts = {name: count_tokens(split, data.vocabulary) for name, split in data.splits.items()}
+        log_share = np.log(np.maximum(counts["train"] / max(counts["train"].sum(), 1), SMALL))
+        return {name: float(-np.average(log_share, weights=count)) for name, count in counts.items() if count.any()}
+
+    def collectors(self, data: Dataset, split: str, batch: int, replicas: int, *, finding: bool) -> list[Collector]:
+        """Return what counts the tokens that are told. Raise ConfigError for a metric that takes all outputs."""
+        if self._whole_metrics:
+            raise ConfigError(
+                f"eval.metrics: {', '.join(self._whole_metrics)} takes the outputs of a whole split, and those of "
+                "tokens are too many; register a metric that is a mean over examples"
+            )
+        return [TokenFinder(data.num_classes)] if finding else []
+
+    def find(self, collectors: Sequence[Collector], data: Dataset, split: str, facts: Facts) -> TokenFindings:
+        (found,) = (collector for collector in collectors if isinstance(collector, TokenFinder))
+        return TokenFindings(data.classes, *found.read())
+
+    # ---- answers
+
+    def answer(self, outputs: tf.Tensor, facts: Facts) -> tf.Tensor:
+        """Return the softmax of the logits, [N, P, V]."""
+        return tf.cast(tf.nn.softmax(outputs), tf.float32)
+
+    def answer_inputs(self, inputs: Any, outputs: tf.Tensor, facts: Facts) -> tf.Tensor:
+        """Return the probabilities of tokens at each mask, [N, P, V]; zeros where an input has fewer masks."""
+        is_mask = tf.cast(inputs["places"] >= 0, tf.float32)
+        return self.answer(outputs, facts) * is_mask[..., tf.newaxis]
+
+    def answer_shape(self, names: Sequence[str], facts: Facts) -> tuple[int, ...]:
+        return facts[PLACES], len(names)
+
+    def tell(self, answers: np.ndarray, names: Sequence[str], facts: Facts) -> Answers:
+        """Tell the predict.top most probable tokens for each mask, falling."""
+        top = min(self.config.predict.top, len(names))
+        told = [
+            [_most_probable(probabilities, names, top) for probabilities in row if probabilities.any()]
+            for row in answers
+        ]
+        masks = range(1, 1 + max(map(len, told), default=0))
+        blank = ["", ""]
+        firsts = [[[each[0]["token"], each[0]["probability"]] for each in row] for row in told]
+        return Answers(
+            columns=[
+                f"{column}{'' if mask == 1 else f'_{mask}'}" for mask in masks for column in ("token", "probability")
+            ],
+            rows=[[value for pair in (row + len(masks) * [blank])[: len(masks)] for value in pair] for row in firsts],
+            records=[{"masks": [{**each[0], "top": each} for each in row]} for row in told],
+            titles=["tokens", "or"],
+            shown=[[_list(each[0] for each in row), "; ".join(_list(each[1:]) for each in row)] for row in told],
+            summary={"masks": sum(map(len, told))},
+        )
+
+
+def name_tokens(vocabulary: Vocabulary) -> list[str]:
+    """Return a name of each token: its text, or its number in angle brackets if it has none that can be printed."""
+
+    def name(number: int) -> str:
+        text = vocabulary.decode([number])
+        return text if text and text.isprintable() and "\ufffd" not in text else f"<{number}>"
+
+    return [name(number) for number in range(vocabulary.size)]
+
+
+def count_tokens(split: Split, vocabulary: Vocabulary) -> np.ndarray:
+    """Return how often each token stands in a split, int64 [V]; 0 for special ones, which are never masked."""
+    counts = np.zeros(vocabulary.size, np.int64)
+    for start in range(0, split.size, CHUNK):
+        _, ids = split.read(tf.range(start, min(start + CHUNK, split.size), dtype=tf.int64))
+        found = ids.numpy()
+        counts += np.bincount(found[found >= 0], minlength=vocabulary.size)
+    counts[list(vocabulary.special)] = 0
+    return counts
+
+
+# ---- texts with masks ------------------------------------------------------------------------------------------------
+
+
+def _encode(text: Text, vocabulary: Vocabulary, length: int, most: int) -> np.ndarray:
+    """Return the tokens of a text, int32 [length]. Raise DataError if it has other numbers of masks or tokens."""
+    ids = vocabulary.encode_with_masks(text.content)
+    masks = ids.count(vocabulary.mask)
+    if not 1 <= masks <= most:
+        raise DataError(
+            f"{text.name} has {masks} {MASK}; write 1 to {most} of them, each for a token that is to be told"
+        )
+    if len(ids) > length:
+        raise DataError(
+            f"{text.name} has {len(ids)} tokens, and the model takes {length}; shorten it, or make several texts of it"
+        )
+    return np.array(ids + (length - len(ids)) * [PADDING], np.int32)
+
+
+def _most_probable(probabilities: np.ndarray, names: Sequence[str], top: int) -> list[dict[str, Any]]:
+    ranked = np.argsort(-probabilities, kind="stable")[:top].tolist()
+    return [{"token": names[number], "probability": round_float32(float(probabilities[number]))} for number in ranked]
+
+
+def _list(tokens: Any) -> str:
+    return ", ".join(f"{each['token']!r} {each['probability']:.4f}" for each in tokens)
+
+
+# ---- what job=evaluate finds -----------------------------------------------------------------------------------------
+
+
+class TokenFinder:
+    """Sums over the places of each token in an evaluation. Create it inside the strategy's scope.
+
+    Args:
+        size: of the vocabulary; the memory taken is 24 bytes for each token on each replica.
+    """
+
+    names: Sequence[str] = ()
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._sums = sum_buffer([size, 3], tf.float64)  # of 1, the loss and right answers
+
+    @property
+    def facts(self) -> Facts:
+        return {}
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        return [self._sums]
+
+    def update(self, batch: Batch, outputs: tf.Tensor) -> None:
+        """Add the part of a batch that a replica has: ids [N, P], logits [N, P, V]."""
+        ids = tf.where((example_weights(batch) > 0)[:, tf.newaxis], batch["label"], NONE)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(ids, 0), outputs)
+        right = tf.equal(tf.argmax(outputs, axis=-1, output_type=ids.dtype), ids)
+        columns = tf.stack([tf.cast(each, tf.float64) for each in (tf.ones_like(losses), losses, right)], axis=-1)
+        # ids below 0 are left out
+        self._sums.assign_add(tf.math.unsorted_segment_sum(columns, ids, self._size))
+
+    @tf.function(autograph=False)
+    def reset(self) -> None:
+        self._sums.assign(tf.zeros_like(self._sums))
+
+    def take(self) -> dict[str, float]:
+        return {}
+
+    def read(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return for each token how often it was to be told, the sum of the losses, and how often it was."""
+        counts, losses, right = self._read().numpy().T
+        return counts, losses, right
+
+    @tf.function(autograph=False)
+    def _read(self) -> tf.Tensor:
+        return tf.convert_to_tensor(self._sums)
+
+
+@dataclass(frozen=True)
+class TokenResult:
+    """The answers at all places of a token: mean loss in nats, the part of all losses, the share of right ones."""
+
+    token: str
+    places: int
+    loss: float
+    part_of_loss: float
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class TokenFindings:
+    """Of each token of the vocabulary, [V]: the number of places, the sum of losses, the number of right answers."""
+
+    names: list[str]
+    counts: np.ndarray
+    losses: np.ndarray
+    right: np.ndarray
+
+    @property
+    def results(self) -> list[TokenResult]:
+        """Those of the tokens that were to be told, the largest part of the loss first."""
+        told = np.flatnonzero(self.counts)
+        order = told[np.argsort(-self.losses[told], kind="stable")].tolist()
+        total = float(self.losses.sum()) or 1.0
+        return [
+            TokenResult(
+                self.names[number],
+                places=int(self.counts[number]),
+                loss=float(self.losses[number] / self.counts[number]),
+                part_of_loss=float(self.losses[number] / total),
+                accuracy=float(self.right[number] / self.counts[number]),
+            )
+            for number in order
+        ]
+
+    def describe(self) -> dict[str, Any]:
+        return {"tokens": [asdict(result) for result in self.results[:WRITTEN]]}
+
+    def show(self) -> None:
+        results = self.results
+        rows = [
+            (
+                repr(result.token),
+                f"{result.places:,}",
+                cell(result.loss, ".4f"),
+                cell(result.part_of_loss, ".2%"),
+                cell(result.accuracy, ".4f"),
+            )
+            for result in results[:SHOWN]
+        ]
+        table(
+            "tokens, largest part of the loss first", ("token", "places", "loss", "part of the loss", "accuracy"), rows
+        )
+        if len(results) > SHOWN:
+            say(f"... and {len(results) - SHOWN:,} more")
+
+    def draw(self, title: str, folder: Path, end: str) -> list[Path]:
+        """Draw nothing."""
+        return []

@@ -1,0 +1,97 @@
+"""Masking of tokens (Devlin et al. 2018, arXiv:1810.04805), as a pure function of the tokens and a key of each example.
+
+In training the key is a hash of seed, epoch and example (data/stream.py), in evaluations the example's index. So a mask
+does not depend on the batch, on micro-batches and replicas, or on where a run was continued.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.data.stream import MASK_KIND, MASK_ORDER, MASK_TOKEN, hash64, random_below, random_uniform
+from accumtrain.data.text.vocabulary import Vocabulary
+from accumtrain.tasks.config import MaskedTokensConfig
+
+NONE = -1  # in the place of a token, of a place, or of an id: there is none
+_ORDERS = 2**62  # that a place can have among those of its example
+
+
+class MaskedExamples(NamedTuple):
+    """Masked examples.
+
+    Attributes:
+        tokens: those that the model sees, int32 [N, T].
+        places: those whose tokens are to be told, int32 [N, P].
+        ids: the tokens there, int32 [N, P].
+        counts: the number of them, int32 [N].
+    """
+
+    tokens: tf.Tensor
+    places: tf.Tensor
+    ids: tf.Tensor
+    counts: tf.Tensor
+
+
+def most_places(share: float, length: int) -> int:
+    """Return P, the number of places of an example of `length` tokens."""
+    return max(1, round(share * length))
+
+
+def mask_tokens(
+    tokens: tf.Tensor, key: tf.Tensor, vocabulary: Vocabulary, config: MaskedTokensConfig, most: int
+) -> MaskedExamples:
+    """Choose places among the tokens that are neither padding nor special, and mask them.
+
+    Of n such tokens max(1, round(config.share * n)) are chosen, with half of one rounded to an even number.
+
+    Args:
+        tokens: int32 [N, T].
+        key: uint64 [N].
+        most: P, from `most_places`.
+    """
+    is_plain = np.isin(np.arange(vocabulary.size), vocabulary.special, invert=True)
+    plain = np.flatnonzero(is_plain).astype(np.int32)
+    may = (tokens >= 0) & tf.gather(is_plain, tf.maximum(tokens, 0))
+    counts = _count_chosen(may, config.share)
+
+    every = tf.range(tf.shape(tokens)[1])
+    order_key, kind_key, token_key = (
+        hash64(purpose, key)[:, tf.newaxis] for purpose in (MASK_ORDER, MASK_KIND, MASK_TOKEN)
+    )
+    drawn = random_below(_ORDERS, order_key, every)
+    order = tf.argsort(tf.where(may, drawn, _ORDERS), axis=1, stable=True)  # places that may not be chosen are last
+    chosen = tf.argsort(order, axis=1) < counts[:, tf.newaxis]
+    kind = random_uniform(0.0, 1.0, kind_key, every)
+    other = tf.gather(plain, random_below(len(plain), token_key, every))
+    told = tf.where(
+        kind < config.masked, vocabulary.mask, tf.where(kind < config.masked + config.random, other, tokens)
+    )
+
+    first = order[:, :most]
+    is_used = tf.range(tf.shape(first)[1]) < counts[:, tf.newaxis]
+    places = tf.ensure_shape(tf.where(is_used, first, NONE), first.shape)
+    return MaskedExamples(tf.where(chosen, told, tokens), places, gather_tokens(tokens, places), counts)
+
+
+def gather_tokens(tokens: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+    """Return the tokens [N, T] at places [N, P], NONE where there is no place."""
+    return tf.where(places >= 0, tf.gather(tokens, tf.maximum(places, 0), batch_dims=1), NONE)
+
+
+def find_masks(tokens: tf.Tensor, mask: int, most: int) -> tf.Tensor:
+    """Return the first `most` places of the mask token in tokens [N, T], in their order, int32 [N, most]."""
+    length = tf.shape(tokens)[1]
+    # converters of exports know top_k of floats, which hold integers up to 2^24
+    from_end = tf.where(tokens == mask, tf.cast(length - tf.range(length), tf.float32), 0.0)
+    values, places = tf.math.top_k(from_end, most)
+    return tf.where(values > 0.0, places, NONE)
+
+
+def _count_chosen(may: tf.Tensor, share: float) -> tf.Tensor:
+    """Return the number of places to choose of those that may be, bool [N, T]: int32 [N]."""
+    count = tf.reduce_sum(tf.cast(may, tf.float64), axis=1)
+    chosen = tf.minimum(tf.maximum(tf.round(share * count), 1.0), count)
+    return tf.cast(chosen, tf.int32)
