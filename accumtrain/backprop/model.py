@@ -59,9 +59,15 @@ class Model(tf.Module):
 
     @property
     def named(self) -> dict[str, tf.Variable]:
-        """Every variable by its path, such as segments/0/layers/0/conv/kernel. Models alike have the same paths."""
+        """Every variable by its path, such as segments/0/layers/0/conv/kernel. Models alike have the same paths.
+
+        A variable that two layers share has the path of the first.
+        """
         found = self._flatten(predicate=lambda value: isinstance(value, tf.Variable), with_path=True)
-        return {"/".join(map(str, path)): variable for path, variable in found}
+        paths: dict[int, tuple[str, tf.Variable]] = {}
+        for path, variable in found:
+            paths.setdefault(id(variable), ("/".join(map(str, path)), variable))
+        return dict(paths.values())
 
     @property
     def learnable(self) -> Sequence[tf.Variable]:

@@ -22,8 +22,6 @@ from accumtrain.data.text.vocabulary import PADDING
 from accumtrain.errors import CheckpointError, ConfigError, VerificationError, first_line
 from accumtrain.export.config import FORMATS, QUANTIZED
 from accumtrain.export.formats import Exported
-from accumtrain.models.build import build_model
-from accumtrain.models.layers import ModelSpec
 from accumtrain.process.logs import held_back_stderr
 from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.registry import load
@@ -33,7 +31,7 @@ from accumtrain.runs.names import folder_of, make_folder
 from accumtrain.runs.run import Images
 from accumtrain.tasks.task import build_task, check_one_input
 from accumtrain.train.remedies import explain_errors
-from accumtrain.train.weights import trained_images, trained_model
+from accumtrain.train.weights import build_trained, trained_images, trained_model
 
 SHOWN_NAMES = 10  # of classes, in the summary
 FLOAT32 = "float32"  # the precision of all formats
@@ -131,8 +129,7 @@ def _in_float32(config: Config, images: Images, model: Model) -> Model:
     if config.precision == FLOAT32:
         return model
     say(f"precision={config.precision}: the export computes in {FLOAT32}")
-    spec = ModelSpec(images.shape, len(images.class_names), FLOAT32, config.run.seed, draws=False)
-    copy = build_model(config.model, spec)
+    copy = build_trained(config, images, FLOAT32)
     for new, old in zip(copy.variables, model.variables, strict=True):
         new.assign(tf.cast(old, new.dtype))
     return copy

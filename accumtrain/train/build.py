@@ -20,7 +20,7 @@ from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.config import OPTIMIZERS, OptimConfig
 from accumtrain.optim.optimizer import Optimizer
 from accumtrain.registry import load
-from accumtrain.tasks.config import LOSSES, LossConfig
+from accumtrain.tasks.config import LOSSES, TASKS, TOKENS, LossConfig
 from accumtrain.tasks.task import build_task
 from accumtrain.train.remedies import allowed_remedy
 
@@ -51,8 +51,30 @@ def model_for(config: Config, data: Dataset, *, draws: bool = True) -> Model:
     Raises:
         ConfigError: the model can't be built for the images of this data.
     """
-    spec = ModelSpec(data.image_shape, data.num_classes, config.precision, config.run.seed, draws)
-    return build_model(config.model, spec)
+    size = 0 if data.vocabulary is None else data.vocabulary.size
+    return build_model(config.model, spec_for(config, data.image_shape, data.num_classes, size, draws=draws))
+
+
+def spec_for(
+    config: Config, shape: tuple[int, ...], outputs: int, vocabulary: int, *, precision: str = "", draws: bool = False
+) -> ModelSpec:
+    """Return the spec of the model of a run.
+
+    Args:
+        shape: that of an input.
+        outputs: number of classes, labels or numbers; of masked tokens, of tokens.
+        vocabulary: number of different tokens of the inputs; 0 if they are no tokens.
+        precision: in the place of that of the run.
+    """
+    return ModelSpec(
+        shape,
+        outputs,
+        precision or config.precision,
+        config.run.seed,
+        draws,
+        vocabulary,
+        per_token=TASKS[config.task.kind].targets == TOKENS,
+    )
 
 
 def moving_average(config: Config, model: Model) -> MovingAverage | None:

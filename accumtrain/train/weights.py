@@ -23,7 +23,6 @@ from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError, ConfigError, DataError
 from accumtrain.models.build import NOT, build_model
 from accumtrain.models.config import KerasModelConfig
-from accumtrain.models.layers import ModelSpec
 from accumtrain.runs.checkpoint_store import Saved, best_first, crc32c_of
 from accumtrain.runs.contents import read_run_config
 from accumtrain.runs.files import write_json
@@ -31,7 +30,7 @@ from accumtrain.runs.names import ANSWER_FACTS, CHECKPOINTS, differences, folder
 from accumtrain.runs.run import IMAGES, REMEDY, Images, read_images
 from accumtrain.tasks.config import TASKS
 from accumtrain.tasks.task import build_task, open_examples, open_stored
-from accumtrain.train.build import build_window, model_for, moving_average
+from accumtrain.train.build import build_window, model_for, moving_average, spec_for
 from accumtrain.train.checkpoint import again_if_changed, find_state, restore_model
 from accumtrain.train.config import BEST_STATE
 
@@ -116,6 +115,14 @@ class Trained(NamedTuple):
     facts: Mapping[str, Any]
 
 
+def build_trained(config: Config, images: Images, precision: str = "") -> Model:
+    """Return the model of a trained run before its weights are read, in `precision` or in that of the run."""
+    vocabulary = images.vocabulary.get("size", 0)
+    return build_model(
+        config.model, spec_for(config, images.shape, len(images.class_names), vocabulary, precision=precision)
+    )
+
+
 def trained_model(config: Config, images: Images, fingerprint: Mapping[str, Any], state: str = BEST_STATE) -> Trained:
     """Return the model with the weights of the run's best state, or of its last. Without any evaluation both are one.
 
@@ -129,8 +136,7 @@ def trained_model(config: Config, images: Images, fingerprint: Mapping[str, Any]
     Raises:
         CheckpointError: no checkpoint is whole, or it is that of another model.
     """
-    spec = ModelSpec(images.shape, len(images.class_names), config.precision, config.run.seed, draws=False)
-    model = build_model(config.model, spec)
+    model = build_trained(config, images)
     ema = moving_average(config, model)
     accept = partial(check_evaluates, config, fingerprint)
     saved, manifest = restore_model(folder_of(config) / CHECKPOINTS, model, ema, accept, state=state)

@@ -13,7 +13,7 @@ from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Gradients, Pullback
 from accumtrain.backprop.tracing import after
 from accumtrain.models.kernels import product
-from accumtrain.models.transformers.layers import OwnGradient, apart
+from accumtrain.models.transformers.layers import OwnGradient, apart, axis_size
 
 QUERIES = 256  # at a time: scores then take no more memory than the hidden values of an MLP with heads of 64 channels
 HIDDEN = -1e9  # added to the scores of keys that are padding
@@ -66,24 +66,24 @@ class Attention(OwnGradient):
 
     def _split_heads(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return scaled queries, keys and values, each [N, heads, T, C / heads]."""
-        tokens, channels = _size(x, 1), x.shape[-1] // 3
+        tokens, channels = axis_size(x, 1), x.shape[-1] // 3
         split = tf.reshape(x, [-1, tokens, 3, self.heads, channels // self.heads])
         queries, keys, values = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))
         return queries * self._scale(x), keys, values
 
     def _split_head(self, y: tf.Tensor) -> tf.Tensor:
         """Return y [N, T, C] as [N, heads, T, C / heads]."""
-        split = tf.reshape(y, [-1, _size(y, 1), self.heads, y.shape[-1] // self.heads])
+        split = tf.reshape(y, [-1, axis_size(y, 1), self.heads, y.shape[-1] // self.heads])
         return tf.transpose(split, [0, 2, 1, 3])
 
     def _join_heads(self, y: tf.Tensor) -> tf.Tensor:
         """Undo `_split_head`."""
-        return tf.reshape(tf.transpose(y, [0, 2, 1, 3]), [-1, _size(y, 2), self.heads * y.shape[-1]])
+        return tf.reshape(tf.transpose(y, [0, 2, 1, 3]), [-1, axis_size(y, 2), self.heads * y.shape[-1]])
 
     def _merge(self, queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
         """Return the three, [N, heads, T, C / heads], as [N, T, 3 C]."""
         merged = tf.transpose(tf.stack([queries, keys, values]), [1, 3, 0, 2, 4])
-        return tf.reshape(merged, [-1, _size(keys, 2), 3 * self.heads * keys.shape[-1]])
+        return tf.reshape(merged, [-1, axis_size(keys, 2), 3 * self.heads * keys.shape[-1]])
 
 
 def _parts(queries: tf.Tensor) -> Iterator[tuple[slice, tf.Tensor]]:
@@ -123,7 +123,3 @@ def _hidden_scores(mode: Mode) -> tf.Tensor | None:
 
 def _add(total: tf.Tensor | None, value: tf.Tensor) -> tf.Tensor:
     return value if total is None else total + value
-
-
-def _size(x: tf.Tensor, axis: int) -> int | tf.Tensor:
-    return x.shape[axis] or tf.shape(x)[axis]

@@ -8,7 +8,7 @@ from accumtrain.backprop.mode import Mode
 from accumtrain.models.kernels import product
 from accumtrain.models.layers import Dense, Initializer
 from accumtrain.models.transformers.embed import TokenTable
-from accumtrain.models.transformers.layers import GELU, LayerNorm, Linear
+from accumtrain.models.transformers.layers import GELU, LayerNorm, Linear, axis_size
 
 
 class ClassHead(tf.Module):
@@ -58,5 +58,4 @@ class TokenHead(tf.Module):
         x = self.last_norm(self.gelu(self.linear(self.norm(x, mode), mode), mode), mode)
         vectors = tf.cast(self.table.embedding, self.compute_dtype)
         rows = product(tf.reshape(tf.cast(x, self.compute_dtype), [-1, x.shape[-1]]), vectors, transpose_b=True)
-        logits = tf.reshape(tf.cast(rows, x.dtype), [-1, *mode.side["places"].shape[1:], vectors.shape[0]])
-        return logits + self.bias
+        return tf.reshape(tf.cast(rows, x.dtype), [-1, axis_size(x, 1), vectors.shape[0]]) + self.bias

@@ -176,3 +176,8 @@ def _with_rows(y: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     known = x.shape[:-1]
     axes = known.as_list() if known.is_fully_defined() else tf.unstack(tf.shape(x)[:-1])
     return tf.ensure_shape(tf.reshape(y, [*axes, y.shape[-1]]), [*known, y.shape[-1]])
+
+
+def axis_size(x: tf.Tensor, axis: int) -> int | tf.Tensor:
+    """Return the size of an axis: a number where it is known."""
+    return x.shape[axis] or tf.shape(x)[axis]

@@ -117,6 +117,13 @@ def test_tokens_at_places_are_told_as_by_plain_operations(family):
         np.testing.assert_allclose(gradient, wanted, rtol=0, atol=1e-11 * max(1, np.abs(wanted).max()))
 
 
+def test_the_table_that_embedding_and_head_share_has_one_path():
+    model = build(small(RevEncoderConfig), per_token=True)
+    assert model.trainable_paths[0] == "segments/0/layers/0/embed/embedding"
+    assert not [path for path in model.named if "table" in path]
+    assert len(model.named) == len(model.trainable_variables)
+
+
 def test_the_class_token_moves_places_by_one():
     tokens, places = inputs_for(small(EncoderConfig)), tf.constant([[0, 6], [1, 0], [4, 2], [0, 0]])
     model = build(small(EncoderConfig, pool="token"), per_token=True)
