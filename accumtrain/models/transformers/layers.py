@@ -125,9 +125,10 @@ class GELU(OwnGradient):
         def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
             again = after([d_y], x)
             density = DENSITY_AT_0 * tf.exp(-0.5 * again * again)
-            return d_y * (_normal_share(again) + again * density), []
+            share = 0.5 + 0.5 * tf.math.erf(ROOT_HALF * again)
+            return d_y * (share + again * density), []
 
-        return x * _normal_share(x), backward
+        return 0.5 * x * (1.0 + tf.math.erf(ROOT_HALF * x)), backward  # in this form exports know it
 
 
 class LayerScale(OwnGradient):
@@ -161,11 +162,6 @@ def apart(x: tf.Tensor) -> tf.Tensor:
     return x if is_for_xla() else after([], x)
 
 
-def _normal_share(x: tf.Tensor) -> tf.Tensor:
-    """Return P(X <= x) of the normal distribution."""
-    return 0.5 + 0.5 * tf.math.erf(ROOT_HALF * x)
-
-
 def _rows(x: tf.Tensor) -> tf.Tensor:
     """Return x [..., C] as [rows, C]."""
     return tf.reshape(x, [-1, x.shape[-1]])
@@ -173,9 +169,8 @@ def _rows(x: tf.Tensor) -> tf.Tensor:
 
 def _with_rows(y: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     """Return y [rows, C] with all axes of x but the last."""
-    known = x.shape[:-1]
-    axes = known.as_list() if known.is_fully_defined() else tf.unstack(tf.shape(x)[:-1])
-    return tf.ensure_shape(tf.reshape(y, [*axes, y.shape[-1]]), [*known, y.shape[-1]])
+    inner = [axis_size(x, axis) for axis in range(1, x.shape.rank - 1)]
+    return tf.reshape(y, [-1, *inner, y.shape[-1]])
 
 
 def axis_size(x: tf.Tensor, axis: int) -> int | tf.Tensor:

@@ -119,7 +119,7 @@ def test_tokens_at_places_are_told_as_by_plain_operations(family):
 
 def test_the_table_that_embedding_and_head_share_has_one_path():
     model = build(small(RevEncoderConfig), per_token=True)
-    assert model.trainable_paths[0] == "segments/0/layers/0/embed/embedding"
+    assert "segments/0/layers/0/embed/embedding" in model.trainable_paths
     assert not [path for path in model.named if "table" in path]
     assert len(model.named) == len(model.trainable_variables)
 
