@@ -27,7 +27,16 @@ from accumtrain.data.config import (
     TokensConfig,
 )
 from accumtrain.devices.config import AutoConfig, CpuConfig, GpuConfig, MirroredConfig, MultiworkerConfig, TpuConfig
-from accumtrain.models.config import KerasModelConfig, LeNetConfig, ResNetConfig, RevNetConfig
+from accumtrain.models.config import (
+    EncoderConfig,
+    KerasModelConfig,
+    LeNetConfig,
+    ResNetConfig,
+    RevEncoderConfig,
+    RevNetConfig,
+    RevViTConfig,
+    ViTConfig,
+)
 from accumtrain.optim.config import AdafactorConfig, AdamConfig, AdamWConfig, KerasOptimConfig, SgdConfig
 from accumtrain.optim.schedules import (
     ConstantConfig,
@@ -42,6 +51,7 @@ from accumtrain.tasks.config import CrossEntropyConfig
 PLAIN: dict[str, Any] = {"mean": [0.0], "std": [1.0]}
 IMAGE_SIZES = {"keras": 64}  # of models that need more than SIZE pixels
 IMAGE = Path(__file__).parents[2] / "docs" / "scaling.png"
+SMALL_TRANSFORMER: dict[str, Any] = {"depth": 2, "width": 8, "heads": 2}
 SIZE = 9  # odd: halved, its maps leave a rest
 EXAMPLES: dict[str, dict[str, Any]] = {
     "task": {},
@@ -49,6 +59,10 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "lenet": LeNetConfig(),
         "resnet": ResNetConfig(units=[1, 1], filters=[8, 8, 16]),
         "revnet": RevNetConfig(units=[1, 1], filters=[8, 8, 16]),
+        "vit": ViTConfig(**SMALL_TRANSFORMER, patch=3),
+        "revvit": RevViTConfig(**SMALL_TRANSFORMER, patch=3),
+        "encoder": EncoderConfig(**SMALL_TRANSFORMER),
+        "revencoder": RevEncoderConfig(**SMALL_TRANSFORMER),
         "keras": KerasModelConfig(name="MobileNet", args={"alpha": 0.25}),
     },
     "optim": {  # every term of the rule has a part in it

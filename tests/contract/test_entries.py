@@ -31,7 +31,10 @@ ENTRIES = [(group, name) for group, table in REGISTRIES.items() for name in tabl
 of_every_entry = pytest.mark.parametrize(("group", "name"), ENTRIES, ids=["=".join(entry) for entry in ENTRIES])
 of_every_job = pytest.mark.parametrize("name", JOBS.names)
 # Choices whose file has another name than its kind, and the class whose defaults it writes out.
-NAMESAKES = {"lenet": ["lenet5"], "resnet": ["resnet20"], "revnet": ["revnet38"]}
+NAMESAKES = {
+    **{"lenet": ["lenet5"], "resnet": ["resnet20"], "revnet": ["revnet38"]},
+    **{kind: [f"{kind}_tiny"] for kind in ("vit", "revvit", "encoder", "revencoder")},
+}
 ROOT = Path(accumtrain.__file__).parents[1]
 PAGES = "\n".join(page.read_text() for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))])
 

@@ -15,6 +15,7 @@ from accumtrain.config.rules import check_config
 from accumtrain.config.schema import PRECISIONS, AccumConfig, Config, LossScaleConfig
 from accumtrain.data.config import SyntheticConfig
 from accumtrain.data.open_data import open_data
+from accumtrain.data.text.vocabulary import PADDING, number_ids
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
@@ -27,10 +28,10 @@ from accumtrain.optim.config import SgdConfig
 from accumtrain.optim.schedules import ConstantConfig
 from accumtrain.optim.sgd import SGD
 from accumtrain.train.build import build_window
-from tests.contract.examples import EXAMPLES, example_of, size_for
+from tests.contract.examples import EXAMPLES, SIZE, example_of, size_for
 from tests.engine.small import CLASSES, examples
 
-BATCH, STEPS = 8, 2
+BATCH, STEPS, TOKENS = 8, 2, 11
 # that nobody drew a model for
 SHAPES = [(1, 1, 3), (3, 31, 2), *(pytest.param(shape, marks=pytest.mark.slow) for shape in ((5, 1, 1), (8, 8, 4)))]
 BOUNDS = ROUNDING | {"float16": ROUNDING["bfloat16"]}  # which job=verify does not compare
@@ -114,6 +115,12 @@ def values(variables: Sequence[tf.Variable]) -> list[np.ndarray]:
     return [variable.numpy() for variable in variables]
 
 
+def tokens() -> tf.Tensor:
+    """Texts of 2 to SIZE tokens, padded."""
+    drawn = tf.random.stateless_uniform([BATCH, SIZE], [3, 4], 0, TOKENS, tf.int32)
+    return tf.where(tf.range(SIZE) < tf.range(2, BATCH + 2)[:, None], drawn, PADDING)
+
+
 @cache
 def update(variant: Variant, memory: str) -> Update:
     """The first update of a run. Its results are kept for the policies that are compared with it."""
@@ -129,9 +136,13 @@ def update(variant: Variant, memory: str) -> Update:
     )
     check_config(config)
     data = open_data(config.data, seed=0)
+    given = examples(BATCH, data.image_shape)
+    if config.model.takes_tokens:
+        data = replace(data, image_shape=(SIZE,), vocabulary=number_ids(TOKENS))
+        given["image"] = tokens()
     window = build_window(config, data, 1, tf.distribute.get_strategy())
     step, before = Step(window), values(window.variables_)
-    batches = tf.data.Dataset.from_tensor_slices(examples(BATCH, data.image_shape)).batch(BATCH // STEPS)
+    batches = tf.data.Dataset.from_tensor_slices(given).batch(BATCH // STEPS)
     step.accumulate(iter(batches), STEPS)
     sums = values(window.gradients)
     scalars = {name: value.numpy().item() for name, value in step.commit().items()}
@@ -166,11 +177,10 @@ def test_a_policy_changes_neither_weights_nor_gradient(variant, memory):
 
 @pytest.mark.parametrize("name", EXAMPLES["model"])
 def test_initial_weights_are_a_function_of_the_seed(name):
-    shape = (size_for(name), size_for(name), 3)
-    first, again, other = (
-        values(build_model(example_of("model", name), ModelSpec(shape, CLASSES, seed=seed)).trainable_variables)
-        for seed in (1, 1, 2)
-    )
+    of_tokens = example_of("model", name).takes_tokens
+    shape, vocabulary = ((SIZE,), TOKENS) if of_tokens else ((size_for(name), size_for(name), 3), 0)
+    specs = [ModelSpec(shape, CLASSES, seed=seed, vocabulary=vocabulary) for seed in (1, 1, 2)]
+    first, again, other = (values(build_model(example_of("model", name), spec).trainable_variables) for spec in specs)
     assert all(map(np.array_equal, first, again))
     assert not all(map(np.array_equal, first, other))
 
