@@ -15,7 +15,6 @@ from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.norm_statistics import NormStatistics
 from accumtrain.engine.window import Window
 from accumtrain.models import blocks, kernels, layers, norms
-from accumtrain.models import build as models_build
 from accumtrain.models.blocks import PoolAndPad, Projection, Residual
 from accumtrain.models.layers import Bias, Conv
 from accumtrain.models.norms import BatchNorm, GroupNorm
@@ -34,6 +33,8 @@ from tests.planted.plant import Fault, argument, gradients, input_gradient, resu
 
 SGD = ("optim=sgd", "optim.weight_decay=0.01")
 LENET = ("model=lenet5", *SGD)
+TEXT = ("model=revencoder_tiny", "model.depth=2", "model.width=16", "model.heads=2", "data=tokens",
+        "data.path=texts.jsonl", "data.length=12", *SGD)  # fmt: skip
 VIT = ("model=revvit_tiny", "model.patch=2", "model.depth=2", "model.width=16", "model.heads=2", *SGD)
 RESNET = ("model=resnet20", "model.units=[1,1]", "model.filters=[8,8,16]", *SGD)
 REVNET = ("model=revnet38", "model.units=[2,1]", "model.filters=[8,8,16]", *SGD)
@@ -218,8 +219,10 @@ FAULTS = [
     Fault("a linear layer's bias without a gradient", Linear, "pullback",
           gradients(only("bias", tf.zeros_like)), VIT),
     Fault("GELU's slope without the density", transformer_layers, "DENSITY_AT_0", lambda right: 0.0, VIT),
-    Fault("layers in front learn as fast as the last", models_build, "_count_layers_behind",
-          result(lambda counts: [min(count, 1) for count in counts]), (*VIT, "optim.layer_decay=0.5")),
+    Fault("a replay forgets the mask", Mode, "replay", result(lambda mode: mode.with_side({})), TEXT),
+    Fault("padding has a part in attention's gradient", Attention, "pullback",
+          lambda right: lambda self, x, mode: (
+              right(self, x, mode)[0], right(self, x, mode.with_side({}))[1]), TEXT),
     # the loss
     Fault("labels + 1", losses, "class_index", result(lambda labels: (labels + 1) % 10), LENET),
     Fault("label smoothing twice as strong", classify, "build_cross_entropy",

@@ -1,6 +1,7 @@
 """job=verify finds every planted fault by the checks that should, and nothing where there is none."""
 
 import ast
+import json
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ VERIFY = ("job=verify", "batch_size=8", "accum.steps=2", "run.name=one")
 @pytest.fixture(autouse=True)
 def in_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    rows = ({"text": "abc def"[: 2 + place % 5], "label": str(place % 2)} for place in range(40))
+    (tmp_path / "texts.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ class Attention(OwnGradient):
 
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
         """Return y and its pullback. In a replay that has several parts of queries it computes each once more."""
-        queries, keys, values = self._split_heads(x)
+        queries, keys, values = self._split(x)
         hidden = _hidden_scores(mode)
         shares, outputs = [], []
         for _, some in _parts(queries):
@@ -44,7 +44,7 @@ class Attention(OwnGradient):
         again = mode.replaying and len(shares) > 1
 
         def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
-            d_outputs = self._split_head(d_y)
+            d_outputs = self._to_heads(d_y)
             d_queries: list[tf.Tensor] = []
             d_keys = d_values = None
             for (rows, some), share in zip(_parts(queries), shares, strict=True):
@@ -59,25 +59,25 @@ class Attention(OwnGradient):
                 d_values = _add(d_values, product(share, d_some, transpose_a=True))
             return self._merge(tf.concat(d_queries, axis=2) * self._scale(x), d_keys, d_values), []
 
-        return self._join_heads(tf.concat(outputs, axis=2)), backward
+        return self._from_heads(tf.concat(outputs, axis=2)), backward
 
     def _scale(self, x: tf.Tensor) -> tf.Tensor:
         return tf.constant((x.shape[-1] // 3 // self.heads) ** -0.5, x.dtype)
 
-    def _split_heads(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def _split(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return scaled queries, keys and values, each [N, heads, T, C / heads]."""
         tokens, channels = axis_size(x, 1), x.shape[-1] // 3
         split = tf.reshape(x, [-1, tokens, 3, self.heads, channels // self.heads])
         queries, keys, values = tf.unstack(tf.transpose(split, [2, 0, 3, 1, 4]))
         return queries * self._scale(x), keys, values
 
-    def _split_head(self, y: tf.Tensor) -> tf.Tensor:
+    def _to_heads(self, y: tf.Tensor) -> tf.Tensor:
         """Return y [N, T, C] as [N, heads, T, C / heads]."""
         split = tf.reshape(y, [-1, axis_size(y, 1), self.heads, y.shape[-1] // self.heads])
         return tf.transpose(split, [0, 2, 1, 3])
 
-    def _join_heads(self, y: tf.Tensor) -> tf.Tensor:
-        """Undo `_split_head`."""
+    def _from_heads(self, y: tf.Tensor) -> tf.Tensor:
+        """Undo `_to_heads`."""
         return tf.reshape(tf.transpose(y, [0, 2, 1, 3]), [-1, axis_size(y, 2), self.heads * y.shape[-1]])
 
     def _merge(self, queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
