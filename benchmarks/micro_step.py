@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from texts import Texts
 from workbench import compose, timed
@@ -99,6 +99,11 @@ class MicroStep:
             self._step.commit(partial=True)
 
         return self._measured(batch, work)
+
+    def update_on(self, batches: Iterator) -> dict[str, Any]:
+        """Make an update of the next batch. Return the scalars of its commit."""
+        self._step.accumulate(batches, 1)
+        return self._step.commit(partial=True)
 
     def flops(self, batch: int) -> int:
         """Return the floating-point operations of a micro-step, replays included."""

@@ -1,49 +1,243 @@
 """Memory and numbers of transformers. Each subcommand prints a Markdown table.
 
-.venv/bin/python benchmarks/transformers.py depth     # peaks of 6 to 48 blocks: stored, recomputed, reversed
-.venv/bin/python benchmarks/transformers.py batch     # what a further image, text or token takes
+    .venv/bin/python benchmarks/transformers.py depth     # peaks of 6 to 48 blocks: stored, recomputed, reversed
+    .venv/bin/python benchmarks/transformers.py batch     # what a further image, text or token takes
+    .venv/bin/python benchmarks/transformers.py bert      # BERT-base and Adafactor, beside Keras and PyTorch
+    .venv/bin/python benchmarks/transformers.py range     # values of the streams in training, with 18 and 22 bits
+
+Memory is exact on a busy machine, too. A peak of `depth` and `batch` is that of a micro-step beyond the state, as in
+reversal.py, each in processes of its own. That of `bert` is of all tensors, as in memory_chart.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
-from micro_step import Images, Peak, peaks
+from compare import Case, started
+from micro_step import MB, Images, MicroStep, Peak, batch_of, peaks, spec_of, tf
 from texts import Texts
-from workbench import Table
+from workbench import Table, compose
+
+from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.model import Model
+from accumtrain.config.schema import Config
+from accumtrain.data.open_data import open_data
+from accumtrain.data.pipeline import make_train_batches
+from accumtrain.models.build import build_model
 
 POLICIES = {"store": "stored", "recompute": "recomputed", "reverse": "reversed"}
-VOCABULARY = 256
-BATCH = 8
-FAMILIES: dict[str, tuple[list[str], Images | Texts]] = {
-    "revvit": (["model=revvit_tiny", "model.patch=4", "model.pool=mean"], Images((32, 32, 3), 10)),
-    "revencoder": (["model=revencoder_tiny"], Texts(128, VOCABULARY)),
-}
 SIZE = ("model.width=128", "model.heads=4")
+DEPTHS, BATCHES = (6, 12, 24, 48), (8, 16, 32)
+DEPTH = 12  # of `batch` and `range`
 
 
-def find_peaks(family: str, policy: str, depth: int, batches: list[int]) -> list[Peak]:
-    """Return the peaks of a small model of a family, beyond its state, one for each size of a batch."""
-    overrides, data = FAMILIES[family]
-    return peaks(data, batches, *overrides, *SIZE, f"model.depth={depth}", f"model.memory={policy}")
+class Family(NamedTuple):
+    """Models of `overrides` and SIZE, the examples of a micro-step, and some of `more` tokens each."""
+
+    overrides: tuple[str, ...]
+    data: Images | Texts
+    tokens: int
+    longer: Images | Texts
+    more: int
 
 
-def show_depth(depths: list[int]) -> None:
-    """Show the peak beyond state by the number of blocks."""
-    print(
-        f"MB beyond state at the peak of a micro-step of {BATCH} examples, and MB asked of the allocator in brackets\n"
-    )
+FAMILIES = {
+    "revvit": Family(
+        ("model=revvit_tiny", "model.patch=4", "model.pool=mean"),
+        Images((32, 32, 3), 10),
+        64,
+        Images((64, 64, 3), 10),
+        256,
+    ),
+    "revencoder": Family(("model=revencoder_tiny",), Texts(128, 256), 128, Texts(256, 256), 256),
+}
+
+
+# ---- peaks beyond the state ----
+
+
+def find_peaks(family: Family, data: Images | Texts, policy: str, depth: int, batches: Sequence[int]) -> list[Peak]:
+    """Return the peak of a micro-step for each size of a batch."""
+    return peaks(data, list(batches), *family.overrides, *SIZE, f"model.depth={depth}", f"model.memory={policy}")
+
+
+def show_depth() -> None:
+    print(f"MB at the peak of a micro-step of {BATCHES[0]} examples beyond the state; in brackets what was asked for\n")
     table = Table("model", "blocks", *POLICIES.values(), "stored / reversed")
-    for family in FAMILIES:
-        for depth in depths:
-            found = {policy: find_peaks(family, policy, depth, [BATCH])[0] for policy in POLICIES}
-            cells = (f"{peak.handed_out:.2f} ({peak.asked:.2f})" for peak in found.values())
-            handed_out, asked = zip(found["store"], found["reverse"], strict=True)
-            ratios = f"{handed_out[0] / handed_out[1]:.1f} ({asked[0] / asked[1]:.1f})"
-            table.row(family, depth, *cells, ratios)
+    for name, family in FAMILIES.items():
+        for depth in DEPTHS:
+            found = {policy: find_peaks(family, family.data, policy, depth, BATCHES[:1])[0] for policy in POLICIES}
+            handed_out, asked = (a / b for a, b in zip(found["store"], found["reverse"], strict=True))
+            table.row(name, depth, *map(in_mb, found.values()), f"{handed_out:.1f} ({asked:.1f})")
+
+
+def show_batch() -> None:
+    print(f"{DEPTH} blocks; MB at the peak of a micro-step beyond the state; in brackets what was asked for.")
+    print("Further examples and tokens: KB asked for. The tokens are those of longer examples.\n")
+    sizes = [f"batch {batch}" for batch in BATCHES]
+    table = Table("model", "activations", *sizes, "by a further example", "by a further token", "by one of a longer")
+    for name, family in FAMILIES.items():
+        for policy, word in POLICIES.items():
+            found = find_peaks(family, family.data, policy, DEPTH, BATCHES)
+            (longer,) = find_peaks(family, family.longer, policy, DEPTH, BATCHES[:1])
+            example = (found[-1].asked - found[0].asked) / (BATCHES[-1] - BATCHES[0])
+            token = (longer.asked - found[0].asked) / (BATCHES[0] * (family.more - family.tokens))
+            in_kb = (f"{1024 * mb:.2f}" for mb in (example, example / family.tokens, token))
+            table.row(name, word, *map(in_mb, found), *in_kb)
+
+
+def in_mb(peak: Peak) -> str:
+    return f"{peak.handed_out:.2f} ({peak.asked:.2f})"
+
+
+# ---- BERT-base ----
+
+BERT = Texts(tokens=128, vocabulary=30522, masked=True)
+BERT_BATCH, MICRO_BATCHES = 256, (64, 32, 16, 8)
+BERT_LIMIT_MB = 1.2 * 1024
+PEER_LIMIT = 20 * 2**30  # bytes of address space
+KINDS = ("weights", "gradients", "optimizer")
+
+
+def bert_case(ours: str, micro_batch: int, steps: int) -> Case:
+    return Case(f"model={ours}", "encoder_base", "float32", micro_batch, steps, BERT, "adafactor")
+
+
+def bytes_of_update(worker: str, case: Case) -> dict[str, Any]:
+    """Return what a worker tells of its second update, which the peers' is measured in."""
+    process = started(worker, case, "--memory")
+    told = process.answer() | process.turn()
+    process.close()
+    return told
+
+
+def show_bert(batch: int, peers: Sequence[str]) -> None:
+    """Show the job with the largest micro-batch under the limit, beside the peers with the same micro-batch."""
+    resource.setrlimit(resource.RLIMIT_AS, (PEER_LIMIT, PEER_LIMIT))
+    print(f"BERT-base, {BERT.vocabulary} tokens, {batch} texts of {BERT.tokens} tokens, Adafactor, float32; MB\n")
+    table = Table("", "micro-batch", "M parameters", "tensors at the peak", *KINDS, "the rest")
+
+    def show(name: str, worker: str, case: Case) -> float:
+        told = bytes_of_update(worker, case)
+        peak = told["tensor_peak_bytes"] / MB
+        kinds = [told[f"{kind}_bytes"] / MB for kind in KINDS if f"{kind}_bytes" in told]
+        cells = [*(f"{mb:.1f}" for mb in kinds), f"{peak - sum(kinds):.1f}"] if kinds else ["-"] * (len(KINDS) + 1)
+        table.row(name, case.micro_batch, f"{told['parameters'] / 1e6:.2f}", f"{peak:.1f}", *cells)
+        return peak
+
+    for micro_batch in MICRO_BATCHES:  # two micro-steps and a commit have the peak of a whole update
+        if show("ours, reversed", "ours", bert_case("revencoder_base", micro_batch, 2)) < BERT_LIMIT_MB:
+            break
+    steps = batch // micro_batch
+    show("ours, reversed, whole batch", "ours", bert_case("revencoder_base", micro_batch, steps))
+    show("ours, plain", "ours", bert_case("encoder_base", micro_batch, steps))
+    for peer in peers:
+        try:
+            show(peer, peer, bert_case("encoder_base", micro_batch, steps))
+        except SystemExit as ended:
+            table.row(peer, micro_batch, "", f"ended, with {PEER_LIMIT / 2**30:.0f} GB of address space", *[""] * 4)
+            print(ended)
+
+
+# ---- values of the streams ----
+
+RATES, BITS = (1e-3, 4e-3), (0, 18, 22)
+UPDATES, TRAINED_BATCH = 300, 64
+LOOKS = 10  # updates from one look at the streams to the next
+DIGITS = Images((8, 8, 1), 10)
+TRAINED: dict[str, tuple[tuple[str, ...], Images | Texts]] = {
+    "revvit": (("model=revvit_tiny", "model.patch=2", "model.pool=mean"), DIGITS),
+    "revencoder": (("model=revencoder_tiny",), Texts(32, 256)),
+}
+
+
+def show_range(updates: int) -> None:
+    """Show loss, values of the streams, and the error of the gradient, for each number of bits and rate."""
+    print(f"{DEPTH} blocks, Adam, {updates} updates of {TRAINED_BATCH} digits or texts; 0 bits: streams of floats\n")
+    table = Table("model", "rate", "snap_bits", "loss", "largest value", "share of the limit", "error of the gradient")
+    for name in TRAINED:
+        for rate in RATES:
+            for bits in BITS:
+                loss, reach, error = train(name, rate, bits, updates)
+                streams = (f"{reach * 2 ** (30 - bits):.1f}", f"{reach:.1%}") if bits else ("-", "-")
+                table.row(name, rate, bits, f"{loss:.4f}", *streams, f"{error:.1e}")
+
+
+def training_config(name: str, rate: float, bits: int) -> Config:
+    overrides, _ = TRAINED[name]
+    model = (*overrides, *SIZE, f"model.depth={DEPTH}", f"model.snap_bits={bits}")
+    return compose(*model, "optim=adam", f"optim.lr={rate}", "schedule=constant")
+
+
+def train(name: str, rate: float, bits: int, updates: int) -> tuple[float, float, float]:
+    """Train. Return the mean loss of the last updates, the largest reach, and the error of the last gradient."""
+    _, data = TRAINED[name]
+    run, batches = MicroStep(training_config(name, rate, bits), data), training_batches(data)
+    reach = reach_of(run.window.model)
+    looked_at = next(batches)
+    losses, reached = list[float](), 0.0
+    for update in range(updates):
+        losses.append(float(run.update_on(batches)["loss"]))
+        if (update + 1) % LOOKS == 0:
+            reached = max([reached, *(float(value) for value in reach(looked_at["image"]))])
+    exact = build_model(training_config(name, rate, 0).model, spec_of(data, "float64"))
+    error = gradient_error(run.window.model, exact, looked_at)
+    return sum(losses[-LOOKS:]) / LOOKS, reached, error
+
+
+def training_batches(data: Images | Texts) -> Iterator:
+    """Return endless batches of the handwritten digits, or of texts."""
+    if isinstance(data, Images):
+        digits = open_data(compose("data=digits").data, 0)
+        return iter(make_train_batches(digits, batch=TRAINED_BATCH, first=0, seed=0))
+    texts = tf.data.Dataset.from_tensor_slices(batch_of(data, 64 * TRAINED_BATCH))
+    return iter(texts.batch(TRAINED_BATCH, drop_remainder=True).repeat())
+
+
+def reach_of(model: Model) -> Any:
+    """Return the function from inputs to the reach of the streams in training, a share of their limit."""
+
+    @tf.function(autograph=False)
+    def reach(inputs: tf.Tensor) -> list[tf.Tensor]:
+        mode = Mode(training=True)
+        model(inputs, mode)
+        return mode.reach
+
+    return reach
+
+
+def gradient_error(model: Model, exact: Model, batch: Any) -> float:
+    """Return the norm of the difference to the gradient of `exact` with the same weights, over the norm of that."""
+    from gradient_error import gradient_of, norm  # it imports TensorFlow, after which micro_step could settle nothing
+
+    for variable, value in zip(exact.variables, model.variables, strict=True):
+        variable.assign(tf.cast(value, variable.dtype))
+    found, right = (gradient_of(each, batch["label"])(batch["image"]) for each in (model, exact))
+    return norm([a - b for a, b in zip(found, right, strict=True)]) / norm(right)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    tables = parser.add_subparsers(dest="table", required=True)
+    tables.add_parser("depth")
+    tables.add_parser("batch")
+    bert = tables.add_parser("bert")
+    bert.add_argument("--batch", type=int, default=BERT_BATCH, help="texts of an update, a multiple of the micro-batch")
+    bert.add_argument("--peers", nargs="*", choices=("keras", "torch"), default=["keras", "torch"])
+    tables.add_parser("range").add_argument("--updates", type=int, default=UPDATES)
+    options = parser.parse_args()
+    if options.table == "depth":
+        show_depth()
+    elif options.table == "batch":
+        show_batch()
+    elif options.table == "bert":
+        show_bert(options.batch, options.peers)
+    else:
+        show_range(options.updates)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", choices=("depth", "batch"))
-    show_depth([6, 12, 24, 48])
+    main()

@@ -35,7 +35,9 @@ def train_on_texts(texts: Texts) -> None:
             flops = run.flops(options.micro_batch) / (options.micro_batch * texts.tokens)
             facts = {"parameters": run.window.model.params, "flops_per_unit": flops}
         if options.memory:
-            facts["tensor_peak_bytes"] = sum(state_bytes(run.window).values()) + measured.bytes
+            state = state_bytes(run.window)
+            facts["tensor_peak_bytes"] = sum(state.values()) + measured.bytes
+            facts |= {f"{kind}_bytes": size for kind, size in state.items()}
         turns.done(**facts)
 
 
