@@ -35,7 +35,7 @@ from accumtrain.models.layers import ModelSpec  # noqa: E402
 from accumtrain.train.build import build_optimizer  # noqa: E402
 
 MB = 2**20
-PROCESSES = 1  # of a peak: the order in which threads free memory, and so its packing, differs
+PROCESSES = 3  # of a peak: the order in which threads free memory, and so its packing, differs
 STRATEGY = resolve_devices(CPU).strategy
 
 

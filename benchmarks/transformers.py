@@ -6,7 +6,8 @@
     .venv/bin/python benchmarks/transformers.py range     # values of the streams in training, with 18 and 22 bits
 
 Memory is exact on a busy machine, too. A peak of `depth` and `batch` is that of a micro-step beyond the state, as in
-reversal.py, each in processes of its own. That of `bert` is of all tensors, as in memory_chart.py.
+reversal.py, the median of three processes. That of `bert` is of all tensors, as in memory_chart.py; of ours it is that
+of a window, without the checkpoints and the input of a run. On two cores each takes half an hour or more.
 """
 
 from __future__ import annotations
