@@ -2,23 +2,19 @@
 
     .venv/bin/python benchmarks/transformers.py depth     # peaks of 6 to 48 blocks: stored, recomputed, reversed
     .venv/bin/python benchmarks/transformers.py batch     # what a further image, text or token takes
-    .venv/bin/python benchmarks/transformers.py bert      # BERT-base and Adafactor, beside Keras and PyTorch
     .venv/bin/python benchmarks/transformers.py range     # values of the streams in training, with 18 and 22 bits
 
-Memory is exact on a busy machine, too. A peak of `depth` and `batch` is that of a micro-step beyond the state, as in
-reversal.py, the median of three processes. That of `bert` is of all tensors, as in memory_chart.py; of ours it is that
-of a window, without the checkpoints and the input of a run. On two cores each takes half an hour or more.
+A peak is that of a micro-step beyond the state, as in reversal.py: the median of three processes. It is exact on a busy
+machine, too. `depth` and `batch` take half an hour or more on two cores.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from compare import Case, started
-from micro_step import MB, Images, MicroStep, Peak, batch_of, peaks, spec_of, tf
+from micro_step import Images, MicroStep, Peak, batch_of, peaks, spec_of, tf
 from texts import Texts
 from workbench import Table, compose
 
@@ -92,55 +88,6 @@ def show_batch() -> None:
 
 def in_mb(peak: Peak) -> str:
     return f"{peak.handed_out:.2f} ({peak.asked:.2f})"
-
-
-# ---- BERT-base ----
-
-BERT = Texts(tokens=128, vocabulary=30522, masked=True)
-BERT_BATCH, MICRO_BATCHES = 256, (64, 32, 16, 8)
-BERT_LIMIT_MB = 1.2 * 1024
-PEER_LIMIT = 20 * 2**30  # bytes of address space
-KINDS = ("weights", "gradients", "optimizer")
-
-
-def bert_case(ours: str, micro_batch: int, steps: int) -> Case:
-    return Case(f"model={ours}", "encoder_base", "float32", micro_batch, steps, BERT, "adafactor")
-
-
-def bytes_of_update(worker: str, case: Case) -> dict[str, Any]:
-    """Return what a worker tells of its second update, which the peers' is measured in."""
-    process = started(worker, case, "--memory")
-    told = process.answer() | process.turn()
-    process.close()
-    return told
-
-
-def show_bert(batch: int, peers: Sequence[str]) -> None:
-    """Show the job with the largest micro-batch under the limit, beside the peers with the same micro-batch."""
-    resource.setrlimit(resource.RLIMIT_AS, (PEER_LIMIT, PEER_LIMIT))
-    print(f"BERT-base, {BERT.vocabulary} tokens, {batch} texts of {BERT.tokens} tokens, Adafactor, float32; MB\n")
-    table = Table("", "micro-batch", "M parameters", "tensors at the peak", *KINDS, "the rest")
-
-    def show(name: str, worker: str, case: Case) -> float:
-        told = bytes_of_update(worker, case)
-        peak = told["tensor_peak_bytes"] / MB
-        kinds = [told[f"{kind}_bytes"] / MB for kind in KINDS if f"{kind}_bytes" in told]
-        cells = [*(f"{mb:.1f}" for mb in kinds), f"{peak - sum(kinds):.1f}"] if kinds else ["-"] * (len(KINDS) + 1)
-        table.row(name, case.micro_batch, f"{told['parameters'] / 1e6:.2f}", f"{peak:.1f}", *cells)
-        return peak
-
-    for micro_batch in MICRO_BATCHES:  # two micro-steps and a commit have the peak of a whole update
-        if show("ours, reversed", "ours", bert_case("revencoder_base", micro_batch, 2)) < BERT_LIMIT_MB:
-            break
-    steps = batch // micro_batch
-    show("ours, reversed, whole batch", "ours", bert_case("revencoder_base", micro_batch, steps))
-    show("ours, plain", "ours", bert_case("encoder_base", micro_batch, steps))
-    for peer in peers:
-        try:
-            show(peer, peer, bert_case("encoder_base", micro_batch, steps))
-        except SystemExit as ended:
-            table.row(peer, micro_batch, "", f"ended, with {PEER_LIMIT / 2**30:.0f} GB of address space", *[""] * 4)
-            print(ended)
 
 
 # ---- values of the streams ----
@@ -225,17 +172,12 @@ def main() -> None:
     tables = parser.add_subparsers(dest="table", required=True)
     tables.add_parser("depth")
     tables.add_parser("batch")
-    bert = tables.add_parser("bert")
-    bert.add_argument("--batch", type=int, default=BERT_BATCH, help="texts of an update, a multiple of the micro-batch")
-    bert.add_argument("--peers", nargs="*", choices=("keras", "torch"), default=["keras", "torch"])
     tables.add_parser("range").add_argument("--updates", type=int, default=UPDATES)
     options = parser.parse_args()
     if options.table == "depth":
         show_depth()
     elif options.table == "batch":
         show_batch()
-    elif options.table == "bert":
-        show_bert(options.batch, options.peers)
     else:
         show_range(options.updates)
 
