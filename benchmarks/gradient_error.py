@@ -48,7 +48,8 @@ def gradient_of(model: Model, labels: tf.Tensor) -> Callable[[tf.Tensor], list[n
     found: dict[Any, tf.Tensor] = {}  # by the variable's ref
 
     def emit(gradients: Gradients) -> list[tf.Operation]:
-        found.update({variable.ref(): value for variable, value in gradients if value is not None})
+        known = [(variable, value) for variable, value in gradients if value is not None]
+        found.update({variable.ref(): tf.convert_to_tensor(value) for variable, value in known})
         return []
 
     def loss(logits: tf.Tensor) -> tf.Tensor:
