@@ -20,54 +20,80 @@ import shlex
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 from chosen_kernels import kernels_of
-from workbench import Table, Worker, by_rounds, in_turn, of_case
+from texts import Texts
+from workbench import Table, Worker, by_rounds, in_turn, of_case, of_texts
 
+from accumtrain.config.schema import Config
 from accumtrain.process.machine import cpu
 
 PEERS = Path(__file__).parent / "peers"
 PACKAGES = ("accumtrain", "tensorflow", "keras", "torch", "numpy")
 MEANINGS = """\
-Images per second: median over the rounds, p10 to p90 in brackets. Ratios: ours over the peer's within each round,
-median. Share: ours of the matrix product of the same round. First update: seconds from the start of the process.
-Memory: peak resident. Others: the share of the machine's CPUs that other processes, or other machines on its host, used
-meanwhile; above a few per cent the row says little. One batch in memory, Adam, two updates of warm-up. Where a run
-first times CPU kernels, ours has the faster ones, timed before (docs/faster.md). Keras is `fit` without XLA, with
-TensorFlow's default; PyTorch is eager, channels_last, with fused Adam, and autocast for bfloat16. The peers have no
-RevNets: theirs is the ResNet of as many parameters.
+Images, or tokens of texts, per second: median over the rounds, p10 to p90 in brackets. Ratios: ours over the peer's
+within each round, median. Share: ours of the matrix product of the same round. First update: seconds from the start of
+the process. Memory: peak resident. Others: the share of the machine's CPUs that other processes, or other machines on
+its host, used meanwhile; above a few per cent the row says little. One batch in memory, Adam, two updates of warm-up.
+Where a run first times CPU kernels, ours has the faster ones, timed before (docs/faster.md). Keras is `fit` without
+XLA, with TensorFlow's default; PyTorch is eager, channels_last, with fused Adam, and autocast for bfloat16. The peers
+have no reversible networks: theirs is the ResNet of as many parameters, or the plain transformer. Their ViTs and text
+encoders are ours layer for layer. A text ends in padding, up to half of it, which counts as tokens.
 """
 
 
 @dataclass(frozen=True)
 class Case:
-    """ours: overrides of accumtrain; peer: the model of Keras and PyTorch, named as accumtrain names it."""
+    """What is compared.
+
+    Attributes:
+        ours: overrides of accumtrain.
+        peer: the model of Keras and PyTorch, named as accumtrain names it.
+        data: width of an image, or texts.
+        optimizer: of texts; of images it is Adam.
+    """
 
     ours: str
     peer: str
     precision: str
     micro_batch: int
     steps: int
-    image_size: int
+    data: int | Texts
+    optimizer: str = "adam"
 
     @property
     def text(self) -> str:
-        return f"{self.ours}, {self.image_size} px, {self.micro_batch} x {self.steps}, {self.precision}"
+        size = f"{self.data.tokens} tokens" if isinstance(self.data, Texts) else f"{self.data} px"
+        return f"{self.ours}, {size}, {self.micro_batch} x {self.steps}, {self.precision}"
+
+    @property
+    def config(self) -> Config:
+        """The configuration of our side."""
+        if isinstance(self.data, Texts):
+            return of_texts(self.ours, self.precision, self.optimizer)
+        return of_case(self.ours, self.precision, self.micro_batch, self.steps, self.data)
+
+    @property
+    def is_twin(self) -> bool:
+        """Return whether both peers have our network layer for layer."""
+        return self.ours == f"model={self.peer}" and self.peer.startswith(("vit", "encoder"))
 
 
 def kernels(case: Case) -> dict[str, str]:
     """The variable by which a run chooses its CPU kernels; none where it is not set."""
-    with kernels_of(of_case(case.ours, case.precision, case.micro_batch, case.steps, case.image_size)) as chosen:
+    with kernels_of(case.config) as chosen:
         return chosen
 
 
 def _cases() -> dict[str, Case]:
-    models = {  # name -> overrides, the peers' model, micro-batch, micro-steps, pixels
+    texts = Texts(tokens=128, vocabulary=30522)
+    models: dict[str, tuple[str, str, int, int, int | Texts]] = {
+        # name: overrides, the peers' model, micro-batch, micro-steps, pixels or texts
         "resnet20": ("model=resnet20", "resnet20", 128, 1, 32),
         "revnet38": ("model=revnet38", "resnet32", 128, 1, 32),
         "revnet38-stored": ("model=revnet38 model.memory=store", "resnet32", 128, 1, 32),
@@ -76,10 +102,14 @@ def _cases() -> dict[str, Case]:
         "revnet104": ("model=revnet104", "resnet101", 16, 2, 224),
         "revnet104-batch32": ("model=revnet104", "resnet101", 32, 1, 224),
         "revnet104-stored": ("model=revnet104 model.memory=store", "resnet101", 16, 2, 224),
+        "vit_small": ("model=vit_small", "vit_small", 8, 2, 224),
+        "revvit_small": ("model=revvit_small", "vit_small", 8, 2, 224),
+        "encoder_small": ("model=encoder_small", "encoder_small", 32, 2, texts),
+        "revencoder_small": ("model=revencoder_small", "encoder_small", 32, 2, texts),
     }
     return {
-        f"{name}-{precision}": Case(ours, peer, precision, *shape)
-        for name, (ours, peer, *shape) in models.items()
+        f"{name}-{precision}": Case(ours, peer, precision, micro_batch, steps, data)
+        for name, (ours, peer, micro_batch, steps, data) in models.items()
         for precision in ("float32", "bfloat16")
     }
 
@@ -92,14 +122,18 @@ WORKERS = {"ours": "ours.py", "keras": "keras_fit.py", "torch": "torch_fit.py", 
 
 def started(name: str, case: Case, *more: str) -> Worker:
     """A worker that makes its first update; `more` are options of its own."""
-    options = {
+    options: dict[str, str | int] = {
         "--model": case.ours if name == "ours" else case.peer,
         "--precision": case.precision,
         "--micro-batch": case.micro_batch,
         "--steps": case.steps,
-        "--image-size": case.image_size,
     }
+    if isinstance(case.data, Texts):
+        options |= {"--tokens": case.data.tokens, "--vocabulary": case.data.vocabulary, "--optimizer": case.optimizer}
+    else:
+        options |= {"--image-size": case.data}
     words = [str(word) for option in options.items() for word in option]
+    words += ["--masked"] if isinstance(case.data, Texts) and case.data.masked else []
     chosen = kernels(case) if name == "ours" else {}
     return Worker([sys.executable, str(PEERS / WORKERS[name]), *words, *more], os.environ | chosen)
 
@@ -110,6 +144,8 @@ def compare(case: Case, names: Sequence[str], rounds: int) -> dict[str, dict[str
     for name in names:  # alone, so that its first update is timed alone
         workers[name] = started(name, case)
         facts[name] = workers[name].answer()
+    if case.is_twin:
+        check_parameters(case, facts)
     turns = {name: worker.turn for name, worker in workers.items()}
     warm = in_turn(turns, WARM_UP)
     began, used = time.perf_counter(), used_by_others(workers.values())
@@ -124,6 +160,13 @@ def compare(case: Case, names: Sequence[str], rounds: int) -> dict[str, dict[str
     return found
 
 
+def check_parameters(case: Case, facts: Mapping[str, dict[str, Any]]) -> None:
+    """Raise SystemExit if the networks differ in their number of parameters."""
+    counts = {name: told["parameters"] for name, told in facts.items() if "parameters" in told}
+    if len(set(counts.values())) > 1:
+        raise SystemExit(f"{case.text}: the networks are not the same, parameters {counts}")
+
+
 def used_by_others(workers: Iterable[Worker]) -> float:
     """CPU seconds that this machine, or the host that steals from it, has spent on anything but these workers."""
     times = psutil.cpu_times()
@@ -135,12 +178,12 @@ def used_by_others(workers: Iterable[Worker]) -> float:
 
 
 def rates(facts: dict[str, Any]) -> list[float]:
-    return [answer["images_per_second"] for answer in facts["rounds"]]
+    return [answer["units_per_second"] for answer in facts["rounds"]]
 
 
 def share(found: dict[str, dict[str, Any]]) -> str:
     peaks = [answer["flops_per_second"] for answer in found["matmul"]["rounds"]]
-    flops = found["ours"]["flops_per_image"]
+    flops = found["ours"]["flops_per_unit"]
     return f"{by_rounds([flops * rate for rate in rates(found['ours'])], peaks):.2f}"
 
 
@@ -170,7 +213,7 @@ def row(name: str, found: dict[str, dict[str, Any]]) -> list[str]:
 
 HEAD = (
     "case",
-    "ours, images/s",
+    "ours, images or tokens/s",
     "Keras",
     "PyTorch",
     "ours / Keras",

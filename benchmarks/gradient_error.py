@@ -43,24 +43,24 @@ def build(name: str, bits: int, precision: str, seed: int) -> Model:
     return build_model(config, ModelSpec(SHAPE, CLASSES, precision, seed=seed))
 
 
-def gradient_of(model: Model) -> Callable[[tf.Tensor], list[np.ndarray]]:
-    """A function from images to the gradient of the summed loss with respect to every variable, as float64."""
-    labels = tf.range(IMAGES) % CLASSES
+def gradient_of(model: Model, labels: tf.Tensor) -> Callable[[tf.Tensor], list[np.ndarray]]:
+    """A function from inputs to the gradient of the summed loss with respect to every variable, as float64."""
     found: dict[Any, tf.Tensor] = {}  # by the variable's ref
 
     def emit(gradients: Gradients) -> list[tf.Operation]:
-        found.update({variable.ref(): value for variable, value in gradients if value is not None})
+        known = [(variable, value) for variable, value in gradients if value is not None]
+        found.update({variable.ref(): tf.convert_to_tensor(value) for variable, value in known})
         return []
 
     def loss(logits: tf.Tensor) -> tf.Tensor:
         return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
 
     @tf.function(autograph=False)
-    def run(images: tf.Tensor) -> list[tf.Tensor]:
-        tape.gradient(model, images, loss, Mode(training=True), emit)
+    def run(inputs: tf.Tensor) -> list[tf.Tensor]:
+        tape.gradient(model, inputs, loss, Mode(training=True), emit)
         return [found[variable.ref()] for variable in model.trainable_variables]
 
-    return lambda images: [value.numpy().astype(np.float64) for value in run(images)]
+    return lambda inputs: [value.numpy().astype(np.float64) for value in run(inputs)]
 
 
 def norm(arrays: list[np.ndarray]) -> float:
@@ -71,7 +71,9 @@ def errors_of(name: str) -> dict[int, list[float]]:
     """The errors for each number of bits, one for each seed."""
     models = {bits: build(name, bits, "float32", seed=0) for bits in BITS}
     exact_model = build(name, 0, "float64", seed=0)
-    gradients, exact_gradient = {bits: gradient_of(model) for bits, model in models.items()}, gradient_of(exact_model)
+    labels = tf.range(IMAGES) % CLASSES
+    gradients = {bits: gradient_of(model, labels) for bits, model in models.items()}
+    exact_gradient = gradient_of(exact_model, labels)
     errors: dict[int, list[float]] = {bits: [] for bits in BITS}
     for seed in SEEDS:
         fresh = build(name, 0, "float32", seed)

@@ -61,7 +61,7 @@ def measure(line: Line, micro_batch: int, rounds: int) -> Point:
     worker = started(line.worker, case, "--memory")
     worker.answer()
     peak = max(worker.turn().get("tensor_peak_bytes", 0) for _ in range(WARM_UP))
-    speeds = [worker.turn()["images_per_second"] for _ in range(rounds)]
+    speeds = [worker.turn()["units_per_second"] for _ in range(rounds)]
     worker.close()
     return Point(micro_batch, peak / 2**30, 1 / statistics.median(speeds) if speeds else None)
 

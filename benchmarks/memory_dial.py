@@ -20,7 +20,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
-from micro_step import MB, Measured, MicroStep
+from micro_step import MB, Images, Measured, MicroStep
 from workbench import Table, by_rounds, compose, in_turn
 
 from accumtrain.config.schema import Config
@@ -78,7 +78,7 @@ def curve(name: str, places: int, repeats: int) -> list[Point]:
 
 
 def warmed(config: Config) -> MicroStep:
-    run = MicroStep(config, SHAPE, CLASSES)
+    run = MicroStep(config, Images(SHAPE, CLASSES))
     for _ in range(2):
         run.run(BATCH)
     return run

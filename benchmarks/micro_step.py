@@ -5,10 +5,15 @@ Import it before TensorFlow: it settles the allocator as a run does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+import multiprocessing
+import statistics
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from workbench import timed
+from texts import Texts
+from workbench import compose, timed
 
 from accumtrain.config.schema import Config
 from accumtrain.devices.config import CpuConfig
@@ -21,14 +26,24 @@ import tensorflow as tf  # noqa: E402
 from asked import bytes_asked_at_peak  # noqa: E402
 
 from accumtrain.devices.resolve import resolve_devices  # noqa: E402
+from accumtrain.engine.losses import Batch, accuracy, cross_entropy  # noqa: E402
 from accumtrain.engine.step import Step  # noqa: E402
 from accumtrain.engine.window import Window  # noqa: E402
+from accumtrain.measure.flops import count_flops  # noqa: E402
 from accumtrain.models.build import build_model  # noqa: E402
 from accumtrain.models.layers import ModelSpec  # noqa: E402
 from accumtrain.train.build import build_optimizer  # noqa: E402
 
 MB = 2**20
+PROCESSES = 3  # of a peak: the order in which threads free memory, and so its packing, differs
 STRATEGY = resolve_devices(CPU).strategy
+
+
+class Peak(NamedTuple):
+    """MB over static that the allocator has handed out at the peak of a micro-step, and MB asked of it."""
+
+    handed_out: float
+    asked: float
 
 
 class Measured(NamedTuple):
@@ -39,15 +54,33 @@ class Measured(NamedTuple):
     bytes: int
 
 
-class MicroStep:
-    """A model with buffers."""
+@dataclass(frozen=True)
+class Images:
+    """Normal noise as images, with classes in turn."""
 
-    def __init__(self, config: Config, shape: tuple[int, int, int], classes: int):
-        self._shape, self._classes = shape, classes
-        spec = ModelSpec(shape, classes, config.precision, seed=3)
+    shape: tuple[int, int, int]
+    classes: int
+
+    def examples(self, count: int) -> Batch:
+        """Return a batch: the same bits each time."""
+        return {
+            "image": tf.random.stateless_normal([count, *self.shape], [0, 1]),
+            "label": tf.range(count) % self.classes,
+            "weight": tf.ones([count]),
+        }
+
+
+class MicroStep:
+    """A model with buffers, and the examples of its batches."""
+
+    def __init__(self, config: Config, data: Images | Texts):
+        self._data = data
+        masked = isinstance(data, Texts) and data.masked
         self.window = Window(
-            build_model(config.model, spec),
+            build_model(config.model, spec_of(data, config.precision)),
             build_optimizer(config.optim),
+            loss=masked_cross_entropy if masked else cross_entropy,
+            metrics={} if masked else {"accuracy": accuracy},
             schedule=config.schedule.build(1),
             seed=11,
             micro_steps=2,
@@ -67,13 +100,22 @@ class MicroStep:
 
         return self._measured(batch, work)
 
+    def update_on(self, batches: Iterator) -> dict[str, Any]:
+        """Make an update of the next batch. Return the scalars of its commit."""
+        self._step.accumulate(batches, 1)
+        return self._step.commit(partial=True)
+
+    def flops(self, batch: int) -> int:
+        """Return the floating-point operations of a micro-step, replays included."""
+        return count_flops(self._step.prepare(self._batches(batch)).graph, batch)
+
     def bytes_asked(self, batch: int) -> int:
         """What a micro-step asks of the allocator at its peak."""
         batches = self._batches(batch)
         return bytes_asked_at_peak(lambda: self._step.accumulate(batches, 1))
 
     def _batches(self, batch: int) -> Iterator:
-        return iter(tf.data.Dataset.from_tensors(examples(batch, self._shape, self._classes)).repeat())
+        return iter(tf.data.Dataset.from_tensors(batch_of(self._data, batch)).repeat())
 
     def _measured(self, batch: int, work: Callable[[Iterator], None]) -> Measured:
         batches = self._batches(batch)
@@ -88,10 +130,45 @@ class MicroStep:
         return Measured(*taken, tf.config.experimental.get_memory_info("CPU:0")["peak"] - static)
 
 
-def examples(count: int, shape: Sequence[int], classes: int) -> dict[str, tf.Tensor]:
-    """Normal noise as images, labels in turn: the same bits each time."""
-    return {
-        "image": tf.random.stateless_normal([count, *shape], [0, 1]),
-        "label": tf.range(count) % classes,
-        "weight": tf.ones([count]),
-    }
+def peaks(data: Images | Texts, batches: list[int], *overrides: str) -> list[Peak]:
+    """Return the peak of a micro-step with Adafactor for each size of a batch: medians over processes."""
+    spawn = multiprocessing.get_context("spawn")
+    found = []
+    for _ in range(PROCESSES):
+        with ProcessPoolExecutor(1, spawn) as process:
+            found.append(process.submit(_peaks, data, batches, *overrides).result())
+    return [Peak(*map(statistics.median, zip(*of_batch, strict=True))) for of_batch in zip(*found, strict=True)]
+
+
+def _peaks(data: Images | Texts, batches: list[int], *overrides: str) -> list[Peak]:
+    run, found = MicroStep(compose("optim=adafactor", *overrides), data), []
+    for batch in batches:
+        run.run(batch)  # traces
+        handed_out = max(run.run(batch).bytes for _ in range(3))
+        found.append(Peak(handed_out / MB, run.bytes_asked(batch) / MB))
+    return found
+
+
+def spec_of(data: Images | Texts, precision: str, seed: int = 3) -> ModelSpec:
+    """Return what a model for this data is built from."""
+    if isinstance(data, Images):
+        return ModelSpec(data.shape, data.classes, precision, seed)
+    vocabulary, per_token = data.vocabulary, data.masked
+    return ModelSpec((data.tokens,), data.outputs, precision, seed, vocabulary=vocabulary, per_token=per_token)
+
+
+def batch_of(data: Images | Texts, count: int) -> Batch:
+    """Return the same examples each time, as a window takes them."""
+    if isinstance(data, Images):
+        return data.examples(count)
+    found = {name: tf.constant(values) for name, values in data.examples(count).items()}
+    inputs = {name: found.pop(name) for name in ("tokens", "places") if name in found}
+    return {"image": inputs if data.masked else inputs["tokens"], **found}
+
+
+def masked_cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """Return the mean over the places of each text, [N]; labels int32 [N, P] are -1 where there is none."""
+    told = labels >= 0
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(labels, 0), logits)
+    count = tf.reduce_sum(tf.cast(told, losses.dtype), axis=-1)
+    return tf.reduce_sum(tf.where(told, losses, tf.zeros_like(losses)), axis=-1) / tf.maximum(count, 1.0)

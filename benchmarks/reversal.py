@@ -11,48 +11,27 @@ is left of the time where other work, or the host, takes the CPUs away.
 """
 
 import argparse
-import multiprocessing
 import statistics
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 import numpy as np
-from micro_step import MB, MicroStep
+from micro_step import Images, MicroStep, peaks
 from workbench import Table, by_rounds, compose, in_turn
 
 SHAPE, CLASSES = (224, 224, 3), 1000
-PROCESSES = 3
+IMAGES = Images(SHAPE, CLASSES)
 POLICIES = {"store": "stored", "reverse": "reversed"}
 
 
 def micro_step(*overrides: str) -> MicroStep:
-    return MicroStep(compose("optim=adafactor", *overrides), SHAPE, CLASSES)
-
-
-def peaks(batches: list[int], *overrides: str) -> list[tuple[float, float]]:
-    """MB over static at the peak of a micro-step and MB asked for, for each size of a batch: medians of processes."""
-    spawn = multiprocessing.get_context("spawn")
-    found = []
-    for _ in range(PROCESSES):
-        with ProcessPoolExecutor(1, spawn) as process:
-            found.append(process.submit(_peaks, batches, *overrides).result())
-    return [tuple(map(statistics.median, zip(*of_batch, strict=True))) for of_batch in zip(*found, strict=True)]
-
-
-def _peaks(batches: list[int], *overrides: str) -> list[tuple[float, float]]:
-    run, found = micro_step(*overrides), []
-    for batch in batches:
-        run.run(batch)  # traces
-        handed_out = max(run.run(batch).bytes for _ in range(3))
-        found.append((handed_out / MB, run.bytes_asked(batch) / MB))
-    return found
+    return MicroStep(compose("optim=adafactor", *overrides), IMAGES)
 
 
 def against_stored(model: str, precision: str, batch: int, repeats: int) -> None:
     policies = {memory: [f"model={model}", f"model.memory={memory}", f"precision={precision}"] for memory in POLICIES}
     print(f"\n{model}, {precision}, {SHAPE[0]} px, batch {batch}; times by {repeats} rounds\n", flush=True)
     table = Table("", *POLICIES.values(), "ratio")
-    at_once, at_twice = zip(*(peaks([batch, 2 * batch], *policy) for policy in policies.values()), strict=True)
+    at_once, at_twice = zip(*(peaks(IMAGES, [batch, 2 * batch], *policy) for policy in policies.values()), strict=True)
     for i, name in enumerate(("MB at the peak", "MB asked for")):
         once, twice = [peak[i] for peak in at_once], [peak[i] for peak in at_twice]
         further = [(b - a) / batch for a, b in zip(once, twice, strict=True)]
@@ -78,7 +57,7 @@ def depth(batch: int) -> None:
     print(f"\nrevnet104, float32, {SHAPE[0]} px, batch {batch}, reversed\n")
     table = Table("units in the third stage", "MB at the peak", "MB asked for")
     for units in (11, 44):
-        ((peak, asked),) = peaks([batch], "model=revnet104", f"model.units=[2,2,{units},2]")
+        ((peak, asked),) = peaks(IMAGES, [batch], "model=revnet104", f"model.units=[2,2,{units},2]")
         table.row(units, f"{peak:.1f}", f"{asked:.1f}")
 
 

@@ -137,9 +137,9 @@ def measure(line: str, value: int, setting: Setting) -> Point:
 
 @lru_cache(maxsize=1)  # neighbouring points of micro_batch and accum_steps share it
 def network(line: str, depth: int | None, image_size: int) -> "MicroStep":
-    from micro_step import MicroStep
+    from micro_step import Images, MicroStep
 
-    return MicroStep(compose(*LINES[line].overrides(depth)), (image_size, image_size, 3), CLASSES)
+    return MicroStep(compose(*LINES[line].overrides(depth)), Images((image_size, image_size, 3), CLASSES))
 
 
 def curve(line: str, sweep: str) -> Iterator[Point]:

@@ -34,6 +34,11 @@ def compose(*overrides: str) -> Config:
         return read_config(plain_values(hydra.compose("config", for_hydra(overrides))), overrides)
 
 
+def of_texts(model: str, precision: str, optimizer: str) -> Config:
+    """The configuration of our side for texts, which the benchmark makes by itself; the data of the keys is unused."""
+    return compose(*model.split(), f"optim={optimizer}", "data=synthetic", f"precision={precision}")
+
+
 def of_case(model: str, precision: str, micro_batch: int, steps: int, image_size: int) -> Config:
     """The configuration of our side of a comparison with peers; `model` is one or more overrides."""
     return compose(

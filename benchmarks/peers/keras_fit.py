@@ -9,10 +9,10 @@ import itertools
 import os
 from typing import Any
 
-from turns import Turns, arguments
+from turns import Turns, arguments, units_of
 
 options = arguments()
-turns = Turns(options.micro_batch * options.steps)
+turns = Turns(units_of(options))
 os.environ.update(KERAS_BACKEND="tensorflow", TF_CPP_MIN_LOG_LEVEL="3")
 if options.memory:
     os.environ["TF_CPU_ALLOCATOR_USE_BFC"] = "true"  # the allocator that counts, as accumtrain's runs have it
@@ -21,29 +21,50 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 from keras import layers  # noqa: E402
+from keras_transformers import build_encoder, build_vit  # noqa: E402
+from sizes import ENCODERS, VITS  # noqa: E402
 
 UNITS = {"resnet20": 3, "resnet32": 5}  # of each of three stages
 FILTERS = (16, 16, 32, 64)
+CLASSES = {32: 10, 224: 1000}  # by the image size
+OPTIMIZERS = {"adam": keras.optimizers.Adam, "adafactor": keras.optimizers.Adafactor}
 
 
 def main() -> None:
     if options.precision == "bfloat16":
         keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    size = options.image_size
-    classes = 10 if options.model in UNITS else 1000
-    model = cifar_resnet(UNITS[options.model], classes) if options.model in UNITS else imagenet_resnet(classes)
+    masked = options.texts is not None and options.texts.masked
+    model, (inputs, labels) = build(), one_batch()
     accumulated = options.steps if options.steps > 1 else None
     model.compile(
-        keras.optimizers.Adam(1e-3, gradient_accumulation_steps=accumulated),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
+        OPTIMIZERS[options.optimizer](1e-3, gradient_accumulation_steps=accumulated),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1 if masked else None),
+        metrics=[] if masked else ["accuracy"],
         jit_compile=False,
     )
-    generator = np.random.default_rng(0)
-    images = tf.constant(generator.standard_normal((options.micro_batch, size, size, 3), np.float32))
-    labels = tf.range(options.micro_batch) % classes
-    dataset = tf.data.Dataset.from_tensors((images, labels)).repeat()
+    dataset = tf.data.Dataset.from_tensors((inputs, labels)).repeat()
     model.fit(dataset, steps_per_epoch=10**9, shuffle=False, verbose=0, callbacks=[Hold(model)])
+
+
+def build() -> keras.Model:
+    if options.model in ENCODERS:
+        return build_encoder(ENCODERS[options.model], options.texts)
+    if options.model in VITS:
+        return build_vit(VITS[options.model], options.image_size, CLASSES[options.image_size])
+    if options.model in UNITS:
+        return cifar_resnet(UNITS[options.model], CLASSES[options.image_size])
+    return imagenet_resnet(CLASSES[options.image_size])
+
+
+def one_batch() -> tuple[Any, tf.Tensor]:
+    """Return inputs and labels: normal noise with classes in turn, or texts."""
+    if options.texts:
+        found = options.texts.examples(options.micro_batch)
+        inputs = {name: tf.constant(found[name]) for name in ("tokens", "places") if name in found}
+        return inputs if options.texts.masked else inputs["tokens"], tf.constant(found["label"])
+    size = options.image_size
+    images = np.random.default_rng(0).standard_normal((options.micro_batch, size, size, 3), np.float32)
+    return tf.constant(images), tf.range(options.micro_batch) % CLASSES[size]
 
 
 class Hold(keras.callbacks.Callback):

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 from turns import Turns, arguments
 
 options = arguments()
-turns = Turns(images=1)
+turns = Turns(units=1)
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from micro_step import tf  # noqa: E402
 
 from accumtrain.measure.flops import matmul_flops_per_second  # noqa: E402

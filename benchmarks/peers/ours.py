@@ -1,28 +1,47 @@
-"""accumtrain's updates, with all that a run of it holds, on one batch in memory. `--model` is one or more overrides."""
+"""accumtrain's updates on one batch in memory. `--model` is one or more overrides.
+
+Of images with all that a run holds, of texts with a window alone.
+"""
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from pathlib import Path
 
-from turns import Turns, arguments
+from turns import Turns, arguments, units_of
 
 options = arguments()
-turns = Turns(options.micro_batch * options.steps)
+turns = Turns(units_of(options))
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import micro_step  # noqa: E402, F401, settles the allocator
-from workbench import of_case  # noqa: E402
+from micro_step import MicroStep  # noqa: E402, settles the allocator
+from texts import Texts  # noqa: E402
+from workbench import of_case, of_texts  # noqa: E402
 
 from accumtrain.data.open_data import open_data  # noqa: E402
 from accumtrain.devices.resolve import resolve_devices  # noqa: E402
 from accumtrain.measure.bench import repeat_one_batch  # noqa: E402
 from accumtrain.measure.dry_run import DryRun  # noqa: E402
 from accumtrain.measure.flops import count_flops  # noqa: E402
+from accumtrain.train.memory import state_bytes  # noqa: E402
 
 
-def main() -> None:
+def train_on_texts(texts: Texts) -> None:
+    run = MicroStep(of_texts(options.model, options.precision, options.optimizer), texts)
+    facts: dict[str, float] = {}
+    while turns.next():
+        measured = run.update(options.micro_batch, options.steps)
+        turns.stop()
+        if not facts:
+            flops = run.flops(options.micro_batch) / (options.micro_batch * texts.tokens)
+            facts = {"parameters": run.window.model.params, "flops_per_unit": flops}
+        if options.memory:
+            state = state_bytes(run.window)
+            facts["tensor_peak_bytes"] = sum(state.values()) + measured.bytes
+            facts |= {f"{kind}_bytes": size for kind, size in state.items()}
+        turns.done(**facts)
+
+
+def train_on_images() -> None:
     config = of_case(options.model, options.precision, options.micro_batch, options.steps, options.image_size)
     devices, data = resolve_devices(config.device), open_data(config.data, config.run.seed)
     with tempfile.TemporaryDirectory() as scratch:
@@ -35,7 +54,7 @@ def main() -> None:
             if not facts:
                 graph = dry_run.step.prepare(dry_run.batches).graph
                 flops = count_flops(graph, options.micro_batch) / options.micro_batch
-                facts = {"parameters": dry_run.window.model.params, "flops_per_image": flops}
+                facts = {"parameters": dry_run.window.model.params, "flops_per_unit": flops}
             if options.memory:
                 facts["tensor_peak_bytes"] = dry_run.meter.read()["tensor_peak_bytes"] or 0
             if not devices.description.startswith("CPU"):
@@ -44,4 +63,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if options.texts:
+        train_on_texts(options.texts)
+    else:
+        train_on_images()

@@ -2,7 +2,8 @@
 with `--compile` by torch.compile.
 
 On a GPU if there is one, with cuDNN's kernels chosen by their time and float32 in TensorFloat-32.
-The models are accumtrain's ResNets, layer for layer: pre-activation, as the RevNet authors built their baselines.
+The models are accumtrain's ResNets and transformers, layer for layer. ResNets are pre-activation, as the RevNet authors
+built their baselines.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from turns import Turns, arguments
+from turns import Turns, arguments, units_of
 
 options = arguments()
-turns = Turns(options.micro_batch * options.steps)
+turns = Turns(units_of(options))
 
 import torch  # noqa: E402
+from sizes import ENCODERS, VITS  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
+from torch_transformers import Encoder, VisionTransformer  # noqa: E402
 
 # units of each stage, filters of the stem and of each stage, bottleneck, classes
 MODELS = {
@@ -37,18 +40,17 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.backends.cudnn.benchmark = torch.backends.cuda.matmul.allow_tf32 = True
     model = build(options.model).to(device)
-    optimizer = torch.optim.Adam(model.parameters(), 1e-3, fused=True)
-    images = torch.randn(options.micro_batch, 3, options.image_size, options.image_size)
-    images = images.to(device, memory_format=torch.channels_last)
-    labels = (torch.arange(options.micro_batch) % model.dense.out_features).to(device)
+    optimizer = build_optimizer(model)
+    *inputs, labels = (tensor.to(device) for tensor in one_batch(model.outputs))
     low = options.precision == "bfloat16"
     forward: Any = torch.compile(model) if options.compile else model
 
     def update() -> None:
         for _ in range(options.steps):
             with torch.autocast(device, torch.bfloat16, enabled=low):
-                logits = forward(images)
-            loss = functional.cross_entropy(logits.float(), labels) / options.steps
+                logits = forward(*inputs)
+            loss = functional.cross_entropy(logits.float().flatten(0, -2), labels.flatten(), ignore_index=-1)
+            loss = loss / options.steps
             loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -59,15 +61,32 @@ def main() -> None:
     facts = {"parameters": sum(parameter.numel() for parameter in model.parameters())}
     while turns.next():
         if options.memory and optimizer.state and "tensor_peak_bytes" not in facts:  # after the first update
-            held = [*model.state_dict().values(), *moments(optimizer), images, labels]
+            held = [*model.parameters(), *model.buffers(), *moments(optimizer), *inputs, labels]
             facts["tensor_peak_bytes"] = sum(tensor.nbytes for tensor in held) + bytes_at_peak(update)
         else:
             update()
         turns.done(**facts)
 
 
+def build_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    if options.optimizer == "adafactor":
+        return torch.optim.Adafactor(model.parameters())
+    return torch.optim.Adam(model.parameters(), 1e-3, fused=True)
+
+
+def one_batch(outputs: int) -> list[Tensor]:
+    """Return inputs and labels: normal noise with classes in turn, or texts."""
+    if options.texts:
+        found = options.texts.examples(options.micro_batch)
+        names = ("tokens", "places", "label") if options.texts.masked else ("tokens", "label")
+        return [torch.from_numpy(found[name]).long() for name in names]
+    images = torch.randn(options.micro_batch, 3, options.image_size, options.image_size)
+    images = images.contiguous(memory_format=torch.channels_last)
+    return [images, torch.arange(options.micro_batch) % outputs]
+
+
 def moments(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Adam's state of each parameter."""
+    """The optimizer's state of each parameter."""
     return [value for state in optimizer.state.values() for value in state.values()]
 
 
@@ -101,7 +120,7 @@ class ResNet(nn.Module):
                 parts.append(Unit(inputs, widths[stage + 1], stride, bottleneck, stage > 0 or unit > 0))
         self.units = nn.Sequential(*parts)
         self.last_norm = norm(widths[-1])
-        self.dense = nn.Linear(widths[-1], classes)
+        self.dense, self.outputs = nn.Linear(widths[-1], classes), classes
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.norm(self.conv(x))
@@ -153,7 +172,11 @@ def norm(channels: int) -> nn.BatchNorm2d:
     return nn.BatchNorm2d(channels, eps=1e-3)
 
 
-def build(name: str) -> ResNet:
+def build(name: str) -> nn.Module:
+    if name in ENCODERS:
+        return Encoder(ENCODERS[name], options.texts)
+    if name in VITS:
+        return VisionTransformer(VITS[name], options.image_size, classes=1000).to(memory_format=torch.channels_last)
     return ResNet(*MODELS[name]).to(memory_format=torch.channels_last)
 
 

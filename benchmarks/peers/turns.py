@@ -15,27 +15,41 @@ from pathlib import Path
 
 import psutil
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
+from texts import Texts
+
+OPTIMIZERS = ("adam", "adafactor")
 STATUS = Path("/proc/self/status")  # on Linux
 
 
 def arguments() -> argparse.Namespace:
-    """--model, --precision, --micro-batch, --steps, --image-size, --memory and --compile of a worker."""
+    """Return the options of a worker, and as `texts` what its batches are of, None for images."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", required=True)
     parser.add_argument("--precision", choices=("float32", "bfloat16"), required=True)
     parser.add_argument("--micro-batch", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--image-size", type=int, required=True)
+    kinds = parser.add_mutually_exclusive_group(required=True)
+    kinds.add_argument("--image-size", type=int)
+    kinds.add_argument("--tokens", type=int, help="of the longest text")
+    parser.add_argument("--vocabulary", type=int, help="of texts")
+    parser.add_argument("--masked", action="store_true", help="the targets of texts are masked tokens")
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adam")
     parser.add_argument("--memory", action="store_true", help="tell the peak of tensors on the CPU, too")
     parser.add_argument("--compile", action="store_true", help="PyTorch: use torch.compile")
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.texts = Texts(options.tokens, options.vocabulary, options.masked) if options.tokens else None
+    return options
 
 
 class Turns:
-    """Updates of `images` each. Create it before the framework writes to stdout: that goes to stderr from then on."""
+    """Updates from `units` images or tokens each.
 
-    def __init__(self, images: int):
-        self._images, self._first = images, True
+    Create it before the framework writes to stdout: that goes to stderr from then on.
+    """
+
+    def __init__(self, units: int):
+        self._units, self._first = units, True
         self._answers = os.fdopen(os.dup(1), "w", buffering=1)
         os.dup2(2, 1)
         self._started = psutil.Process().create_time()
@@ -58,10 +72,15 @@ class Turns:
         if self._first:
             facts["seconds_to_first_update"] = time.time() - self._started - (time.perf_counter() - self._ended)
         else:
-            facts["images_per_second"] = self._images / (self._ended - self._clock)
+            facts["units_per_second"] = self._units / (self._ended - self._clock)
         self._first = False
         facts["rss_peak_bytes"] = resident_peak_bytes()
         self._answers.write(json.dumps(facts) + "\n")
+
+
+def units_of(options: argparse.Namespace) -> int:
+    """Return the images of an update, or the tokens of its texts, padding included."""
+    return options.micro_batch * options.steps * (options.tokens or 1)
 
 
 def resident_peak_bytes() -> int:
