@@ -83,7 +83,9 @@ class Embed(tf.Module):
         self.positions = init.normal((tokens, width), 0.02, "positions")
 
     def __call__(self, tokens, mode):
-        return tf.gather(self.table, tf.maximum(tokens, 0)) + self.positions[: tf.shape(tokens)[1]]
+        return (
+            tf.gather(tf.convert_to_tensor(self.table), tf.maximum(tokens, 0)) + self.positions[: tf.shape(tokens)[1]]
+        )
 
 
 class Head(tf.Module):

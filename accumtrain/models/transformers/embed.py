@@ -35,7 +35,8 @@ class TokenTable(tf.Module):
         self.embedding = init.normal((vocabulary, width), DEVIATION, "embedding")
 
     def __call__(self, tokens: tf.Tensor, mode: Mode) -> tf.Tensor:
-        return tf.gather(self.embedding, tf.maximum(tokens, 0))
+        table = tf.convert_to_tensor(self.embedding)  # a sparse read would let every later read copy the table
+        return tf.gather(table, tf.maximum(tokens, 0))
 
 
 class Embed(tf.Module):
