@@ -32,6 +32,7 @@ from accumtrain.engine.window import Window  # noqa: E402
 from accumtrain.measure.flops import count_flops  # noqa: E402
 from accumtrain.models.build import build_model  # noqa: E402
 from accumtrain.models.layers import ModelSpec  # noqa: E402
+from accumtrain.tasks.token_losses import token_cross_entropy  # noqa: E402
 from accumtrain.train.build import build_optimizer  # noqa: E402
 
 MB = 2**20
@@ -79,7 +80,7 @@ class MicroStep:
         self.window = Window(
             build_model(config.model, spec_of(data, config.precision)),
             build_optimizer(config.optim),
-            loss=masked_cross_entropy if masked else cross_entropy,
+            loss=token_cross_entropy if masked else cross_entropy,
             metrics={} if masked else {"accuracy": accuracy},
             schedule=config.schedule.build(1),
             seed=11,
@@ -164,11 +165,3 @@ def batch_of(data: Images | Texts, count: int) -> Batch:
     found = {name: tf.constant(values) for name, values in data.examples(count).items()}
     inputs = {name: found.pop(name) for name in ("tokens", "places") if name in found}
     return {"image": inputs if data.masked else inputs["tokens"], **found}
-
-
-def masked_cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Return the mean over the places of each text, [N]; labels int32 [N, P] are -1 where there is none."""
-    told = labels >= 0
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(labels, 0), logits)
-    count = tf.reduce_sum(tf.cast(told, losses.dtype), axis=-1)
-    return tf.reduce_sum(tf.where(told, losses, tf.zeros_like(losses)), axis=-1) / tf.maximum(count, 1.0)

@@ -210,7 +210,7 @@ FAULTS = [
     Fault("a replay's gradients twice, of a Keras model", replay, "_consume_first", gradients_twice, MOBILENET),
     # transformers
     Fault("attention: the scores' gradient without its mean", attention, "_score_gradient",
-          lambda right: lambda share, d_share: share * d_share, VIT),
+          lambda right: lambda share, d_share, mean: share * d_share, VIT),
     Fault("attention: input gradient x 1.01", Attention, "pullback", input_gradient(scaled(1.01)), VIT),
     Fault("attention: a replay attends otherwise", Attention, "pullback",
           lambda right: lambda self, x, mode: right(self, x * 1.01 if mode.replaying else x, mode), VIT),

@@ -42,8 +42,11 @@ class Attention(OwnGradient):
             shares.append(_attend(some, keys, hidden))
             outputs.append(product(shares[-1], values))
         again = mode.replaying and len(shares) > 1
+        y = self._from_heads(tf.concat(outputs, axis=2))
 
         def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
+            # the mean of the gradients of a query's shares, weighted by these
+            means = tf.reduce_sum(self._to_heads(_widen(d_y) * _widen(y)), axis=-1, keepdims=True)
             d_outputs = self._to_heads(d_y)
             d_queries: list[tf.Tensor] = []
             d_keys = d_values = None
@@ -53,13 +56,13 @@ class Attention(OwnGradient):
                     some = after([d_some, d_keys, d_values], some)
                     share = _attend(some, keys, hidden)
                 d_share = product(d_some, values, transpose_b=True)
-                d_scores = _score_gradient(share, d_share)
+                d_scores = _score_gradient(share, d_share, means[:, :, rows])
                 d_queries.append(product(d_scores, keys))
                 d_keys = _add(d_keys, product(d_scores, some, transpose_a=True))
                 d_values = _add(d_values, product(share, d_some, transpose_a=True))
             return self._merge(tf.concat(d_queries, axis=2) * self._scale(x), d_keys, d_values), []
 
-        return self._from_heads(tf.concat(outputs, axis=2)), backward
+        return y, backward
 
     def _scale(self, x: tf.Tensor) -> tf.Tensor:
         return tf.constant((x.shape[-1] // 3 // self.heads) ** -0.5, x.dtype)
@@ -103,11 +106,9 @@ def _attend(queries: tf.Tensor, keys: tf.Tensor, hidden: tf.Tensor | None) -> tf
     return tf.cast(tf.nn.softmax(wide), scores.dtype)
 
 
-def _score_gradient(share: tf.Tensor, d_share: tf.Tensor) -> tf.Tensor:
+def _score_gradient(share: tf.Tensor, d_share: tf.Tensor, mean: tf.Tensor) -> tf.Tensor:
     """Return the gradient of the scores, by the softmax of which `share` came."""
-    wide, d_wide = _widen(share), _widen(d_share)
-    mean = tf.reduce_sum(wide * d_wide, axis=-1, keepdims=True)
-    return tf.cast(wide * (d_wide - mean), share.dtype)
+    return tf.cast(_widen(share) * (_widen(d_share) - mean), share.dtype)
 
 
 def _widen(x: tf.Tensor) -> tf.Tensor:
