@@ -12,7 +12,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 # take more than 10 s; .ci/run runs own_cnn with the wheel
 SLOW = {"mnist_convnet", "own_cnn", "fine_tuning", "gradient_tape", "mirrored", "plan_train_compare", "reversible"}
 SLOW |= {"load_run", "mlp", "transformer", "two_losses", "unet", "vgg16"}
-COMMANDS = {"serving", "table_of_numbers"}  # take arguments: run by test_use.py and tasks/test_own_task.py
+COMMANDS = {"own_transformer", "serving", "table_of_numbers"}  # take arguments: run by tests of their own
 WITH_RUNS = {"fine_tuning", "load_run", "plan_train_compare"}  # write into runs/
 WRITTEN = {"unet": {"masks.png"}} | {name: {"runs"} for name in WITH_RUNS}
 LINES = {"unet": 200}
