@@ -52,6 +52,8 @@ class Variant:
 
     def is_slow(self, memory: str) -> bool:
         """Left to `make test-slow`."""
+        if self.name in ("vit", "encoder") or (self.name.startswith("rev") and self.name != "revnet"):
+            return self.key is not None or self.precision not in ("float32", "bfloat16")
         if self.precision == "float32":
             if self.name == "keras" and memory != STORE:
                 return True
