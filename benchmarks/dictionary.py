@@ -4,7 +4,7 @@ The text is the Collaborative International Dictionary of English (GPL), Debian'
 fetches: 40 MB. An entry is a text.
 
     .venv/bin/python benchmarks/dictionary.py entries.jsonl
-    accumtrain experiment=text_mlm data.path=entries.jsonl
+    accumtrain experiment=text_mlm
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import hydra
 import pytest
 
+from accumtrain import dispatch
 from accumtrain.cli import command as cli
 from accumtrain.cli.choices import offer_entries
 from accumtrain.cli.compose import plain_values
@@ -130,7 +132,11 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def fake_job(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Config]]:
-    """Puts a function in the place of a job; returns the list of configurations it will have seen."""
+    """Puts a function in the place of a job; returns the list of configurations it will have seen.
+
+    It computes nothing, so no kernels are chosen for it, as on processors where one kind is the faster anyway.
+    """
+    monkeypatch.setattr(dispatch, "choose_kernels", lambda config, job: nullcontext())
 
     def put(run: Callable[[Config], Any], name: str = "train") -> list[Config]:
         seen: list[Config] = []

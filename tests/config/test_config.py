@@ -64,10 +64,14 @@ def test_residual_models_have_the_depth_of_their_name(label, compose):
     assert compose(f"model={label}").model.label == label
 
 
+SHORT_NAMES = {"cifar10_vit", "fashion_vit", "text_mlm"}
+
+
 @pytest.mark.parametrize("file", sorted(CONF_DIR.glob("experiment/*.yaml")), ids=lambda file: file.stem)
 def test_experiment_names_its_model_and_its_command(file: Path, compose):
     config = compose(f"experiment={file.stem}")
-    assert file.stem.startswith(f"{config.data.label.removesuffix('2012')}_{config.model.label}")
+    named = f"{config.data.label.removesuffix('2012')}_{config.model.label}"
+    assert file.stem in SHORT_NAMES or file.stem.startswith(named)
     assert f"accumtrain experiment={file.stem}\n" in file.read_text()
     assert re.search(r"Published: .*\d %|Published: no", file.read_text())
     assert re.search(r"^# (Not run|Run) here", file.read_text(), re.MULTILINE)

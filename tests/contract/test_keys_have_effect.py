@@ -17,7 +17,15 @@ from tests.contract.examples import example_of
 
 UPDATES, TOTAL = 3, 12
 SHAPES = [(4, 6), (3, 3, 2, 5)]  # the last two axes are not the largest two
-ELSEWHERE = ("kind", "name", "args", "rates", "clip_norm", "adaptive_clip")  # of the table, and of the window
+ELSEWHERE = (
+    "kind",
+    "name",
+    "args",
+    "rates",
+    "layer_decay",
+    "clip_norm",
+    "adaptive_clip",
+)  # of the table, and of the window
 OTHERS: dict[str, Any] = {  # whose half would change less than a rounding
     "epsilon": 0.1,
     "epsilon1": 0.1,

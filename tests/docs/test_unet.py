@@ -58,7 +58,9 @@ def test_kernels_of_volumes_have_their_gradient_in_bfloat16(side):
         return tf.cast(tape.gradient(y, weights, output_gradients=volumes), tf.float32).numpy()
 
     exact = gradient(tf.float32)
-    assert np.linalg.norm(gradient(tf.bfloat16) - exact) < 0.01 * np.linalg.norm(exact)
+    assert np.linalg.norm(gradient(tf.bfloat16) - exact) < 0.03 * np.linalg.norm(
+        exact
+    )  # 1.5 % where bfloat16 is emulated
 
 
 class Reader:

@@ -143,7 +143,13 @@ class Apart:
         share = 1.0 - min(DECAY, (2 + place) / (11 + place))
         self.averages = [a + share * (w - a) for a, w in zip(self.averages, self.weights, strict=True)]
         said = {"step": place + 1, "loss": total / count, "accuracy": right / count, "grad_norm": norm}
-        return {**said, "learning_rate": float(rate), "examples": count, **self.scale(place)}
+        return {
+            **said,
+            "learning_rate": float(rate),
+            "weight": count,
+            "examples": np.sum(batch["weight"] > 0),
+            **self.scale(place),
+        }
 
     def scale(self, place: int) -> dict[str, float]:
         """The loss scale is doubled after three updates."""
