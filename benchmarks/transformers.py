@@ -2,21 +2,24 @@
 
     .venv/bin/python benchmarks/transformers.py depth     # peaks of 6 to 48 blocks: stored, recomputed, reversed
     .venv/bin/python benchmarks/transformers.py batch     # what a further image, text or token takes
+    .venv/bin/python benchmarks/transformers.py time      # seconds of an update, by turns
     .venv/bin/python benchmarks/transformers.py range     # values of the streams in training, with 18 and 22 bits
 
 A peak is that of a micro-step beyond the state, as in reversal.py: the median of three processes. It is exact on a busy
-machine, too. `depth` and `batch` take half an hour or more on two cores.
+machine, too; `time` needs a quiet one. `depth` and `batch` take half an hour or more on two cores, the others minutes.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from micro_step import Images, MicroStep, Peak, batch_of, peaks, spec_of, tf
 from texts import Texts
-from workbench import Table, compose
+from workbench import Table, by_rounds, compose, in_turn
 
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
@@ -53,12 +56,16 @@ FAMILIES = {
 }
 
 
+def overrides_of(family: Family, policy: str, depth: int) -> list[str]:
+    return [*family.overrides, *SIZE, f"model.depth={depth}", f"model.memory={policy}"]
+
+
 # ---- peaks beyond the state ----
 
 
 def find_peaks(family: Family, data: Images | Texts, policy: str, depth: int, batches: Sequence[int]) -> list[Peak]:
     """Return the peak of a micro-step for each size of a batch."""
-    return peaks(data, list(batches), *family.overrides, *SIZE, f"model.depth={depth}", f"model.memory={policy}")
+    return peaks(data, list(batches), *overrides_of(family, policy, depth))
 
 
 def show_depth() -> None:
@@ -90,6 +97,26 @@ def in_mb(peak: Peak) -> str:
     return f"{peak.handed_out:.2f} ({peak.asked:.2f})"
 
 
+# ---- time ----
+
+ROUNDS = 15
+
+
+def show_time() -> None:
+    batch = BATCHES[-1]
+    print(f"{DEPTH} blocks; seconds of an update of {batch} examples: medians of {ROUNDS} rounds. Ratios: by rounds.\n")
+    table = Table("model", *POLICIES.values(), "recomputed / stored", "reversed / stored")
+    for name, family in FAMILIES.items():
+        turns = {}
+        for policy in POLICIES:
+            run = MicroStep(compose("optim=adafactor", *overrides_of(family, policy, DEPTH)), family.data)
+            turns[policy] = partial(run.update, batch, 1)
+        in_turn(turns, 1)  # traces
+        taken = {policy: [each.seconds for each in found] for policy, found in in_turn(turns, ROUNDS).items()}
+        ratios = (f"{by_rounds(taken[policy], taken['store']):.2f}" for policy in ("recompute", "reverse"))
+        table.row(name, *(f"{statistics.median(seconds):.3f}" for seconds in taken.values()), *ratios)
+
+
 # ---- values of the streams ----
 
 RATES, BITS = (1e-3, 4e-3), (0, 18, 22)
@@ -102,14 +129,14 @@ TRAINED: dict[str, tuple[tuple[str, ...], Images | Texts]] = {
 }
 
 
-def show_range(updates: int) -> None:
+def show_range() -> None:
     """Show loss, values of the streams, and the error of the gradient, for each number of bits and rate."""
-    print(f"{DEPTH} blocks, Adam, {updates} updates of {TRAINED_BATCH} digits or texts; 0 bits: streams of floats\n")
+    print(f"{DEPTH} blocks, Adam, {UPDATES} updates of {TRAINED_BATCH} digits or texts; 0 bits: streams of floats\n")
     table = Table("model", "rate", "snap_bits", "loss", "largest value", "share of the limit", "error of the gradient")
     for name in TRAINED:
         for rate in RATES:
             for bits in BITS:
-                loss, reach, error = train(name, rate, bits, updates)
+                loss, reach, error = train(name, rate, bits)
                 streams = (f"{reach * 2 ** (30 - bits):.1f}", f"{reach:.1%}") if bits else ("-", "-")
                 table.row(name, rate, bits, f"{loss:.4f}", *streams, f"{error:.1e}")
 
@@ -120,14 +147,14 @@ def training_config(name: str, rate: float, bits: int) -> Config:
     return compose(*model, "optim=adam", f"optim.lr={rate}", "schedule=constant")
 
 
-def train(name: str, rate: float, bits: int, updates: int) -> tuple[float, float, float]:
+def train(name: str, rate: float, bits: int) -> tuple[float, float, float]:
     """Train. Return the mean loss of the last updates, the largest reach, and the error of the last gradient."""
     _, data = TRAINED[name]
     run, batches = MicroStep(training_config(name, rate, bits), data), training_batches(data)
     reach = reach_of(run.window.model)
     looked_at = next(batches)
     losses, reached = list[float](), 0.0
-    for update in range(updates):
+    for update in range(UPDATES):
         losses.append(float(run.update_on(batches)["loss"]))
         if (update + 1) % LOOKS == 0:
             reached = max([reached, *(float(value) for value in reach(looked_at["image"]))])
@@ -170,16 +197,9 @@ def gradient_error(model: Model, exact: Model, batch: Any) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     tables = parser.add_subparsers(dest="table", required=True)
-    tables.add_parser("depth")
-    tables.add_parser("batch")
-    tables.add_parser("range").add_argument("--updates", type=int, default=UPDATES)
-    options = parser.parse_args()
-    if options.table == "depth":
-        show_depth()
-    elif options.table == "batch":
-        show_batch()
-    else:
-        show_range(options.updates)
+    for name, show in (("depth", show_depth), ("batch", show_batch), ("time", show_time), ("range", show_range)):
+        tables.add_parser(name).set_defaults(show=show)
+    parser.parse_args().show()
 
 
 if __name__ == "__main__":

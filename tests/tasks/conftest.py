@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from accumtrain.config.registries import REGISTRIES
+from accumtrain.config.schema import Config
+from accumtrain.dispatch import run
+from accumtrain.engine.step import Step
 from accumtrain.tasks.config import METRICS
 from tests.tasks import canvases, texts
 
@@ -20,3 +23,28 @@ def registered() -> Iterator[None]:
         canvases.register()
         texts.register()
         yield
+
+
+class Killed(BaseException):
+    """Ends a run as a kill would."""
+
+
+@pytest.fixture
+def train_until_killed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Config, int], None]:
+    """Trains a run, and ends it after so many updates."""
+
+    def train(config: Config, updates: int) -> None:
+        commit, made = Step.commit, []
+
+        def commit_or_die(*arguments, **named):
+            if len(made) == updates:
+                raise Killed
+            made.append(True)
+            return commit(*arguments, **named)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Step, "commit", commit_or_die)
+            with pytest.raises(Killed):
+                run(config)
+
+    return train

@@ -389,27 +389,12 @@ def test_an_export_answers_as_the_run(kind, here, command):
     assert json.loads(told) == {"size": 257, "mask": 256, "special": [256], "tokenizer": "bytes"}
 
 
-class Killed(BaseException):
-    """Ends a run as a kill would."""
-
-
 @pytest.mark.slow
-def test_a_killed_run_goes_on_with_the_same_bits(compose, tmp_path, monkeypatch):
+def test_a_killed_run_goes_on_with_the_same_bits(compose, tmp_path, train_until_killed):
     given = (*SMALL, "train.steps=8", "checkpoint.every=1", "eval.every=3", "log.every=1")
     run(compose(*given, f"run.dir={tmp_path / 'whole'}"))
-    commit, commits = Step.commit, []
-
-    def die_at_5(*arguments, **named):
-        commits.append(1)
-        if len(commits) == 5:
-            raise Killed
-        return commit(*arguments, **named)
-
     config = compose(*given, f"run.dir={tmp_path / 'killed'}")
-    with monkeypatch.context() as patch:
-        patch.setattr(Step, "commit", die_at_5)
-        with pytest.raises(Killed):
-            run(config)
+    train_until_killed(config, 4)
     run(config)
     whole, killed = (tmp_path / name / "one" for name in ("whole", "killed"))
     assert records_of(killed) == records_of(whole)

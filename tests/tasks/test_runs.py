@@ -115,27 +115,12 @@ def state_of(folder, step):
     return tensors_of(folder / f"checkpoints/step-{step}")
 
 
-class Killed(BaseException):
-    """Ends a run as a kill would."""
-
-
 @pytest.mark.slow
 @both
-def test_a_killed_run_goes_on_with_the_same_bits(task, compose, trained, tmp_path, monkeypatch):
+def test_a_killed_run_goes_on_with_the_same_bits(task, compose, trained, tmp_path, train_until_killed):
     """Killed after update 4, so that update 3, which was evaluated, is the state that it goes on from."""
     config = compose(*TASKS[task], *LENET, "train.steps=6", "checkpoint.every=1", f"run.dir={tmp_path}")
-    commit, commits = Step.commit, []
-
-    def die_at_5(*arguments, **named):
-        commits.append(1)
-        if len(commits) == 5:
-            raise Killed
-        return commit(*arguments, **named)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Step, "commit", die_at_5)
-        with pytest.raises(Killed):
-            run(config)
+    train_until_killed(config, 4)
     kept = json_of(tmp_path / "one/checkpoints/step-4", "manifest")
     assert records_of(tmp_path / "one")[-1]["step"] == 4
     run(config)
@@ -149,26 +134,12 @@ def test_a_killed_run_goes_on_with_the_same_bits(task, compose, trained, tmp_pat
 
 @pytest.mark.slow
 @both
-def test_thresholds_of_the_last_evaluation_stay_over_a_resume(task, compose, tmp_path):
+def test_thresholds_of_the_last_evaluation_stay_over_a_resume(task, compose, tmp_path, train_until_killed):
     """Update 4 is made after a resume, and there is no evaluation until the end."""
     given = (*TASKS[task], *LENET, "checkpoint.every=1", "schedule=constant", f"run.dir={tmp_path}")
     run(compose(*given, "train.steps=3"))
     before = json_of(tmp_path / "one/checkpoints/step-3", "manifest").get(ANSWER_FACTS)
-    commit = Step.commit
-
-    def die_after_one(*arguments, **named):
-        Step.commit = die
-        return commit(*arguments, **named)
-
-    def die(*arguments, **named):
-        raise Killed
-
-    try:
-        Step.commit = die_after_one
-        with pytest.raises(Killed):
-            run(compose(*given, "train.steps=6"))
-    finally:
-        Step.commit = commit
+    train_until_killed(compose(*given, "train.steps=6"), 1)
     assert json_of(tmp_path / "one/checkpoints/step-4", "manifest").get(ANSWER_FACTS) == before
 
 

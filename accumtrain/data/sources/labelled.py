@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -73,7 +73,6 @@ def open_labelled(
             f"data={config.kind}: its images have {split.channels} channel(s), the run was trained on {channels}; give "
             f"images with {channels}"
         )
-    labels = _map_labels(config, source, images.class_names) if targets == CLASSES else None
     return Dataset(
         train=split,
         test=split,
@@ -83,7 +82,7 @@ def open_labelled(
         notes=source.notes,
         class_names=images.class_names,
         targets=targets,
-        to_target=None if labels is None else partial(tf.gather, labels),
+        to_target=_label_map(config, source, images.class_names) if targets == CLASSES else None,
     )
 
 
@@ -112,7 +111,6 @@ def _open_tokens(config: TokensConfig, images: Images, trained: Mapping[str, Any
     keys = replace(config, length=length, buckets=[])
     source = open_whole_tokens(keys, vocabulary, make_reader(targets))
     split = join([split for split in _select_new_splits(source, trained) if isinstance(split, TokenSplit)])
-    labels = _map_labels(config, source, images.class_names) if targets == CLASSES else None
     return PlainData(
         train=split,
         test=split,
@@ -121,7 +119,7 @@ def _open_tokens(config: TokensConfig, images: Images, trained: Mapping[str, Any
         notes=source.notes,
         class_names=images.class_names,
         targets=targets,
-        to_target=None if labels is None else partial(tf.gather, labels),
+        to_target=_label_map(config, source, images.class_names) if targets == CLASSES else None,
         vocabulary=vocabulary,
     )
 
@@ -157,8 +155,8 @@ def _join_splits(splits: list[Split], config: DataConfig) -> Split:
     return ArraySplit(np.concatenate(images), np.concatenate(labels), first.white)
 
 
-def _map_labels(config: DataConfig, source: Source, names: list[str]) -> list[int]:
-    """Return the run's label for each label of the source: of the class of the same name, or of the same number.
+def _label_map(config: DataConfig, source: Source, names: list[str]) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Return the function from labels of the source to the run's: of the class of the same name, or of the same number.
 
     Raises:
         DataError: the run was not trained on a class of the source.
@@ -172,10 +170,10 @@ def _map_labels(config: DataConfig, source: Source, names: list[str]) -> list[in
                 f"({list_first(names)}); leave out the examples of other classes"
             )
         source.notes.append(f"its labels are numbers, in the order of the run's classes: {list_first(names)}")
-        return list(range(source.num_classes))
+        return partial(tf.gather, list(range(source.num_classes)))
     if unknown := [name for name in own if normal_form(name) not in known]:
         raise DataError(
             f"data={config.kind} has the class {list_first(unknown)}, on which the run was not trained (it knows "
             f"{list_first(names)}); leave out its examples, or name it as the run does"
         )
-    return [known[normal_form(name)] for name in own]
+    return partial(tf.gather, [known[normal_form(name)] for name in own])
