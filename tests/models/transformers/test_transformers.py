@@ -274,7 +274,7 @@ def test_a_norm_reads_a_stream_of_numbers_as_their_values():
 
 
 @pytest.mark.parametrize(
-    ("config", "millions"),
+    ("config", "published"),
     [
         (ViTConfig(), 5_717_416),
         (ViTConfig(width=384, heads=6), 22_050_664),
@@ -282,9 +282,9 @@ def test_a_norm_reads_a_stream_of_numbers_as_their_values():
         (RevViTConfig(width=768, heads=12), 86_567_656 + 768 * 1000 + 2 * 768),  # the head and its norm read both
     ],
 )
-def test_vision_transformers_have_as_many_values_as_in_the_papers(config, millions):
+def test_vision_transformers_have_as_many_parameters_as_in_the_papers(config, published):
     """ViT-Ti, S and B at 224 pixels and 1,000 classes (Steiner et al. 2021); Rev-ViT-B (Mangalam et al. 2022)."""
-    assert build_model(config, ModelSpec((224, 224, 3), 1000, draws=False)).params == millions
+    assert build_model(config, ModelSpec((224, 224, 3), 1000, draws=False)).params == published
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_vision_transformers_have_as_many_values_as_in_the_papers(config, millio
         (EncoderConfig(depth=12, width=768, heads=12), 109_482_240),
     ],
 )
-def test_encoders_have_as_many_values_as_bert(config, published):
+def test_encoders_have_as_many_parameters_as_bert(config, published):
     """Of BERT's published numbers, the pooler and the two segment vectors are not there; the last norm is its first."""
     model = build_model(config, ModelSpec((512,), 2, vocabulary=30_522, draws=False))
     head = 2 * (config.width + 1)
