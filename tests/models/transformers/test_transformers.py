@@ -1,6 +1,7 @@
 """Transformers against plain operations, and the bits of their memory policies."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -81,26 +82,39 @@ def gradients_of(model, inputs):
     return run()
 
 
+def assert_gradients_are_of(model, inputs, plain):
+    """Logits and gradients of a model in float64 are those of `plain`, a function of its variables."""
+    with tf.GradientTape() as tape_of_plain:
+        logits = plain()
+        value = loss_of(logits)
+    np.testing.assert_allclose(model(inputs), logits, rtol=0, atol=1e-12)
+    expected = tape_of_plain.gradient(value, model.trainable_variables)
+    for gradient, wanted in zip(gradients_of(model, inputs)[1], expected, strict=True):
+        wanted = tf.convert_to_tensor(wanted)
+        np.testing.assert_allclose(gradient, wanted, rtol=0, atol=1e-11 * max(1, np.abs(wanted).max()))
+
+
+def assert_same_bits(found, wanted):
+    """Two answers of `gradients_of` have the same loss and gradients."""
+    assert found[0] == wanted[0]
+    for own, other in zip(found[1], wanted[1], strict=True):
+        np.testing.assert_array_equal(own, other)
+
+
+def fast_and_slow(fast, slow):
+    """The cases, of which those that are not fast are marked slow."""
+    return [*fast, *(pytest.param(*case, marks=pytest.mark.slow) for case in slow if case not in fast)]
+
+
 @pytest.mark.parametrize(
     ("family", "pool"),
-    [
-        (RevViTConfig, "mean"),
-        (RevEncoderConfig, "token"),
-        *(pytest.param(family, pool, marks=pytest.mark.slow) for family in FAMILIES for pool in ("token", "mean")),
-    ],
+    fast_and_slow([(RevViTConfig, "mean"), (RevEncoderConfig, "token")], product(FAMILIES, ("token", "mean"))),
 )
 def test_logits_and_gradients_are_those_of_plain_operations(family, pool):
     """Streams of float64 have 54 bits behind the point."""
     config = small(family, pool=pool)
     model, inputs = build(config), inputs_for(config)
-    np.testing.assert_allclose(model(inputs), reference.classify(model, config, inputs), rtol=0, atol=1e-12)
-    with tf.GradientTape() as plain:
-        value = loss_of(reference.classify(model, config, inputs))
-    expected = plain.gradient(value, model.trainable_variables)
-    value, found = gradients_of(model, inputs)
-    for gradient, wanted in zip(found, expected, strict=True):
-        wanted = tf.convert_to_tensor(wanted)
-        np.testing.assert_allclose(gradient, wanted, rtol=0, atol=1e-11 * max(1, np.abs(wanted).max()))
+    assert_gradients_are_of(model, inputs, lambda: reference.classify(model, config, inputs))
 
 
 @pytest.mark.parametrize("family", [pytest.param(EncoderConfig, marks=pytest.mark.slow), RevEncoderConfig])
@@ -108,13 +122,7 @@ def test_tokens_at_places_are_told_as_by_plain_operations(family):
     config = small(family)
     model = build(config, per_token=True)
     inputs = {"tokens": inputs_for(config), "places": tf.constant([[0, 6], [1, 0], [4, 2], [0, 0]])}
-    np.testing.assert_allclose(model(inputs), reference.tell_tokens(model, config, inputs), rtol=0, atol=1e-12)
-    with tf.GradientTape() as plain:
-        value = loss_of(reference.tell_tokens(model, config, inputs))
-    expected = plain.gradient(value, model.trainable_variables)
-    for gradient, wanted in zip(gradients_of(model, inputs)[1], expected, strict=True):
-        wanted = tf.convert_to_tensor(wanted)
-        np.testing.assert_allclose(gradient, wanted, rtol=0, atol=1e-11 * max(1, np.abs(wanted).max()))
+    assert_gradients_are_of(model, inputs, lambda: reference.tell_tokens(model, config, inputs))
 
 
 def test_the_table_that_embedding_and_head_share_has_one_path():
@@ -142,32 +150,22 @@ ALL_KEYS = {"drop_path": 0.3, "layer_scale": 0.5, "pool": "token"}
 
 @pytest.mark.parametrize(
     ("family", "keys", "precision"),
-    [
-        (RevViTConfig, ALL_KEYS, "float32"),
-        (RevEncoderConfig, {}, "bfloat16"),
-        (EncoderConfig, ALL_KEYS, "float32"),
-        *(
-            pytest.param(family, keys, precision, marks=pytest.mark.slow)
-            for family in FAMILIES
-            for keys in ({}, ALL_KEYS)
-            for precision in ("float32", "bfloat16")
-        ),
-    ],
+    fast_and_slow(
+        [(RevViTConfig, ALL_KEYS, "float32"), (RevEncoderConfig, {}, "bfloat16"), (EncoderConfig, ALL_KEYS, "float32")],
+        product(FAMILIES, ({}, ALL_KEYS), ("float32", "bfloat16")),
+    ),
 )
 def test_all_policies_have_the_same_bits(family, keys, precision):
     config = small(family, **keys)
     inputs = inputs_for(config, tf.float32)
     kept = replace(config, memory=config.policies[-1], kept_blocks=1)
-    _, *others = ran = [
+    stored, *others = (
         gradients_of(build(each, precision), inputs)
         for each in (*(config.with_policy(policy) for policy in config.policies), kept)
-    ]
-    (value, gradients), *_ = ran
-    assert all(np.isfinite(gradient).all() for gradient in gradients)
-    for other_value, other in others:
-        assert other_value == value
-        for gradient, wanted in zip(other, gradients, strict=True):
-            np.testing.assert_array_equal(gradient, wanted)
+    )
+    assert all(np.isfinite(gradient).all() for gradient in stored[1])
+    for other in others:
+        assert_same_bits(other, stored)
 
 
 @pytest.mark.slow
@@ -177,13 +175,9 @@ def test_all_policies_have_the_same_bits(family, keys, precision):
 def test_deep_models_are_reversed_to_the_bit(family, depth, precision):
     config = replace(small(family), depth=depth)
     inputs = inputs_for(config, tf.float32)
-    (value, stored), *others = (
-        gradients_of(build(config.with_policy(policy), precision), inputs) for policy in config.policies
-    )
-    for other_value, other in others:
-        assert other_value == value
-        for gradient, wanted in zip(other, stored, strict=True):
-            np.testing.assert_array_equal(gradient, wanted)
+    stored, *others = (gradients_of(build(config.with_policy(policy), precision), inputs) for policy in config.policies)
+    for other in others:
+        assert_same_bits(other, stored)
 
 
 @pytest.mark.parametrize(("family", "pool"), [(EncoderConfig, "token"), (RevEncoderConfig, "mean")])
@@ -201,9 +195,8 @@ def test_an_example_of_padding_alone_has_finite_gradients():
     assert all(np.isfinite(gradient).all() for gradient in gradients)
 
 
-@pytest.mark.parametrize("memory", ["store", "reverse"])
-def test_queries_in_parts_have_the_gradients_of_all_at_once(monkeypatch, memory):
-    config = small(RevViTConfig, memory=memory)
+def test_queries_in_parts_have_the_gradients_of_all_at_once(monkeypatch):
+    config = small(RevViTConfig, memory="store")
     model, inputs = build(config), inputs_for(config)
     expected = gradients_of(model, inputs)
     monkeypatch.setattr(attention, "QUERIES", 3)  # of 7
@@ -214,12 +207,11 @@ def test_queries_in_parts_have_the_gradients_of_all_at_once(monkeypatch, memory)
 def test_queries_in_parts_have_the_same_bits_stored_and_reversed(monkeypatch):
     monkeypatch.setattr(attention, "QUERIES", 3)
     config = small(RevViTConfig)
-    (_, stored), (_, reversed_) = (
+    stored, reversed_ = (
         gradients_of(build(config.with_policy(policy), "float32"), inputs_for(config, tf.float32))
         for policy in ("store", "reverse")
     )
-    for found, wanted in zip(reversed_, stored, strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    assert_same_bits(reversed_, stored)
 
 
 WEIGHTS = {
