@@ -1,7 +1,9 @@
 """Transformers against plain operations, and the bits of their memory policies."""
 
+import math
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -115,6 +117,31 @@ def test_logits_and_gradients_are_those_of_plain_operations(family, pool):
     config = small(family, pool=pool)
     model, inputs = build(config), inputs_for(config)
     assert_gradients_are_of(model, inputs, lambda: reference.classify(model, config, inputs))
+
+
+def waves(place, channels):
+    angles = [place / 10_000 ** (2 * wave / channels) for wave in range(channels // 2)]
+    return [*map(math.sin, angles), *map(math.cos, angles)]
+
+
+@pytest.mark.parametrize(
+    ("family", "pool", "positions"),
+    [
+        (
+            ViTConfig,
+            "token",
+            [[0] * 16, *(waves(row, 8) + waves(column, 8) for row in range(2) for column in range(3))],
+        ),
+        (EncoderConfig, "mean", [waves(place, 16) for place in range(7)]),
+    ],
+)
+def test_fixed_positions_are_sines_and_cosines(family, pool, positions):
+    config = small(family, pool=pool, positions="sincos")
+    model, inputs = build(config), inputs_for(config)
+    weights = {**model.named, "segments/0/layers/0/positions": tf.constant(positions, tf.float64)}
+    expected = reference.classify(SimpleNamespace(named=weights), config, inputs)
+    assert "segments/0/layers/0/positions" not in model.named
+    np.testing.assert_allclose(model(inputs), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("family", [pytest.param(EncoderConfig, marks=pytest.mark.slow), RevEncoderConfig])
