@@ -28,7 +28,7 @@ class MineConfig(accumtrain.ReversibleConfig):
     width: int = 64
 
     @property
-    def least_micro_batch(self):
+    def least_micro_batch(self):  # of models without batch norm
         return 1
 
 
@@ -65,11 +65,8 @@ class Attention(tf.Module):
 class GatedMLP(tf.Module):
     def __init__(self, init, width):
         super().__init__()
-        self.norm, self.up, self.down = (
-            Norm(init, width),
-            Linear(init, width, 4 * width),
-            Linear(init, 2 * width, width),
-        )
+        self.norm, self.up = Norm(init, width), Linear(init, width, 4 * width)
+        self.down = Linear(init, 2 * width, width)
 
     def __call__(self, x, mode):
         values, gates = tf.split(self.up(self.norm(x)), 2, axis=-1)
@@ -83,9 +80,8 @@ class Embed(tf.Module):
         self.positions = init.normal((tokens, width), 0.02, "positions")
 
     def __call__(self, tokens, mode):
-        return (
-            tf.gather(tf.convert_to_tensor(self.table), tf.maximum(tokens, 0)) + self.positions[: tf.shape(tokens)[1]]
-        )
+        table = tf.convert_to_tensor(self.table)  # a sparse read would let every later read copy the table
+        return tf.gather(table, tf.maximum(tokens, 0)) + self.positions[: tf.shape(tokens)[1]]
 
 
 class Head(tf.Module):
@@ -104,16 +100,13 @@ def split_inputs(tokens):
 
 
 def build(config, spec):
-    (tokens,), init, width = spec.image_shape, spec.init, config.width
-    units = [
-        accumtrain.couple(Attention(init, width), GatedMLP(init, width), config.snap_bits) for _ in range(config.depth)
-    ]
+    (tokens,), init, width, bits = spec.image_shape, spec.init, config.width, config.snap_bits
+    units = [accumtrain.couple(Attention(init, width), GatedMLP(init, width), bits) for _ in range(config.depth)]
+    embed, head = Embed(init, spec.vocabulary, tokens, width), Head(init, 2 * width, spec.num_classes)
     segments = [
-        accumtrain.Chain(
-            "store", [Embed(init, spec.vocabulary, tokens, width), accumtrain.TwoStreams(config.snap_bits)]
-        ),
+        accumtrain.Chain("store", [embed, accumtrain.TwoStreams(bits)]),
         accumtrain.Stage(config.policy, units),
-        accumtrain.Chain("store", [accumtrain.JoinStreams(config.snap_bits), Head(init, 2 * width, spec.num_classes)]),
+        accumtrain.Chain("store", [accumtrain.JoinStreams(bits), head]),
     ]
     return accumtrain.Model(segments, spec.compute_dtype, split_inputs)
 

@@ -1,4 +1,4 @@
-"""`Model`: a chain of segments from images to logits, and which of its variables are trained."""
+"""`Model`: a chain of segments from inputs to logits, and which of its variables are trained."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ SplitInputs = Callable[[Streams], tuple[Streams, Mapping[str, tf.Tensor]]]
 
 
 class Model(tf.Module):
-    """A chain of segments from images to logits.
+    """A chain of segments from inputs to logits.
 
     Args:
-        segments: the first takes images [N, H, W, C] in `compute_dtype`; the last returns logits [N, classes], float32
-            or float64.
+        segments: the first takes the inputs: images [N, H, W, C] in `compute_dtype`, or int32 tokens [N, T]. The last
+            returns logits [N, classes], float32 or float64.
         compute_dtype: dtype of convolutions and matrix products.
-        split_inputs: from the inputs to that of the first segment, and the tensors that all layers find in `mode.side`.
-            None: the inputs are that of the first segment.
+        split_inputs: a function that returns the input of the first segment, and a mapping of tensors by name. Every
+            layer finds these in `mode.side`. None: the inputs are that of the first segment.
     """
 
     joins_loss = False  # the loss may look into the last segment, so one tape records both

@@ -19,10 +19,11 @@ def couple(f: Module, g: Module, snap_bits: int = SNAP_BITS, *, checks_range: bo
     """Return the reversible unit y1 = x1 + f(x2), y2 = x2 + g(y1), which is reversed to the bit.
 
     Args:
-        f: a tf.Module, a function of (values, mode). It takes float32 or float64, and returns floats of the same shape.
+        f: a tf.Module that is called with (values [N, ..., C], mode). It takes float32 or float64, and returns floats
+            of that shape.
         g: another one.
         snap_bits: bits behind the binary point of the streams, which must stay below 2^(30 - snap_bits).
-        checks_range: look for streams beyond that, which makes the update not finite. The last unit of a stage must.
+        checks_range: no update is made if a stream is beyond that. The last unit of a stage must check it.
     """
     numbers = FixedPoint(snap_bits)
     first, second = (OnStreams(_OfValues(function, numbers), numbers, scales=False) for function in (f, g))

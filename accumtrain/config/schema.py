@@ -215,11 +215,12 @@ class ReportConfig:
 
 @dataclass(kw_only=True)
 class PredictConfig:
-    """The images that job=predict answers for, and the place of its results.
+    """The images or texts that job=predict answers for, and the place of its results.
 
-    `input`: an image, a folder that is searched for images, or a glob.
+    `input`: an image, a folder that is searched for images, or a glob. Of a run on texts: a file or a folder of texts.
     `output`: a folder for predictions.csv and predictions.jsonl, or one such file; null: the run's folder.
-    `top`: number of classes listed for each image, the most probable first, with task=classify.
+    `top`: number of classes listed for each example, the most probable first. With task=masked_tokens: of tokens for
+    each mask.
     """
 
     input: Annotated[str | None, NotEmpty("say which images, predict.input=<file, folder or glob>"), LOCAL_PATH] = None

@@ -393,17 +393,17 @@ class TokensConfig(DataConfig):
     """Your own texts, or tokens. Keys of images, such as data.augment and data.image_size, are refused.
 
     `path`: an .npz file of tokens; a .jsonl file, which has a text and its class in each line; a file with a text a
-    line; or a folder of files, of which each is a text, in a sub-folder for each class, with or without train/ and
-    test/ or val/ above these.
+    line; or a folder of files, each a text. There each class has a sub-folder, and train/, test/ and val/ above these
+    are the splits.
     `tokenizer`: bytes: tokens are the bytes of UTF-8. Or the tokenizer.json of the library tokenizers. Tokens of an
     .npz file need none.
     `length`: tokens of an example: longer texts are cut, shorter ones padded. null: 128, or the columns of an .npz
     file.
     `text_key`: key of the text in a .jsonl file.
     `label_key`: key of the class in a .jsonl file.
-    `padding`: id that is padding in an .npz file; null: there is none but where its mask is 0.
+    `padding`: id that is padding in an .npz file; null: padding is only where its mask is 0.
     `vocabulary`: number of ids in an .npz file, without the mask token; null: the largest one that is found, plus 1.
-    `by_length`: texts of similar length come after each other, in blocks of 32 in a random order.
+    `by_length`: blocks of 32 texts have a similar length. The order of the blocks is random.
     `buckets`: lengths, increasing: each micro-batch is cut to the first of them that holds its longest text. Empty:
     every batch has data.length.
     `test_fraction`: share of the texts held out for testing, if the data has no test or val texts.

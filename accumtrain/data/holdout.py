@@ -129,6 +129,8 @@ def add_validation_split(source: Source, config: DataConfig) -> Source:
         reason = "no class has the two training examples that it takes to train and to validate on"
         if source.train.groups is not None:
             reason = "no group can be held out so that each class has examples left to train on"
+            if source.train.known_labels is None:
+                reason = "all training examples are of one group, such as the pieces of one text, and are not divided"
         raise DataError(
             f"data.val_fraction={fraction:g}: {reason}; add some, or set data.val_fraction=0 to validate on the test "
             "examples"

@@ -34,8 +34,8 @@ class ModelConfig(ComponentConfig):
     """Keys of every model.
 
     `memory`: how the backward pass gets the activations. store: keep all. recompute: keep those at cut points and
-    compute the others again. reverse: keep the last ones and compute the others back from them (RevNets only). A
-    number: limit of all tensors in MB; as much is kept as fits.
+    compute the others again. reverse: keep the last ones and compute the others back from them (reversible models
+    only). A number: limit of all tensors in MB; as much is kept as fits.
     `weights`: weights to start from: a run, by name or folder, or a file of Keras weights. imagenet: those that Keras
     publishes for model.name; they set data.mean and data.std, too. null: initial values.
     `freeze`: patterns of the paths of variables that are not trained. A pattern that begins with - makes its variables

@@ -35,8 +35,8 @@ class OptimConfig(ComponentConfig):
     `clip_norm`: largest norm of all gradients together; 0: no clipping.
     `rates`: factors on the rate for some variables, by patterns of their paths, such as {segments/0/*: 0.1}. The last
     matching pattern decides; variables without one have the factor 1.
-    `layer_decay`: factor on the rate of each layer, beside that of the layer behind it; the last one has the factor 1.
-    A layer is a segment of the model, or a unit of a reversible stage. 1: all layers have the same rate.
+    `layer_decay`: rate of each layer as a multiple of the rate of the next layer. A layer is a segment of the model, or
+    a unit of a reversible stage. 1: all layers have the same rate.
     `adaptive_clip`: largest ratio between the norm of a unit's gradient and the norm of its weights; 0: no clipping. A
     unit is the part of a kernel with one index of its last axis. That is one output, or in a depthwise convolution of
     Keras all channels. Use either optim.clip_norm or optim.adaptive_clip, not both.

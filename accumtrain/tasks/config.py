@@ -1,6 +1,6 @@
 """The tasks, and the losses and metrics of their targets: keys, rules and entries. `TASKS`, `LOSSES`, `METRICS`.
 
-A task is what a model learns to say of an example. Its targets are of one form, which losses, metrics and data share.
+A task is what a model predicts. Its targets are of one form, which losses, metrics and data share.
 """
 
 from __future__ import annotations
@@ -327,11 +327,11 @@ class RegressConfig(TaskConfig):
 
 @dataclass(kw_only=True)
 class MaskedTokensConfig(TaskConfig):
-    """Some tokens of each example are masked, and said from the others (Devlin et al. 2018, arXiv:1810.04805).
+    """Some tokens of each example are masked, and predicted from the others (Devlin et al. 2018, arXiv:1810.04805).
 
-    `share`: share of the tokens of an example that are to be said, at least one.
-    `masked`: share of these in whose place the model sees the mask token.
-    `random`: share of these in whose place it sees a random token. The others it sees as they are.
+    `share`: share of the tokens of an example that are to be predicted, at least one.
+    `masked`: share of these that the model sees as the mask token.
+    `random`: share of these that it sees as a random token. It sees the others unchanged.
     """
 
     kind: str = "masked_tokens"

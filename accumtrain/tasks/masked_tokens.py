@@ -1,4 +1,4 @@
-"""task=masked_tokens: some tokens of a text are masked, and said from the others."""
+"""task=masked_tokens: some tokens of a text are masked, and predicted from the others."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from accumtrain.tasks.config import MaskedTokensConfig, TokenCrossEntropyConfig
 from accumtrain.tasks.masking import NONE, find_masks, mask_tokens, most_places
 from accumtrain.tasks.task import Answers, Facts, Task, ToPredict, round_float32
 
-MASK_ID, PLACES = "mask", "places"  # facts: the id of the mask token, and how many places of an example are told
+MASK_ID, PLACES = "mask", "places"  # facts: the id of the mask token, and P, the places of an example to predict
 SMALL = 1e-6  # share of a token that no training example has
 SHOWN, WRITTEN = 15, 100  # tokens that are printed, and that are written down
 CHUNK = 16384  # examples that are read at a time
 
 
 class MaskedTokens(Task):
-    """The masked tokens of a text are said.
+    """The masked tokens of a text are predicted (Devlin et al. 2018, arXiv:1810.04805).
 
-    The model takes tokens, int32 [N, T], and places, int32 [N, P]. It returns a logit for each token of the vocabulary,
-    [N, P, V], and so needs no memory for the places that are not told.
+    The model takes tokens, int32 [N, T], and the places to predict, int32 [N, P]. It returns logits [N, P, V] of the V
+    tokens of the vocabulary, and needs no memory for those of the other places.
     """
 
     output = "probabilities"
@@ -48,7 +48,7 @@ class MaskedTokens(Task):
     # ---- inputs and targets
 
     def fit(self, data: Dataset) -> dict[str, Any]:
-        """Return the id of the mask token, and how many places of an example are told.
+        """Return the id of the mask token, and P, the number of places of an example to predict.
 
         Raises:
             DataError: the examples are no tokens of one length, or a stream, which has no keys to draw masks from.
@@ -69,7 +69,7 @@ class MaskedTokens(Task):
         return replace(prepared, to_input=None, to_batch=make_batch, class_names=name_tokens(data.vocabulary))
 
     def _mask(self, vocabulary: Vocabulary, most: int, examples: dict[str, Any]) -> dict[str, Any]:
-        """Return a batch whose examples weigh as much as they have places to be told."""
+        """Return a batch whose weights of examples are their numbers of places to predict."""
         masked = mask_tokens(tf.cast(examples["image"], tf.int32), examples["key"], vocabulary, self._keys, most)
         return {
             "image": {"tokens": masked.tokens, "places": masked.places},
@@ -83,11 +83,11 @@ class MaskedTokens(Task):
         return {"tokens": tokens, "places": find_masks(tokens, facts[MASK_ID], facts[PLACES])}
 
     def target_spec(self, data: Dataset, examples: int) -> tf.TensorSpec:
-        """Return the form of the ids to be told: int32 [N, P]."""
+        """Return the form of the ids to predict: int32 [N, P]."""
         return tf.TensorSpec([examples, data.task_facts[PLACES]], tf.int32)
 
     def open_inputs(self, text: str, images: Images) -> ToPredict:
-        """Return the texts that predict.input names, in which [MASK] stands for a token that is to be told.
+        """Return the texts that predict.input names, in which [MASK] stands for a token to predict.
 
         Raises:
             DataError: a text can't be read, or has no mask, too many of them, or too many tokens.
@@ -116,7 +116,7 @@ class MaskedTokens(Task):
         return {name: float(-np.average(log_share, weights=count)) for name, count in counts.items() if count.any()}
 
     def collectors(self, data: Dataset, split: str, batch: int, replicas: int, *, finding: bool) -> list[Collector]:
-        """Return what counts the tokens that are told. Raise ConfigError for a metric that takes all outputs."""
+        """Return what counts the predicted tokens. Raise ConfigError for a metric that takes all outputs."""
         if self._whole_metrics:
             raise ConfigError(
                 f"eval.metrics: {', '.join(self._whole_metrics)} takes the outputs of a whole split, and those of "
@@ -145,22 +145,22 @@ class MaskedTokens(Task):
     def tell(self, answers: np.ndarray, names: Sequence[str], facts: Facts) -> Answers:
         """Tell the predict.top most probable tokens for each mask, falling."""
         top = min(self.config.predict.top, len(names))
-        told = [
+        ranked = [
             [_most_probable(probabilities, names, top) for probabilities in row if probabilities.any()]
             for row in answers
         ]
-        masks = range(1, 1 + max(map(len, told), default=0))
+        masks = range(1, 1 + max(map(len, ranked), default=0))
         blank = ["", ""]
-        firsts = [[[each[0]["token"], each[0]["probability"]] for each in row] for row in told]
+        firsts = [[[each[0]["token"], each[0]["probability"]] for each in row] for row in ranked]
         return Answers(
             columns=[
                 f"{column}{'' if mask == 1 else f'_{mask}'}" for mask in masks for column in ("token", "probability")
             ],
             rows=[[value for pair in (row + len(masks) * [blank])[: len(masks)] for value in pair] for row in firsts],
-            records=[{"masks": [{**each[0], "top": each} for each in row]} for row in told],
+            records=[{"masks": [{**each[0], "top": each} for each in row]} for row in ranked],
             titles=["tokens", "or"],
-            shown=[[_list(each[0] for each in row), "; ".join(_list(each[1:]) for each in row)] for row in told],
-            summary={"masks": sum(map(len, told))},
+            shown=[[_list(each[0] for each in row), "; ".join(_list(each[1:]) for each in row)] for row in ranked],
+            summary={"masks": sum(map(len, ranked))},
         )
 
 
@@ -193,9 +193,7 @@ def _encode(text: Text, vocabulary: Vocabulary, length: int, most: int) -> np.nd
     ids = vocabulary.encode_with_masks(text.content)
     masks = ids.count(vocabulary.mask)
     if not 1 <= masks <= most:
-        raise DataError(
-            f"{text.name} has {masks} {MASK}; write 1 to {most} of them, each for a token that is to be told"
-        )
+        raise DataError(f"{text.name} has {masks} {MASK}; write 1 to {most} of them, each for a token to predict")
     if len(ids) > length:
         raise DataError(
             f"{text.name} has {len(ids)} tokens, and the model takes {length}; shorten it, or make several texts of it"
@@ -253,7 +251,7 @@ class TokenFinder:
         return {}
 
     def read(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return for each token how often it was to be told, the sum of the losses, and how often it was."""
+        """Return for each token, float64 [V]: the number of places, the sum of losses, the number of right answers."""
         counts, losses, right = self._read().numpy().T
         return counts, losses, right
 
@@ -284,9 +282,9 @@ class TokenFindings:
 
     @property
     def results(self) -> list[TokenResult]:
-        """Those of the tokens that were to be told, the largest part of the loss first."""
-        told = np.flatnonzero(self.counts)
-        order = told[np.argsort(-self.losses[told], kind="stable")].tolist()
+        """The results of the predicted tokens, the largest part of the loss first."""
+        found = np.flatnonzero(self.counts)
+        order = found[np.argsort(-self.losses[found], kind="stable")].tolist()
         total = float(self.losses.sum()) or 1.0
         return [
             TokenResult(

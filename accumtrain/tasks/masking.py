@@ -15,8 +15,8 @@ from accumtrain.data.stream import MASK_KIND, MASK_ORDER, MASK_TOKEN, hash64, ra
 from accumtrain.data.text.vocabulary import Vocabulary
 from accumtrain.tasks.config import MaskedTokensConfig
 
-NONE = -1  # in the place of a token, of a place, or of an id: there is none
-_ORDERS = 2**62  # that a place can have among those of its example
+NONE = -1  # where there is no token, place or id
+_ORDERS = 2**62  # random numbers that a place can draw; the places with the smallest are chosen
 
 
 class MaskedExamples(NamedTuple):
@@ -24,9 +24,9 @@ class MaskedExamples(NamedTuple):
 
     Attributes:
         tokens: those that the model sees, int32 [N, T].
-        places: those whose tokens are to be told, int32 [N, P].
-        ids: the tokens there, int32 [N, P].
-        counts: the number of them, int32 [N].
+        places: those whose tokens are to be predicted, int32 [N, P]; NONE behind the last.
+        ids: the tokens there, int32 [N, P]; NONE where there is no place.
+        counts: the number of places of each example, int32 [N].
     """
 
     tokens: tf.Tensor
@@ -45,35 +45,35 @@ def mask_tokens(
 ) -> MaskedExamples:
     """Choose places among the tokens that are neither padding nor special, and mask them.
 
-    Of n such tokens max(1, round(config.share * n)) are chosen, with half of one rounded to an even number.
+    Of n such tokens max(1, round(config.share * n)) are chosen; of 0 none. A half is rounded to the even number.
 
     Args:
         tokens: int32 [N, T].
-        key: uint64 [N].
+        key: of the random numbers of each example, uint64 [N].
         most: P, from `most_places`.
     """
     is_plain = np.isin(np.arange(vocabulary.size), vocabulary.special, invert=True)
     plain = np.flatnonzero(is_plain).astype(np.int32)
-    may = (tokens >= 0) & tf.gather(is_plain, tf.maximum(tokens, 0))
-    counts = _count_chosen(may, config.share)
+    is_candidate = (tokens >= 0) & tf.gather(is_plain, tf.maximum(tokens, 0))
+    counts = _count_chosen(is_candidate, config.share)
 
     every = tf.range(tf.shape(tokens)[1])
     order_key, kind_key, token_key = (
         hash64(purpose, key)[:, tf.newaxis] for purpose in (MASK_ORDER, MASK_KIND, MASK_TOKEN)
     )
     drawn = random_below(_ORDERS, order_key, every)
-    order = tf.argsort(tf.where(may, drawn, _ORDERS), axis=1, stable=True)  # places that may not be chosen are last
+    order = tf.argsort(tf.where(is_candidate, drawn, _ORDERS), axis=1, stable=True)  # others are last
     chosen = tf.argsort(order, axis=1) < counts[:, tf.newaxis]
     kind = random_uniform(0.0, 1.0, kind_key, every)
     other = tf.gather(plain, random_below(len(plain), token_key, every))
-    told = tf.where(
+    shown = tf.where(
         kind < config.masked, vocabulary.mask, tf.where(kind < config.masked + config.random, other, tokens)
     )
 
     first = order[:, :most]
     is_used = tf.range(tf.shape(first)[1]) < counts[:, tf.newaxis]
     places = tf.ensure_shape(tf.where(is_used, first, NONE), first.shape)
-    return MaskedExamples(tf.where(chosen, told, tokens), places, gather_tokens(tokens, places), counts)
+    return MaskedExamples(tf.where(chosen, shown, tokens), places, gather_tokens(tokens, places), counts)
 
 
 def gather_tokens(tokens: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
@@ -90,8 +90,8 @@ def find_masks(tokens: tf.Tensor, mask: int, most: int) -> tf.Tensor:
     return tf.where(values > 0.0, places, NONE)
 
 
-def _count_chosen(may: tf.Tensor, share: float) -> tf.Tensor:
-    """Return the number of places to choose of those that may be, bool [N, T]: int32 [N]."""
-    count = tf.reduce_sum(tf.cast(may, tf.float64), axis=1)
+def _count_chosen(is_candidate: tf.Tensor, share: float) -> tf.Tensor:
+    """Return the number of places to choose among the candidates, bool [N, T]: int32 [N]."""
+    count = tf.reduce_sum(tf.cast(is_candidate, tf.float64), axis=1)
     chosen = tf.minimum(tf.maximum(tf.round(share * count), 1.0), count)
     return tf.cast(chosen, tf.int32)

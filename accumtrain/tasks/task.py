@@ -1,4 +1,4 @@
-"""`Task`: what a model learns to say of an example, how that is measured, and how it is told."""
+"""`Task`: what a model predicts of an example, how that is measured, and how it is reported."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Answers:
 
 
 class Task:
-    """A task: the targets of a run, what is measured of them, and how the answers of its model are told.
+    """A task: the targets of a run, what is measured of them, and how the answers of its model are reported.
 
     Args:
         config: that of the run.

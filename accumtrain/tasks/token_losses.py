@@ -1,7 +1,7 @@
 """Losses and metrics of tokens: functions of true ids, int32 [N, P], and logits [N, P, V] to values [N].
 
-The id -1 stands for a place that is not told, and counts in nothing. The value of an example is the mean over its
-other places, 0 without any. Its weight is their number, so weighted means are means over all tokens.
+The id is -1 where there is no token to predict, and such a place counts in nothing. The value of an example is the mean
+over its other places, or 0 if it has none. Its weight is their number, so weighted means are means over all tokens.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tensorflow as tf
 from accumtrain.engine.losses import PerExample
 from accumtrain.tasks.config import TokenCrossEntropyConfig
 
-LARGEST_LOSS = math.log(sys.float_info.max)  # whose exponential is a number
+LARGEST_LOSS = math.log(sys.float_info.max)  # whose exponential is finite
 
 
 def token_cross_entropy(ids: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
@@ -39,6 +39,6 @@ def build_token_cross_entropy(config: TokenCrossEntropyConfig) -> PerExample:
 
 
 def _mean_over_places(ids: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    told = ids >= 0
-    count = tf.reduce_sum(tf.cast(told, values.dtype), axis=-1)
-    return tf.reduce_sum(tf.where(told, values, tf.zeros_like(values)), axis=-1) / tf.maximum(count, 1.0)
+    counts = ids >= 0
+    count = tf.reduce_sum(tf.cast(counts, values.dtype), axis=-1)
+    return tf.reduce_sum(tf.where(counts, values, tf.zeros_like(values)), axis=-1) / tf.maximum(count, 1.0)

@@ -41,7 +41,7 @@ USE = "evaluate, predict and export use it, or with state=last the last"
 USE_AFTER_FIT = (
     "the model is left in the last state, unless a callback sets its weights; docs/keras.md shows how to get the best"
 )
-TEST_CHOSE = "it was chosen on the test images, so its test figures are too good: give a new run data.val_fraction=0.1"
+TEST_CHOSE = "it was chosen on test examples, so its test figures are too good: give a new run data.val_fraction=0.1"
 LEARNED = 0.99  # of the loss of a guess; a model that has learned anything is below
 BEHIND = 0.05  # share of their initial values in moving statistics that says that they lag behind
 CAUGHT_UP = 0.01  # as much is no matter
@@ -175,7 +175,7 @@ def _why_only_training(norms: Sequence[MovingStatistics], updates: int, split: s
     initial = max((norm.momentum for norm in norms), default=0.0) ** updates
     if initial < BEHIND:
         return (
-            f"the model knows its training images by heart, or those of {split} are others: job=check looks at the data"
+            f"the model knows its training examples by heart, or those of {split} differ: job=check looks at the data"
         )
     enough = math.floor(100 * CAUGHT_UP ** (1 / updates)) / 100
     return (
@@ -283,7 +283,7 @@ def _show_factors(config: Config, data: Dataset) -> None:
     counts = [have for have, _ in task.count(data)] if of_labels else task.count(data)
     columns = zip(data.classes, counts, loss.factors, strict=True)
     rows = [(name, f"{count:,}", f"{factor:.4g}") for name, count, factor in columns]
-    titles = ("label" if of_labels else "class", "training images", "weight")
+    titles = ("label" if of_labels else "class", "training examples", "weight")
     table(loss.factors_key, titles, rows[:SHOWN])
     if len(rows) > SHOWN:
         say(f"  ... and {len(rows) - SHOWN:,} more")

@@ -107,6 +107,15 @@ def test_pieces_of_a_text_are_not_torn_apart(tmp_path):
     assert all(texts.values())
 
 
+def test_pieces_of_one_text_are_not_divided_to_validate_on(tmp_path):
+    for number in range(2):  # of which one is held out to test on
+        (tmp_path / f"{number}.txt").write_text("a text of several pieces")
+    with pytest.raises(DataError, match=r"of one group, such as the pieces of one text.*set data\.val_fraction=0"):
+        open_data(TokensConfig(path=str(tmp_path), length=4), 0, TOKENS)
+    data = open_data(TokensConfig(path=str(tmp_path), length=4, val_fraction=0.0), 0, TOKENS)
+    assert data.train.size == data.test.size == 6
+
+
 def test_a_folder_of_any_depth_is_read_without_classes(tmp_path):
     write_folder(tmp_path / "a" / "b")
     rows, _ = open_all(TokensConfig(path=str(tmp_path), length=20), TOKENS)

@@ -68,23 +68,23 @@ def test_damaged_json_is_refused(change):
 # ---- the library tokenizers ----
 
 
-@pytest.mark.parametrize(("mask", "number"), [("[MASK]", 4), ("<mask>", 4), (None, 4)])
-def test_the_mask_of_a_file_is_taken_or_added(tmp_path, mask, number):
+@pytest.mark.parametrize("mask", ["[MASK]", "<mask>", None])
+def test_the_mask_of_a_file_is_taken_or_added(tmp_path, mask):
     pytest.importorskip("tokenizers")
     vocabulary = open_vocabulary(str(write_tokenizer(tmp_path / "tokenizer.json", mask=mask)))
-    assert (vocabulary.size, vocabulary.mask, vocabulary.special) == (5, number, (number,))
+    assert (vocabulary.size, vocabulary.mask, vocabulary.special) == (5, 4, (4,))
     assert vocabulary.encode("the dog sat") == [1, 0, 3], "without the file's own truncation to two tokens"
-    assert vocabulary.encode(f"the {mask or '[MASK]'} sat") == [1, number, 3]
+    assert vocabulary.encode(f"the {mask or '[MASK]'} sat") == [1, 4, 3]
     assert vocabulary.decode([1, 2, PADDING]) == "the cat"
     again = Vocabulary.from_json(json.loads(json.dumps(vocabulary.as_json())))
     assert again.encode("the cat") == [1, 2]
 
 
-@pytest.mark.parametrize(("content", "message"), [("{}", "no file of the library tokenizers"), ("", "is empty")])
+@pytest.mark.parametrize(("content", "message"), [("{}", "is no file of the library tokenizers"), ("", "is empty")])
 def test_another_file_is_refused(tmp_path, content, message):
     pytest.importorskip("tokenizers")
     (tmp_path / "odd.json").write_text(content)
-    with pytest.raises(ConfigError, match=rf"data\.tokenizer=.*odd\.json {message}|{message}"):
+    with pytest.raises(ConfigError, match=rf"data\.tokenizer=.*odd\.json {message}"):
         open_vocabulary(str(tmp_path / "odd.json"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -34,9 +35,9 @@ def train_until_killed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Config, int
     """Trains a run, and ends it after so many updates."""
 
     def train(config: Config, updates: int) -> None:
-        commit, made = Step.commit, []
+        commit, made = Step.commit, list[bool]()
 
-        def commit_or_die(*arguments, **named):
+        def commit_or_die(*arguments: Any, **named: Any) -> Any:
             if len(made) == updates:
                 raise Killed
             made.append(True)

@@ -30,7 +30,7 @@ from accumtrain.tasks.task import build_task, open_examples
 from accumtrain.train.build import build_window
 from accumtrain.train.evaluator import build_evaluator
 from tests.tasks import texts
-from tests.train.conftest import json_of, records_of, tensors_of
+from tests.train.conftest import assert_same_tensors, json_of, records_of, tensors_of
 
 TASK = ("task=masked_tokens", "data=sentences", "model=mixer")
 SMALL = (*TASK, "batch_size=32", "accum.steps=2", "optim=adam", "optim.lr=0.02", "schedule=constant", "run.name=one")
@@ -398,10 +398,7 @@ def test_a_killed_run_goes_on_with_the_same_bits(compose, tmp_path, train_until_
     run(config)
     whole, killed = (tmp_path / name / "one" for name in ("whole", "killed"))
     assert records_of(killed) == records_of(whole)
-    one, other = (tensors_of(each / "checkpoints/step-8") for each in (whole, killed))
-    assert one.keys() == other.keys()
-    for name, value in one.items():
-        np.testing.assert_array_equal(other[name], value)
+    assert_same_tensors(*(tensors_of(each / "checkpoints/step-8") for each in (killed, whole)))
 
 
 @pytest.mark.slow

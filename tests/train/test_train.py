@@ -153,7 +153,7 @@ def test_a_finished_run_is_left_alone(config, whole, capsys):
     told = capsys.readouterr().out
     assert "nothing left to do" in told
     assert re.search(r"\n[\d.]+ s in all, \d+ examples/s while training; results in ", told)
-    assert told.count("chosen on the test images") == told.count("give a new run data.val_fraction=0.1") == 1
+    assert told.count("chosen on test examples") == told.count("give a new run data.val_fraction=0.1") == 1
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
 
@@ -183,7 +183,7 @@ def test_the_best_is_chosen_on_validation_and_tested_once(config, tmp_path, caps
     assert summary["best"] == {name: best[name] for name in ("loss", "accuracy")}
     told = capsys.readouterr().out
     assert f"the best state, of update {best['step']}, epoch {best['epoch']:.4g}: test loss" in told
-    assert "chosen on the test images" not in told
+    assert "chosen on test examples" not in told
     assert summary["test"] == {name: tested[name] for name in ("loss", "accuracy")}
     evaluation = run(config("validated", "data.val_fraction=0.25", "job=evaluate"))
     assert {name: evaluation["test"][name] for name in ("loss", "accuracy")} == summary["test"]

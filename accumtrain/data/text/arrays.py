@@ -72,7 +72,7 @@ def read_token_arrays(
         vocabulary: that of the ids; None: ids are 0..data.vocabulary-1, or up to the largest that is found.
 
     Raises:
-        DataError: The file can't be read, or holds no such arrays. An id that can't be is told with row and column.
+        DataError: The file can't be read, or holds no such arrays. The message names row and column of a bad id.
     """
     with TokenFile.opened(config.path) as file:
         for prefix in file.prefixes.values():

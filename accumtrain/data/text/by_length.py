@@ -18,14 +18,14 @@ WINDOW = 4096  # positions that are sorted together
 BLOCK = 32  # examples of similar length that stay together
 
 Order = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]  # from positions to epochs and indices, each int64 [n]
-_KEPT = 4  # sorted windows: batches that are read at the same time lie in one or two
+_KEPT = 4  # sorted windows that are kept; the batches that are read at the same time are in one or two
 
 
 def order_by_length(order: Order, lengths: np.ndarray, seed: int) -> Order:
-    """Return an order with the same examples in each window of WINDOW positions of an epoch, sorted by length.
+    """Return an order in which examples of similar length are near each other.
 
-    A window is sorted, ties in the given order, and divided into blocks of BLOCK examples. The blocks are shuffled, but
-    for the rest of the window at its end.
+    An epoch is divided into windows of WINDOW positions, which keep their examples. A window is sorted by length,
+    stably, and divided into blocks of BLOCK examples. The blocks are shuffled; a shorter last block stays at the end.
 
     Args:
         order: That of the stream.

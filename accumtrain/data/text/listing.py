@@ -25,7 +25,7 @@ class TextListing:
     """The texts of each split as functions that read them, and notes about what was left out.
 
     Attributes:
-        classes: the names of the classes in their order; empty if the texts say them, or if there are none.
+        classes: the names of the classes in their order; empty if each text names its own, or if there are none.
     """
 
     splits: dict[str, Read]

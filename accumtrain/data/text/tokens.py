@@ -140,7 +140,8 @@ def _check_all_are_trained(config: TokensConfig, labels: np.ndarray, content: _C
     found = np.unique(labels[labels != UNREADABLE])
     if content.classes < 2:
         raise DataError(f"{config.path}: all texts are of one class: it takes two classes or more to tell apart")
-    missing = np.setdiff1d(np.arange(min(content.classes, len(found) + _LISTED)), found).tolist()
+    listed = min(content.classes, len(found) + _LISTED)  # one wrong label may make billions of classes
+    missing = np.setdiff1d(np.arange(listed), found).tolist()
     if missing:
         named = [content.class_names[number] if content.class_names else number for number in missing]
         remedy = "add some" if content.class_names else "number the classes from 0 without gaps, or add some"

@@ -15,7 +15,7 @@ from accumtrain.backprop.tracing import after
 from accumtrain.models.kernels import product
 from accumtrain.models.transformers.layers import OwnGradient, apart, axis_size
 
-QUERIES = 256  # at a time: scores then take no more memory than the hidden values of an MLP with heads of 64 channels
+QUERIES = 256  # at a time: with heads of 64 channels their scores take no more memory than an MLP's hidden values
 HIDDEN = -1e9  # added to the scores of keys that are padding
 
 
@@ -98,7 +98,7 @@ def _parts(queries: tf.Tensor) -> Iterator[tuple[slice, tf.Tensor]]:
 
 
 def _attend(queries: tf.Tensor, keys: tf.Tensor, hidden: tf.Tensor | None) -> tf.Tensor:
-    """Return the share of each key in the output of each query, [N, heads, queries, keys]."""
+    """Return the weight of each key in the output of each query, [N, heads, queries, keys]."""
     scores = apart(product(queries, keys, transpose_b=True))
     wide = _widen(scores)
     if hidden is not None:
@@ -107,7 +107,7 @@ def _attend(queries: tf.Tensor, keys: tf.Tensor, hidden: tf.Tensor | None) -> tf
 
 
 def _score_gradient(share: tf.Tensor, d_share: tf.Tensor, mean: tf.Tensor) -> tf.Tensor:
-    """Return the gradient of the scores, by the softmax of which `share` came."""
+    """Return the gradient of the scores, whose softmax is `share`."""
     return tf.cast(_widen(share) * (_widen(d_share) - mean), share.dtype)
 
 

@@ -21,8 +21,9 @@ class ResidualFunction(tf.Module):
     """Layer norm, then a function of its output, which is added to the input elsewhere.
 
     Args:
-        inner: the layers after the norm, but for the last one, which is linear.
+        inner: the layers between the norm and the last linear layer.
         hidden: channels of their output.
+        drop_path: drops the output for some examples; None drops none.
         numerics: of its input, computation and output.
     """
 
@@ -40,42 +41,27 @@ class ResidualFunction(tf.Module):
         last = Linear(init, hidden, width, numerics if start is None else FLOATS_ONLY)
         scale = [] if start is None else [LayerScale(init, width, start, numerics)]
         norm = LayerNorm(init, width, replace(numerics, adds_to=FLOATS))
-        self.layers: list[Module] = [norm, *inner, last, *scale]
-        self.drop_path = drop_path
+        drop = [] if drop_path is None else [drop_path]
+        self.layers: list[Module] = [norm, *inner, last, *scale, *drop]
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        for layer in self._all_layers:
+        for layer in self.layers:
             x = layer(x, mode)
         return x
 
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
-        return chain_pullback(self._all_layers, x, mode)
-
-    @property
-    def _all_layers(self) -> list[Module]:
-        return [*self.layers, *([] if self.drop_path is None else [self.drop_path])]
-
-
-def build_attention(
-    init: Initializer, config: TransformerConfig, drop_path: DropPath | None, numerics: Numerics
-) -> ResidualFunction:
-    inner: list[Module] = [Linear(init, config.width, 3 * config.width), Attention(config.heads)]
-    return ResidualFunction(init, config, inner, config.width, drop_path, numerics)
-
-
-def build_mlp(
-    init: Initializer, config: TransformerConfig, drop_path: DropPath | None, numerics: Numerics
-) -> ResidualFunction:
-    inner: list[Module] = [Linear(init, config.width, config.hidden), GELU()]
-    return ResidualFunction(init, config, inner, config.hidden, drop_path, numerics)
+        return chain_pullback(self.layers, x, mode)
 
 
 def build_functions(
-    init: Initializer, config: TransformerConfig, drop_path: Iterator[DropPath | None], numerics: Numerics
+    init: Initializer, config: TransformerConfig, drop_paths: Iterator[DropPath | None], numerics: Numerics
 ) -> tuple[ResidualFunction, ResidualFunction]:
-    """Return attention and MLP of a block."""
-    attention = build_attention(init, config, next(drop_path), numerics)
-    return attention, build_mlp(init, config, next(drop_path), numerics)
+    """Return attention and MLP of a block. Each takes the next of `drop_paths`."""
+    width, hidden = config.width, config.hidden
+    in_attention: list[Module] = [Linear(init, width, 3 * width), Attention(config.heads)]
+    attention = ResidualFunction(init, config, in_attention, width, next(drop_paths), numerics)
+    in_mlp: list[Module] = [Linear(init, width, hidden), GELU()]
+    return attention, ResidualFunction(init, config, in_mlp, hidden, next(drop_paths), numerics)
 
 
 class AddTo(tf.Module):

@@ -64,8 +64,8 @@ def _build(config: TransformerConfig, spec: ModelSpec, embed: Embed, table: Toke
     reversible = isinstance(config, ReversibleConfig)
     numbers = FixedPoint(config.snap_bits) if isinstance(config, ReversibleConfig) else FLOATS
     numerics = Numerics(spec.compute_dtype, numbers, numbers)
-    drop_path = drop_paths(config.drop_path, 2 * config.depth)
-    functions = [build_functions(init, config, drop_path, numerics) for _ in range(config.depth)]
+    drops = drop_paths(config.drop_path, 2 * config.depth)
+    functions = [build_functions(init, config, drops, numerics) for _ in range(config.depth)]
     begin: list[Module] = [embed, TwoStreams(numbers.bits)] if reversible else [embed]
     segments: list[Segment] = [Chain("store" if config.policy == STORE else "recompute", begin)]
     join: list[Module] = []

@@ -10,7 +10,7 @@ from accumtrain.models.layers import Initializer
 from accumtrain.models.transformers.layers import Linear
 
 DEVIATION = 0.02  # of embeddings at the start, as in BERT (Devlin et al. 2018, arXiv:1810.04805)
-LONGEST_WAVE = 10_000.0  # of sin-cos positions
+LONGEST_WAVE = 10_000.0  # of sin-cos positions, in units of 2 pi places
 
 
 class Patches(tf.Module):
@@ -61,28 +61,26 @@ class Embed(tf.Module):
         super().__init__()
         self.embed, self.dtype = embed, init.dtype
         self.class_token = init.normal((1, width), DEVIATION, "class_token") if class_token else None
-        if fixed is None:
-            self.positions = init.normal((tokens + class_token, width), DEVIATION, "positions")
-        else:
-            self.fixed = np.pad(fixed, [[int(class_token), 0], [0, 0]])
+        self.fixed = None if fixed is None else np.pad(fixed, [[int(class_token), 0], [0, 0]])
+        self.positions = init.normal((tokens + class_token, width), DEVIATION, "positions") if fixed is None else None
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
         x = tf.cast(self.embed(x, mode), self.dtype)
         if self.class_token is not None:
             first = tf.broadcast_to(self.class_token, [tf.shape(x)[0], 1, x.shape[-1]])
             x = tf.concat([first, x], axis=1)
-        positions = getattr(self, "positions", None)
-        return x + (tf.constant(self.fixed, self.dtype) if positions is None else positions)[: tf.shape(x)[1]]
+        positions = tf.constant(self.fixed, self.dtype) if self.positions is None else self.positions
+        return x + positions[: tf.shape(x)[1]]
 
 
 def sincos(places: np.ndarray, channels: int) -> np.ndarray:
-    """Return sines and cosines of places [T], [T, channels], of waves up to LONGEST_WAVE (Vaswani et al. 2017)."""
+    """Return sines and cosines of places [T] as positions [T, channels] (Vaswani et al. 2017, arXiv:1706.03762)."""
     waves = LONGEST_WAVE ** -(np.arange(channels // 2) / (channels / 2))
     angles = np.outer(places, waves)
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
 
 
 def sincos_of_grid(rows: int, columns: int, channels: int) -> np.ndarray:
-    """Return those of the row of each patch, then those of its column, [rows * columns, channels]."""
+    """Return `sincos` of the row of each patch, then of its column, [rows * columns, channels]."""
     row, column = np.divmod(np.arange(rows * columns), columns)
     return np.concatenate([sincos(row, channels // 2), sincos(column, channels // 2)], axis=1)

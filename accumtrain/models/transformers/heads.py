@@ -40,7 +40,7 @@ class TokenHead(tf.Module):
     """The logits of the tokens at some places: layer norm, linear, GELU, layer norm, and the table of tokens.
 
     A logit is the product with the vector of a token, plus a bias of that token, as in BERT (Devlin et al. 2018). The
-    places are `mode.side["places"]`, int32 [N, P]; one without a token has any logits.
+    places are `mode.side["places"]`, int32 [N, P]. The logits of a place below 0 mean nothing.
 
     Args:
         channels: of the input [N, T, channels].

@@ -26,7 +26,8 @@ class OwnGradient(tf.Module):
     """A layer whose gradient is that of its `pullback`, under a tf.GradientTape, too.
 
     Attributes:
-        numerics: of what it reads, and of what its output is added to. It then takes the factors of their values.
+        numerics: of the stream that it reads, and of the stream that its output is added to. Input and output then are
+            values times `Numerics.factors`.
     """
 
     numerics: Numerics = FLOATS_ONLY
@@ -56,7 +57,7 @@ class Linear(OwnGradient):
     """The function x @ kernel + bias over the last axis, in the dtype of x [..., inputs].
 
     Args:
-        numerics: of what the output is added to. Kernel and bias then take its factor, which spares a multiplication.
+        numerics: of what the output is added to. Kernel and bias are multiplied by its factor, not the larger output.
     """
 
     def __init__(self, init: Initializer, inputs: int, outputs: int, numerics: Numerics = FLOATS_ONLY):

@@ -1,6 +1,9 @@
 """Transformers against plain operations, and the bits of their memory policies."""
 
+import math
 from dataclasses import replace
+from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -81,26 +84,64 @@ def gradients_of(model, inputs):
     return run()
 
 
+def assert_gradients_are_of(model, inputs, plain):
+    """Logits and gradients of a model in float64 are those of `plain`, a function of its variables."""
+    with tf.GradientTape() as tape_of_plain:
+        logits = plain()
+        value = loss_of(logits)
+    np.testing.assert_allclose(model(inputs), logits, rtol=0, atol=1e-12)
+    expected = tape_of_plain.gradient(value, model.trainable_variables)
+    for gradient, wanted in zip(gradients_of(model, inputs)[1], expected, strict=True):
+        wanted = tf.convert_to_tensor(wanted)
+        np.testing.assert_allclose(gradient, wanted, rtol=0, atol=1e-11 * max(1, np.abs(wanted).max()))
+
+
+def assert_same_bits(found, wanted):
+    """Two answers of `gradients_of` have the same loss and gradients."""
+    assert found[0] == wanted[0]
+    for own, other in zip(found[1], wanted[1], strict=True):
+        np.testing.assert_array_equal(own, other)
+
+
+def fast_and_slow(fast, slow):
+    """The cases, of which those that are not fast are marked slow."""
+    return [*fast, *(pytest.param(*case, marks=pytest.mark.slow) for case in slow if case not in fast)]
+
+
 @pytest.mark.parametrize(
     ("family", "pool"),
-    [
-        (RevViTConfig, "mean"),
-        (RevEncoderConfig, "token"),
-        *(pytest.param(family, pool, marks=pytest.mark.slow) for family in FAMILIES for pool in ("token", "mean")),
-    ],
+    fast_and_slow([(RevViTConfig, "mean"), (RevEncoderConfig, "token")], product(FAMILIES, ("token", "mean"))),
 )
 def test_logits_and_gradients_are_those_of_plain_operations(family, pool):
     """Streams of float64 have 54 bits behind the point."""
     config = small(family, pool=pool)
     model, inputs = build(config), inputs_for(config)
-    np.testing.assert_allclose(model(inputs), reference.classify(model, config, inputs), rtol=0, atol=1e-12)
-    with tf.GradientTape() as plain:
-        value = loss_of(reference.classify(model, config, inputs))
-    expected = plain.gradient(value, model.trainable_variables)
-    value, found = gradients_of(model, inputs)
-    for gradient, wanted in zip(found, expected, strict=True):
-        wanted = tf.convert_to_tensor(wanted)
-        np.testing.assert_allclose(gradient, wanted, rtol=0, atol=1e-11 * max(1, np.abs(wanted).max()))
+    assert_gradients_are_of(model, inputs, lambda: reference.classify(model, config, inputs))
+
+
+def waves(place, channels):
+    angles = [place / 10_000 ** (2 * wave / channels) for wave in range(channels // 2)]
+    return [*map(math.sin, angles), *map(math.cos, angles)]
+
+
+@pytest.mark.parametrize(
+    ("family", "pool", "positions"),
+    [
+        (
+            ViTConfig,
+            "token",
+            [[0] * 16, *(waves(row, 8) + waves(column, 8) for row in range(2) for column in range(3))],
+        ),
+        (EncoderConfig, "mean", [waves(place, 16) for place in range(7)]),
+    ],
+)
+def test_fixed_positions_are_sines_and_cosines(family, pool, positions):
+    config = small(family, pool=pool, positions="sincos")
+    model, inputs = build(config), inputs_for(config)
+    weights = {**model.named, "segments/0/layers/0/positions": tf.constant(positions, tf.float64)}
+    expected = reference.classify(SimpleNamespace(named=weights), config, inputs)
+    assert "segments/0/layers/0/positions" not in model.named
+    np.testing.assert_allclose(model(inputs), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("family", [pytest.param(EncoderConfig, marks=pytest.mark.slow), RevEncoderConfig])
@@ -108,13 +149,7 @@ def test_tokens_at_places_are_told_as_by_plain_operations(family):
     config = small(family)
     model = build(config, per_token=True)
     inputs = {"tokens": inputs_for(config), "places": tf.constant([[0, 6], [1, 0], [4, 2], [0, 0]])}
-    np.testing.assert_allclose(model(inputs), reference.tell_tokens(model, config, inputs), rtol=0, atol=1e-12)
-    with tf.GradientTape() as plain:
-        value = loss_of(reference.tell_tokens(model, config, inputs))
-    expected = plain.gradient(value, model.trainable_variables)
-    for gradient, wanted in zip(gradients_of(model, inputs)[1], expected, strict=True):
-        wanted = tf.convert_to_tensor(wanted)
-        np.testing.assert_allclose(gradient, wanted, rtol=0, atol=1e-11 * max(1, np.abs(wanted).max()))
+    assert_gradients_are_of(model, inputs, lambda: reference.tell_tokens(model, config, inputs))
 
 
 def test_the_table_that_embedding_and_head_share_has_one_path():
@@ -142,32 +177,22 @@ ALL_KEYS = {"drop_path": 0.3, "layer_scale": 0.5, "pool": "token"}
 
 @pytest.mark.parametrize(
     ("family", "keys", "precision"),
-    [
-        (RevViTConfig, ALL_KEYS, "float32"),
-        (RevEncoderConfig, {}, "bfloat16"),
-        (EncoderConfig, ALL_KEYS, "float32"),
-        *(
-            pytest.param(family, keys, precision, marks=pytest.mark.slow)
-            for family in FAMILIES
-            for keys in ({}, ALL_KEYS)
-            for precision in ("float32", "bfloat16")
-        ),
-    ],
+    fast_and_slow(
+        [(RevViTConfig, ALL_KEYS, "float32"), (RevEncoderConfig, {}, "bfloat16"), (EncoderConfig, ALL_KEYS, "float32")],
+        product(FAMILIES, ({}, ALL_KEYS), ("float32", "bfloat16")),
+    ),
 )
 def test_all_policies_have_the_same_bits(family, keys, precision):
     config = small(family, **keys)
     inputs = inputs_for(config, tf.float32)
     kept = replace(config, memory=config.policies[-1], kept_blocks=1)
-    _, *others = ran = [
+    stored, *others = (
         gradients_of(build(each, precision), inputs)
         for each in (*(config.with_policy(policy) for policy in config.policies), kept)
-    ]
-    (value, gradients), *_ = ran
-    assert all(np.isfinite(gradient).all() for gradient in gradients)
-    for other_value, other in others:
-        assert other_value == value
-        for gradient, wanted in zip(other, gradients, strict=True):
-            np.testing.assert_array_equal(gradient, wanted)
+    )
+    assert all(np.isfinite(gradient).all() for gradient in stored[1])
+    for other in others:
+        assert_same_bits(other, stored)
 
 
 @pytest.mark.slow
@@ -177,13 +202,9 @@ def test_all_policies_have_the_same_bits(family, keys, precision):
 def test_deep_models_are_reversed_to_the_bit(family, depth, precision):
     config = replace(small(family), depth=depth)
     inputs = inputs_for(config, tf.float32)
-    (value, stored), *others = (
-        gradients_of(build(config.with_policy(policy), precision), inputs) for policy in config.policies
-    )
-    for other_value, other in others:
-        assert other_value == value
-        for gradient, wanted in zip(other, stored, strict=True):
-            np.testing.assert_array_equal(gradient, wanted)
+    stored, *others = (gradients_of(build(config.with_policy(policy), precision), inputs) for policy in config.policies)
+    for other in others:
+        assert_same_bits(other, stored)
 
 
 @pytest.mark.parametrize(("family", "pool"), [(EncoderConfig, "token"), (RevEncoderConfig, "mean")])
@@ -201,9 +222,8 @@ def test_an_example_of_padding_alone_has_finite_gradients():
     assert all(np.isfinite(gradient).all() for gradient in gradients)
 
 
-@pytest.mark.parametrize("memory", ["store", "reverse"])
-def test_queries_in_parts_have_the_gradients_of_all_at_once(monkeypatch, memory):
-    config = small(RevViTConfig, memory=memory)
+def test_queries_in_parts_have_the_gradients_of_all_at_once(monkeypatch):
+    config = small(RevViTConfig, memory="store")
     model, inputs = build(config), inputs_for(config)
     expected = gradients_of(model, inputs)
     monkeypatch.setattr(attention, "QUERIES", 3)  # of 7
@@ -214,12 +234,11 @@ def test_queries_in_parts_have_the_gradients_of_all_at_once(monkeypatch, memory)
 def test_queries_in_parts_have_the_same_bits_stored_and_reversed(monkeypatch):
     monkeypatch.setattr(attention, "QUERIES", 3)
     config = small(RevViTConfig)
-    (_, stored), (_, reversed_) = (
+    stored, reversed_ = (
         gradients_of(build(config.with_policy(policy), "float32"), inputs_for(config, tf.float32))
         for policy in ("store", "reverse")
     )
-    for found, wanted in zip(reversed_, stored, strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    assert_same_bits(reversed_, stored)
 
 
 WEIGHTS = {
@@ -274,7 +293,7 @@ def test_a_norm_reads_a_stream_of_numbers_as_their_values():
 
 
 @pytest.mark.parametrize(
-    ("config", "millions"),
+    ("config", "published"),
     [
         (ViTConfig(), 5_717_416),
         (ViTConfig(width=384, heads=6), 22_050_664),
@@ -282,9 +301,9 @@ def test_a_norm_reads_a_stream_of_numbers_as_their_values():
         (RevViTConfig(width=768, heads=12), 86_567_656 + 768 * 1000 + 2 * 768),  # the head and its norm read both
     ],
 )
-def test_vision_transformers_have_as_many_values_as_in_the_papers(config, millions):
+def test_vision_transformers_have_as_many_parameters_as_in_the_papers(config, published):
     """ViT-Ti, S and B at 224 pixels and 1,000 classes (Steiner et al. 2021); Rev-ViT-B (Mangalam et al. 2022)."""
-    assert build_model(config, ModelSpec((224, 224, 3), 1000, draws=False)).params == millions
+    assert build_model(config, ModelSpec((224, 224, 3), 1000, draws=False)).params == published
 
 
 @pytest.mark.parametrize(
@@ -295,7 +314,7 @@ def test_vision_transformers_have_as_many_values_as_in_the_papers(config, millio
         (EncoderConfig(depth=12, width=768, heads=12), 109_482_240),
     ],
 )
-def test_encoders_have_as_many_values_as_bert(config, published):
+def test_encoders_have_as_many_parameters_as_bert(config, published):
     """Of BERT's published numbers, the pooler and the two segment vectors are not there; the last norm is its first."""
     model = build_model(config, ModelSpec((512,), 2, vocabulary=30_522, draws=False))
     head = 2 * (config.width + 1)
