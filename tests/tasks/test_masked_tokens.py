@@ -149,7 +149,7 @@ def test_micro_batches_learn_what_one_batch_does(config):
     stream = make_train_batches(data, batch=6, first=0, seed=0)
     of_micro_batches = {batch["weight"].sum() for batch in stream.take(24).as_numpy_iterator()}
     assert len(of_micro_batches) > 3
-    for steps in (2, 4, 8):
+    for steps in (2, 8):
         split, others, *_ = updated(config("precision=float64", f"accum.steps={steps}"))
         for one, other in zip(whole, split, strict=True):
             assert {name: other[name] for name in ("weight", "examples")} == {"weight": one["weight"], "examples": 48.0}
