@@ -93,7 +93,7 @@ def _read_content(config: TokensConfig, reader: TargetReader | None, vocabulary:
     listing, skips = list_texts(config, by_class=reader is not None), config.on_error == "skip"
     splits, kinds = {}, {}
     for split, texts in listing.splits.items():
-        splits[split], kinds[split] = encode_texts(texts(), vocabulary, skips=skips)
+        splits[split], kinds[split] = encode_texts(texts(), vocabulary.encode, skips=skips)
         if not splits[split].ids:
             raise DataError(f"{config.path} holds no text to {_PURPOSES[split]}: write some into it")
     if reader is None:
