@@ -322,7 +322,8 @@ def _warn_of_other_tokens(config: Config, images: Images, vocabulary: Vocabulary
     theirs, own = _name_tokenizer(images.vocabulary["tokenizer"]), _name_tokenizer(vocabulary.tokenizer)
     own = "those of another" if own == theirs else own
     warn(
-        f"{config.model.weights} was trained on {theirs}, and this run has {own}: where an id is another token, it begins with the weights of that; give the data and data.tokenizer as there"
+        f"{config.model.weights} was trained on {theirs}, and this run has {own}: where an id is another token, "
+        "it begins with the weights of that; give the data and data.tokenizer as there"
     )
 
 

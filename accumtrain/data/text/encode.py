@@ -39,6 +39,13 @@ class Encoded:
             {new: self.faults[place] for new, place in enumerate(chosen) if place in self.faults},
         )
 
+    def tell_left_out(self) -> str:
+        """Return how many texts are left out, and why the first is, to be read after a message; empty of none."""
+        if not self.faults:
+            return ""
+        first = self.faults[min(self.faults)]
+        return f"; {len(self.faults):,} of {len(self.ids):,} can't be used, the first: {first.name} {first.reason}"
+
     def check_some_are_usable(self) -> None:
         """Raise DataError if all are left out."""
         if self.faults and len(self.faults) == len(self.ids):

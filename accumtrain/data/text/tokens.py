@@ -138,13 +138,16 @@ def _label(config: TokensConfig, texts: Encoded, kinds: Sequence[str], classes: 
 def _check_all_are_trained(config: TokensConfig, labels: np.ndarray, content: _Content) -> None:
     """Raise DataError unless there is a text to train on of each class, and two classes."""
     found = np.unique(labels[labels != UNREADABLE])
+    left_out = content.splits["train"].tell_left_out()
     if content.classes < 2:
-        raise DataError(f"{config.path}: all texts are of one class: it takes two classes or more to tell apart")
+        raise DataError(
+            f"{config.path}: all texts are of one class: it takes two classes or more to tell apart{left_out}"
+        )
     missing = np.setdiff1d(np.arange(min(content.classes, len(found) + _LISTED)), found).tolist()
     if missing:
         named = [content.class_names[number] if content.class_names else number for number in missing]
         remedy = "add some" if content.class_names else "number the classes from 0 without gaps, or add some"
-        raise DataError(f"{config.path}: there is no text to train on of class {list_first(named)}: {remedy}")
+        raise DataError(f"{config.path}: there is no text to train on of class {list_first(named)}: {remedy}{left_out}")
 
 
 def _hold_out(config: TokensConfig, texts: Encoded, class_names: Sequence[str]) -> np.ndarray:
@@ -155,7 +158,9 @@ def _hold_out(config: TokensConfig, texts: Encoded, class_names: Sequence[str]) 
         if len(members) < 2:
             named = class_names[label] if class_names else label
             what = f"class {named} has a single text, {texts.names[members[0]]}" if label >= 0 else "there is one text"
-            raise DataError(f"{config.path}: {what}: it takes two, to train and to test; add one")
+            raise DataError(
+                f"{config.path}: {what}: it takes two, to train and to test; add one{texts.tell_left_out()}"
+            )
         held[members[hold_out_evenly(len(members), config.test_fraction)]] = True
     return held
 

@@ -13,7 +13,7 @@ from accumtrain.data.local_files import find_file_fault, readable, walk_files
 from accumtrain.data.source import BadExample, PlainData, UnreadableExample
 from accumtrain.data.text.arrays import read_token_arrays
 from accumtrain.data.text.encode import Encoded, encode_texts
-from accumtrain.data.text.texts import JSON_LINES, Text, read_file, read_json_lines, read_lines
+from accumtrain.data.text.texts import JSON_LINES, Text, check_lines, read_file, read_json_lines, read_lines
 from accumtrain.data.text.token_split import TokenSplit, cut
 from accumtrain.data.text.tokens import ARRAYS
 from accumtrain.data.text.vocabulary import MASK, PADDING, Vocabulary
@@ -119,8 +119,10 @@ def read_texts(text: str, config: DataConfig) -> Iterable[Text]:
             return [read_file(file) for file in walk_files(path)]
     if fault := find_file_fault(path):
         raise DataError(f"predict.input={path} {fault}: {_GIVE}")
-    is_json = path.suffix.lower() in JSON_LINES
-    return read_json_lines(path, _keys_for(text, config).text_key) if is_json else read_lines(path)
+    if path.suffix.lower() in JSON_LINES:
+        return read_json_lines(path, _keys_for(text, config).text_key)
+    check_lines(path)
+    return read_lines(path)
 
 
 def _keys_for(text: str, config: DataConfig) -> TokensConfig:
