@@ -217,9 +217,11 @@ class ReportConfig:
 class PredictConfig:
     """The images that job=predict answers for, and the place of its results.
 
-    `input`: an image, a folder that is searched for images, or a glob.
+    `input`: an image, a folder that is searched for images, or a glob. After data=tokens texts, or tokens in an .npz
+    file.
     `output`: a folder for predictions.csv and predictions.jsonl, or one such file; null: the run's folder.
-    `top`: number of classes listed for each image, the most probable first, with task=classify.
+    `top`: number of classes listed for each image, the most probable first, with task=classify; of tokens for each
+    mask with task=masked_tokens.
     """
 
     input: Annotated[str | None, NotEmpty("say which images, predict.input=<file, folder or glob>"), LOCAL_PATH] = None

@@ -283,6 +283,17 @@ def test_other_structures_are_refused(tmp_path):
         open_data(TokensConfig(path=str(tmp_path / "void")), 0, TOKENS)
 
 
+def test_texts_to_predict_are_found_by_a_glob(tmp_path):
+    (tmp_path / "a.txt").write_text("one\ntwo")
+    write_lines(tmp_path / "b.jsonl", [{"words": "three"}])
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "any").write_text("four")
+    keys = TokensConfig(path="of_the_run", text_key="words")
+    assert [text.content for text in read_texts(str(tmp_path / "*"), keys)] == ["one", "two", "three", "four"]
+    with pytest.raises(DataError, match="no such file or folder"):
+        read_texts(str(tmp_path / "*.md"), keys)
+
+
 @pytest.mark.parametrize("name", ["t.json", "T.CSV", "t.tsv"])
 def test_the_lines_of_a_table_are_not_taken_for_texts(tmp_path, name):
     write_lines(tmp_path / name, GOOD)

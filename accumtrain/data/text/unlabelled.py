@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from accumtrain.data.config import DataConfig, TokensConfig
-from accumtrain.data.local_files import find_file_fault, readable, walk_files
+from accumtrain.data.local_files import find_file_fault, find_paths, readable, walk_files
 from accumtrain.data.source import BadExample, PlainData, UnreadableExample
 from accumtrain.data.text.arrays import read_token_arrays
 from accumtrain.data.text.encode import Encoded, encode_texts
@@ -71,7 +72,8 @@ def open_token_rows(rows: np.ndarray, images: Images, masks: int = 0) -> PlainDa
     if rows.dtype.kind not in "iu" or rows.shape[1:] != images.shape or not len(rows):
         raise DataError(
             f"the inputs are of type {rows.dtype} and have the shape {list(rows.shape)}: the model was trained on "
-            f"tokens, whole numbers [N, {images.shape[0]}] with {PADDING} for padding; give such"
+            f"tokens, whole numbers [N, {images.shape[0]}] with {PADDING} for padding; give such, or the name of a file "
+            "of texts"
         )
     wrong = (rows < PADDING) | (rows >= vocabulary.size)
     if wrong.any():
@@ -108,19 +110,22 @@ def holds_tokens(text: str) -> bool:
 
 
 def read_texts(text: str, config: DataConfig) -> Iterable[Text]:
-    """Return the texts of the file or folder that predict.input names. Raise DataError if it can't be read.
+    """Return the texts of the files and folders that predict.input names. Raise DataError if one can't be read.
 
     Args:
         config: the data keys of the run.
     """
-    path = Path(text)
+    return chain.from_iterable([_read_path(path, config) for path in find_paths(text)])
+
+
+def _read_path(path: Path, config: DataConfig) -> Iterable[Text]:
     with readable():
         if path.is_dir():
             return [read_file(file) for file in walk_files(path)]
     if fault := find_file_fault(path):
         raise DataError(f"predict.input={path} {fault}: {_GIVE}")
     if path.suffix.lower() in JSON_LINES:
-        return read_json_lines(path, _keys_for(text, config).text_key)
+        return read_json_lines(path, _keys_for(str(path), config).text_key)
     check_lines(path)
     return read_lines(path)
 
