@@ -72,8 +72,8 @@ def open_token_rows(rows: np.ndarray, images: Images, masks: int = 0) -> PlainDa
     if rows.dtype.kind not in "iu" or rows.shape[1:] != images.shape or not len(rows):
         raise DataError(
             f"the inputs are of type {rows.dtype} and have the shape {list(rows.shape)}: the model was trained on "
-            f"tokens, whole numbers [N, {images.shape[0]}] with {PADDING} for padding; give such, or the name of a file "
-            "of texts"
+            f"tokens, whole numbers [N, {images.shape[0]}] with {PADDING} for padding; give such, or the name of a "
+            "file of texts"
         )
     wrong = (rows < PADDING) | (rows >= vocabulary.size)
     if wrong.any():
