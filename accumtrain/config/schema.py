@@ -217,7 +217,8 @@ class ReportConfig:
 class PredictConfig:
     """The images or texts that job=predict answers for, and the place of its results.
 
-    `input`: an image, a folder that is searched for images, or a glob. Of a run on texts: a file or a folder of texts.
+    `input`: an image, a folder that is searched for images, or a glob. Of a run on texts: a file or a folder of texts,
+    a glob, or an .npz file of tokens.
     `output`: a folder for predictions.csv and predictions.jsonl, or one such file; null: the run's folder.
     `top`: number of classes listed for each example, the most probable first. With task=masked_tokens: of tokens for
     each mask.

@@ -30,7 +30,7 @@ from accumtrain.errors import ConfigError, DataError
 from accumtrain.process.logs import caught_stderr
 from accumtrain.progress import counting
 from accumtrain.runs.folder import result_file
-from accumtrain.tasks.config import CLASSES, LABELS, NUMBERS, TASKS
+from accumtrain.tasks.config import CLASSES, LABELS, NUMBERS, TASKS, TOKENS
 
 _SHOWN = 20  # targets, bad examples and duplicates that are printed; the file has all
 _CHUNK = 256  # examples between two reports
@@ -43,7 +43,7 @@ def check_data(config: Config) -> dict[str, Any]:
     """Print tables and return the content of check.json. Train nothing.
 
     Raises:
-        ConfigError: the inputs are neither images nor texts, or the targets are neither classes nor labels nor numbers.
+        ConfigError: the inputs are neither images nor texts, or the targets have a form that is not in CHECKED.
         DataError: examples are bad, or the data set can't be opened at all.
     """
     form = TASKS[config.task.kind].targets
@@ -163,10 +163,10 @@ def _scan_texts(split: TokenSplit) -> Iterator[list[_Example | BadExample]]:
     def examine(index: int) -> _Example | BadExample:
         if index in split.skipped:
             return split.skipped[index]
-        target, size = read_target(labels[index]), (int(split.lengths[index]),)
+        target, size = () if labels is None else read_target(labels[index]), (int(split.lengths[index]),)
         return _Example(split.names[index], target, size, _hash(split.tokens[index].tobytes()))
 
-    labels = read_labels(split)
+    labels = None if split.labels is None else read_labels(split)
     for start in range(0, split.size, _CHUNK):
         yield [examine(index) for index in range(start, min(start + _CHUNK, split.size))]
 
@@ -388,7 +388,33 @@ class CheckedNumbers(CheckedTargets):
         ]
 
 
-CHECKED: dict[str, type[CheckedTargets]] = {CLASSES: CheckedClasses, LABELS: CheckedLabels, NUMBERS: CheckedNumbers}
+class CheckedTokens(CheckedTargets):
+    """The tokens of a text are its targets, too: there is nothing of them to be told."""
+
+    twice, are_twice, that_are_twice = "different_targets", "have different targets", "with different targets"
+
+    def fault(self, target: Columns) -> str:
+        return ""
+
+    def in_words(self, target: Columns) -> str:
+        return ""
+
+    def describe(self, counts: Counter[Columns]) -> dict[str, Any]:
+        return {}
+
+    def show(self, label: str, splits: dict[str, dict[str, Any]]) -> None:
+        say(f"{label}: {self.inputs} without classes")
+
+    def find_odd(self, images: str, described: dict[str, Any]) -> list[str]:
+        return []
+
+
+CHECKED: dict[str, type[CheckedTargets]] = {
+    CLASSES: CheckedClasses,
+    LABELS: CheckedLabels,
+    NUMBERS: CheckedNumbers,
+    TOKENS: CheckedTokens,
+}
 
 
 def _name_odd(one: str, several: str, names: list[str], fault: str) -> list[str]:

@@ -114,7 +114,7 @@ def check_predict(config: Config) -> None:
     check_answers(config)
     if config.predict.input is None:
         raise ConfigError("predict.input=null: say which images, predict.input=<file, folder or glob>")
-    _find_paths(config.predict.input)
+    find_paths(config.predict.input)
     output = Path(config.predict.output or "")
     if output.suffix not in ("", CSV, JSONL) and not output.is_dir():
         raise ConfigError(f"predict.output={output}: ends in neither {CSV} nor {JSONL}; name such a file, or a folder")
@@ -133,7 +133,7 @@ def list_named_images(text: str, key: str = "predict.input") -> tuple[list[Path]
         DataError: there is none, a folder can't be read, or a name is not UTF-8.
     """
     files, others = dict[Path, None](), dict[Path, None]()  # in order
-    for path in _find_paths(text, key):
+    for path in find_paths(text, key):
         if not path.is_dir():
             files[path] = None
             continue
@@ -148,7 +148,8 @@ def list_named_images(text: str, key: str = "predict.input") -> tuple[list[Path]
     return list(files), list(others)
 
 
-def _find_paths(text: str, key: str = "predict.input") -> list[Path]:
+def find_paths(text: str, key: str = "predict.input") -> list[Path]:
+    """Return the file or folder of that name, or what a glob finds. Raise DataError if there is none."""
     path = Path(text)
     if os.path.lexists(path):
         return [path]

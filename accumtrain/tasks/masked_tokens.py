@@ -14,16 +14,14 @@ import tensorflow as tf
 from accumtrain.config.jobs import cell
 from accumtrain.console import say, table
 from accumtrain.data.source import Dataset, PlainData, Split, Stream
-from accumtrain.data.text.texts import Text
-from accumtrain.data.text.unlabelled import holds_tokens, read_texts
-from accumtrain.data.text.vocabulary import MASK, PADDING, Vocabulary
+from accumtrain.data.text.vocabulary import Vocabulary
 from accumtrain.engine.losses import Batch, Collector, example_weights
 from accumtrain.engine.sums import sum_buffer
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.runs.run import Images
 from accumtrain.tasks.config import MaskedTokensConfig, TokenCrossEntropyConfig
 from accumtrain.tasks.masking import NONE, find_masks, mask_tokens, most_places
-from accumtrain.tasks.task import Answers, Facts, Task, ToPredict, round_float32
+from accumtrain.tasks.task import Answers, Facts, Task, round_float32
 
 MASK_ID, PLACES = "mask", "places"  # facts: the id of the mask token, and P, the places of an example to predict
 SMALL = 1e-6  # share of a token that no training example has
@@ -86,24 +84,8 @@ class MaskedTokens(Task):
         """Return the form of the ids to predict: int32 [N, P]."""
         return tf.TensorSpec([examples, data.task_facts[PLACES]], tf.int32)
 
-    def open_inputs(self, text: str, images: Images) -> ToPredict:
-        """Return the texts that predict.input names, in which [MASK] stands for a token to predict.
-
-        Raises:
-            DataError: a text can't be read, or has no mask, too many of them, or too many tokens.
-        """
-        if holds_tokens(text):
-            return super().open_inputs(text, images)
-        vocabulary, most = Vocabulary.from_json(images.vocabulary), images.task_facts[PLACES]
-        names, rows = list[str](), list[np.ndarray]()
-        for given in read_texts(text, self.config.data):
-            if given.fault is not None:
-                raise given.fault
-            names.append(given.name)
-            rows.append(_encode(given, vocabulary, images.shape[0], most))
-        if not rows:
-            raise DataError(f"predict.input={text}: holds no text; write one into a line, with {MASK} in it")
-        return ToPredict(names, self.open_plain(np.stack(rows), images))
+    def _most_masks(self, images: Images) -> int:
+        return int(images.task_facts[PLACES])
 
     # ---- measures
 
@@ -185,20 +167,7 @@ def count_tokens(split: Split, vocabulary: Vocabulary) -> np.ndarray:
     return counts
 
 
-# ---- texts with masks ------------------------------------------------------------------------------------------------
-
-
-def _encode(text: Text, vocabulary: Vocabulary, length: int, most: int) -> np.ndarray:
-    """Return the tokens of a text, int32 [length]. Raise DataError if it has other numbers of masks or tokens."""
-    ids = vocabulary.encode_with_masks(text.content)
-    masks = ids.count(vocabulary.mask)
-    if not 1 <= masks <= most:
-        raise DataError(f"{text.name} has {masks} {MASK}; write 1 to {most} of them, each for a token to predict")
-    if len(ids) > length:
-        raise DataError(
-            f"{text.name} has {len(ids)} tokens, and the model takes {length}; shorten it, or make several texts of it"
-        )
-    return np.array(ids + (length - len(ids)) * [PADDING], np.int32)
+# ---- answers in words ------------------------------------------------------------------------------------------------
 
 
 def _most_probable(probabilities: np.ndarray, names: Sequence[str], top: int) -> list[dict[str, Any]]:

@@ -105,7 +105,7 @@ class Task:
     def open_inputs(self, text: str, images: Images) -> ToPredict:
         """Return what predict.input names. `images` are those that the run was trained on."""
         if images.vocabulary:
-            texts, data = open_texts(text, self.config.data, images)
+            texts, data = open_texts(text, self.config.data, images, self._most_masks(images))
             return ToPredict(texts, self._with_input(data, images))
         if images.plain:
             names, inputs = self.read_inputs(text)
@@ -122,7 +122,7 @@ class Task:
         """
         check_one_input(images)
         if images.vocabulary:
-            return self._with_input(open_token_rows(inputs, images), images)
+            return self._with_input(open_token_rows(inputs, images, self._most_masks(images)), images)
         if inputs.shape[1:] != images.shape or not len(inputs):
             raise DataError(
                 f"the inputs have the shape {list(inputs.shape)}: the model was trained on numbers "
@@ -132,6 +132,10 @@ class Task:
         names = images.class_names
         data = PlainData(train=split, test=split, num_classes=len(names), class_names=names, image_shape=images.shape)
         return self._with_input(data, images)
+
+    def _most_masks(self, images: Images) -> int:
+        """Return how many mask tokens, of which it needs one, a text to predict may have; 0 where it needs none."""
+        return 0
 
     def _with_input(self, data: PlainData, images: Images) -> PlainData:
         return replace(data, to_input=partial(self.take, facts=images.task_facts))

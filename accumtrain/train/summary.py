@@ -154,14 +154,14 @@ def _unknown_metric(summary: dict[str, Any]) -> str | None:
 def warn_if_no_better_than(
     guesses: Mapping[str, float], summary: dict[str, Any], norms: Sequence[MovingStatistics]
 ) -> None:
-    """Warn of a loss that is that of a guess, with the reason that it may have."""
+    """Warn of a loss that is no better than a guess, with the reason that it may have."""
     split = summary["best_on"]
     loss, watched = ((summary.get(part) or {}).get("loss") for part in ("train", split))
     if loss is None or watched is None:  # not finite, or not measured
         return
     if loss > LEARNED * guesses["train"]:
         warn(
-            f"loss {loss:.4f} is that of a guess ({guesses['train']:.4f}), the model has learned nothing: try "
+            f"loss {loss:.4f} is no better than a guess ({guesses['train']:.4f}), the model has learned nothing: try "
             "another optim.lr, job=lr suggests one; job=check looks at the data"
         )
     elif watched > LEARNED * guesses[split]:

@@ -16,13 +16,14 @@ import tensorflow as tf
 from accumtrain.backprop.model import Model
 from accumtrain.config.imagenet import IMAGENET, show_pixels
 from accumtrain.config.schema import Config
-from accumtrain.console import say, table
+from accumtrain.console import say, table, warn
 from accumtrain.data.config import FolderConfig, TableConfig, TokensConfig
 from accumtrain.data.source import Dataset
+from accumtrain.data.text.vocabulary import BYTES, Vocabulary
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError, ConfigError, DataError
 from accumtrain.models.build import NOT, build_model
-from accumtrain.models.config import KerasModelConfig
+from accumtrain.models.config import KerasModelConfig, TransformerConfig
 from accumtrain.runs.checkpoint_store import Saved, best_first, crc32c_of
 from accumtrain.runs.contents import read_run_config
 from accumtrain.runs.files import write_json
@@ -269,12 +270,16 @@ def _checkpoints(config: Config, place: Path) -> Path:
     return folder
 
 
-def read_weights(config: Config) -> Mapping[str, Any] | None:
+def read_weights(config: Config, vocabulary: Vocabulary | None = None) -> Mapping[str, Any] | None:
     """Return the arrays of the run that model.weights names, or of `imagenet`, by path; None of a file, or of nothing.
 
     It builds their model and frees it again. Before the window is built, a memory limit need not hold both.
 
+    Args:
+        vocabulary: that of the data; None of other inputs than tokens.
+
     Raises:
+        ConfigError: the attention of that run has another number of heads.
         AccumtrainError: there is no such run, its checkpoints can't be read, or published weights can't be had.
     """
     if config.model.weights == IMAGENET:
@@ -284,6 +289,7 @@ def read_weights(config: Config) -> Mapping[str, Any] | None:
         return None
     _checkpoints(config, place)
     source = read_run_config(place)
+    _check_heads(config, source)
     if show_pixels(source.data) != show_pixels(config.data):
         say(
             f"{config.model.weights} was trained on pixels with {show_pixels(source.data)}, and this run has "
@@ -291,11 +297,38 @@ def read_weights(config: Config) -> Mapping[str, Any] | None:
         )
     with tf.device("CPU"):
         images, fingerprint = trained_images(source)
+        _warn_of_other_tokens(config, images, vocabulary)
         model = trained_model(source, images, fingerprint).model
         arrays = {path: np.array(variable) for path, variable in model.named.items()}  # copies
         del model
         gc.collect()  # frees its memory, as a model's objects refer to each other
     return arrays
+
+
+def _check_heads(config: Config, source: Config) -> None:
+    """Raise ConfigError if kernels of attention fit, and would be divided among another number of heads."""
+    own, theirs = config.model, source.model
+    if isinstance(own, TransformerConfig) and isinstance(theirs, TransformerConfig) and own.heads != theirs.heads:
+        raise ConfigError(
+            f"model.heads={own.heads}: the run that {KEY}={own.weights} names has {theirs.heads}, and its attention is "
+            f"another one with {own.heads}; give model.heads={theirs.heads}"
+        )
+
+
+def _warn_of_other_tokens(config: Config, images: Images, vocabulary: Vocabulary | None) -> None:
+    """Warn if the ids of tokens are those of another tokenizer, whose table may have the same size."""
+    if vocabulary is None or not images.vocabulary or images.vocabulary["tokenizer"] == vocabulary.tokenizer:
+        return
+    theirs, own = _name_tokenizer(images.vocabulary["tokenizer"]), _name_tokenizer(vocabulary.tokenizer)
+    own = "those of another" if own == theirs else own
+    warn(
+        f"{config.model.weights} was trained on {theirs}, and this run has {own}: where an id is another token, "
+        "it begins with the weights of that; give the data and data.tokenizer as there"
+    )
+
+
+def _name_tokenizer(tokenizer: str) -> str:
+    return {BYTES: "bytes", "": "ids of no tokenizer"}.get(tokenizer, "the tokens of a tokenizer.json")
 
 
 def begin_with_weights(config: Config, model: Model, arrays: Mapping[str, Any] | None = None) -> Started | None:
@@ -357,7 +390,7 @@ def window_with_weights(
 
     Slots and averages are built on the loaded weights: some optimizers begin with a copy of them.
     """
-    arrays = read_weights(config)
+    arrays = read_weights(config, data.vocabulary)
     with strategy.scope():
         model = model_for(config, data)
         started = begin_with_weights(config, model, arrays)

@@ -314,3 +314,19 @@ def test_inputs_that_are_no_images_are_refused(compose, monkeypatch):
     register_data("rows", open_rows, targets="numbers")
     with pytest.raises(ConfigError, match=r"job=check: reads images and texts with .*data=rows has other inputs"):
         check.check_data(compose("job=check", "task=regress", "data=rows", "data.val_fraction=0"))
+
+
+def test_texts_without_classes(tmp_path, command):
+    lines = [*(f"line {number}" for number in range(8)), "line 0", "caf\u00e9"]
+    (tmp_path / "t.txt").write_bytes("\n".join(lines).encode("latin-1"))
+    data = ("data=tokens", f"data.path={tmp_path / 't.txt'}")
+    answer = command("job=check", "run.name=one", "task=masked_tokens", *data)
+    assert answer.code == 3, answer.err
+    assert "t: texts without classes" in answer.out
+    found = result(tmp_path)
+    assert {split: (found[split]["examples"], found[split]["bad"]) for split in ("train", "test")} == {
+        "train": (7, 1),
+        "test": (2, 0),
+    }
+    assert found["train"]["tokens"] == {"min": 6, "median": 6, "max": 6}
+    assert [example["name"] for example in found["bad"]["examples"]] == [f"{tmp_path / 't.txt'}, line 10"]

@@ -9,8 +9,9 @@ import tensorflow as tf
 from accumtrain.data.config import TokensConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.source import ArraySplit
+from accumtrain.data.text.unlabelled import read_texts
 from accumtrain.errors import ConfigError, DataError
-from accumtrain.tasks.config import TOKENS
+from accumtrain.tasks.config import CLASSES, TOKENS
 
 DOGS = ["bark", "wag the tail", "fetch"]
 CATS = ["purr", "a paw", "meow meow meow", "fur"]
@@ -245,6 +246,24 @@ def test_a_bad_file_is_told_or_left_out(tmp_path, case):
     assert [example["name"] for example in data.skipped] == [str(root / "cat" / "bad")]
 
 
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [("aax", "all texts are of one class"), ("abbx", "class a has a single text"), ("00022x", "of class 1: number")],
+)
+def test_a_class_that_lacks_texts_names_those_that_are_left_out(tmp_path, labels, message):
+    ids = np.arange(len(labels) * 2).reshape(-1, 2)
+    if labels.startswith("0"):
+        padding = {"mask": np.array([[label != "x"] * 2 for label in labels]).astype(int)}
+        numbers = [int(label.replace("x", "1")) for label in labels]
+        np.savez(tmp_path / "t.npz", tokens=ids, labels=numbers, **padding)
+        file, fault = tmp_path / "t.npz", "tokens, row 5 holds no token"
+    else:
+        rows = [{"text": f"t{place}", "label": label} for place, label in enumerate(labels) if label != "x"]
+        file, fault = write_lines(tmp_path / "t.jsonl", [*rows, {"txt": "t"}]), f"line {len(labels)} has no key text"
+    with pytest.raises(DataError, match=rf"{message}.*; 1 of {len(labels)} can't be used, the first: .*{fault}"):
+        open_data(TokensConfig(path=str(file), on_error="skip"), 0)
+
+
 def test_a_huge_line_is_cut(tmp_path):
     rows = [{"text": "x" * 3_000_000, "label": "a"}, {"text": "y", "label": "a"}, *[{"text": "z", "label": "b"}] * 2]
     rows, _ = open_all(TokensConfig(path=str(write_lines(tmp_path / "t.jsonl", rows)), length=5, val_fraction=0.0))
@@ -271,6 +290,29 @@ def test_other_structures_are_refused(tmp_path):
         open_data(TokensConfig(path=str(tmp_path / "void")), 0)
     with pytest.raises(DataError, match="holds no file: give a file of texts"):
         open_data(TokensConfig(path=str(tmp_path / "void")), 0, TOKENS)
+
+
+def test_texts_to_predict_are_found_by_a_glob(tmp_path):
+    (tmp_path / "a.txt").write_text("one\ntwo")
+    write_lines(tmp_path / "b.jsonl", [{"words": "three"}])
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "any").write_text("four")
+    keys = TokensConfig(path="of_the_run", text_key="words")
+    assert [text.content for text in read_texts(str(tmp_path / "*"), keys)] == ["one", "two", "three", "four"]
+    with pytest.raises(DataError, match="no such file or folder"):
+        read_texts(str(tmp_path / "*.md"), keys)
+
+
+@pytest.mark.parametrize("name", ["t.json", "T.CSV", "t.tsv"])
+def test_the_lines_of_a_table_are_not_taken_for_texts(tmp_path, name):
+    write_lines(tmp_path / name, GOOD)
+    for reader in (TOKENS, CLASSES):
+        with pytest.raises(
+            DataError, match=r"file, whose lines are no texts: save a text a line as \.txt, or an object"
+        ):
+            open_data(TokensConfig(path=str(tmp_path / name)), 0, reader)
+    with pytest.raises(DataError, match=r"whose lines are no texts"):
+        read_texts(str(tmp_path / name), TokensConfig(path="of_the_run"))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -29,6 +30,7 @@ from accumtrain.tasks.masked_tokens import name_tokens
 from accumtrain.tasks.task import build_task, open_examples
 from accumtrain.train.build import build_window
 from accumtrain.train.evaluator import build_evaluator
+from accumtrain.train.weights import images_of
 from tests.tasks import texts
 from tests.train.conftest import assert_same_tensors, json_of, records_of, tensors_of
 
@@ -334,19 +336,64 @@ def test_masks_in_lines_are_told(here, command):
     np.testing.assert_allclose(loaded.answers.sum(axis=-1), [[1, 0, 0, 0], [1, 1, 0, 0]], atol=1e-6)
 
 
+UNTOLD = [
+    (b"no mask", "has 0 [MASK]: write 1 to 4 of them"),
+    (b"[MASK]" * 5, "has 5 [MASK]: write 1 to 4 of them"),
+    (b"[MASK]" + b"a" * 24, "has 25 tokens, and the model takes 24: shorten it"),
+    (b"[MASK] \xff", "is not UTF-8: byte 0xff at 7: save it as UTF-8"),
+]
+
+
+@pytest.fixture
+def opened(config):
+    """Opens what predict.input names, or an array, for a run of texts that is not trained."""
+    data, task = open_examples(config()), build_task(config())
+    images = replace(images_of(data), task_facts=task.fit(data))
+    return lambda given: (task.open_plain if isinstance(given, np.ndarray) else task.open_inputs)(given, images)
+
+
+@pytest.mark.parametrize(("content", "message"), UNTOLD)
+def test_lines_that_can_not_be_told_are_named_and_the_others_are_told(opened, tmp_path, content, message):
+    file = tmp_path / "lines.txt"
+    file.write_bytes(b"a [MASK]\n" + content + b"\n")
+    given = opened(str(file))
+    assert {place: str(fault).split(": ", 1)[0] for place, fault in given.data.test.skipped.items()} == {
+        1: f"{file}, line 2 {message.split(': ', 1)[0]}"
+    }
+    file.write_bytes(content)
+    with pytest.raises(DataError) as refused:
+        opened(str(file))
+    assert f"none of 1 texts can be used, the first: {file}, line 1 {message}" in str(refused.value)
+    assert "data.on_error" not in str(refused.value), "nothing would be left"
+
+
+def test_rows_of_tokens_without_masks_or_with_too_many_are_named(opened, tmp_path):
+    rows = np.full([4, texts.LENGTH], 97)
+    rows[1, 5], rows[2, :5], rows[3] = 256, 256, -1
+    data = opened(rows)
+    assert {place: fault.reason for place, fault in data.test.skipped.items()} == {
+        0: "has 0 [MASK]",
+        2: "has 5 [MASK]",
+        3: "holds no token",
+    }
+    np.savez(tmp_path / "rows.npz", tokens=rows[:3])
+    given = opened(str(tmp_path / "rows.npz"))
+    assert {place: fault.reason for place, fault in given.data.test.skipped.items()} == {
+        0: "has 0 [MASK]",
+        2: "has 5 [MASK]",
+    }
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"no mask\n", "lines.txt, line 1 has 0 [MASK]; write 1 to 4 of them"),
-        (b"a [MASK]\n" + b"[MASK]" * 5, "lines.txt, line 2 has 5 [MASK]; write 1 to 4 of them"),
-        (b"[MASK]" + b"a" * 24, "lines.txt, line 1 has 25 tokens, and the model takes 24; shorten it"),
-        (b"[MASK] \xff", "lines.txt, line 1 is not UTF-8: byte 0xff at 7: save it as UTF-8"),
-        (b"\n\n", "holds no text; write one into a line, with [MASK] in it"),
+        (b"a [MASK]\nno mask\n", "lines.txt, line 2 has 0 [MASK]"),
+        (b"\n\n", "holds no text; give a file with a text a line"),
         (b"", "is empty: give a file with a text a line"),
     ],
 )
-def test_lines_that_can_not_be_told_are_refused(here, command, content, message):
+def test_lines_that_can_not_be_told_end_a_prediction(here, command, content, message):
     Path("lines.txt").write_bytes(content)
     answer = command("job=predict", *TASK, "run.name=one", "predict.input=lines.txt")
     assert (answer.code, message in answer.err) == (3, True), answer.err

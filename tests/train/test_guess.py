@@ -19,7 +19,7 @@ def test_a_model_that_has_learned_nothing(compose, tmp_path, capsys, rate, epoch
     """An update that is not after an epoch says nothing yet."""
     run(compose(*SMALL, f"optim.lr={rate}", f"train.epochs={epochs}", f"run.dir={tmp_path}"))
     warned = capsys.readouterr().err
-    assert ("is that of a guess (2.3026), the model has learned nothing: try another optim.lr" in warned) == told
+    assert ("is no better than a guess (2.3026), the model has learned nothing: try another optim.lr" in warned) == told
 
 
 @pytest.mark.slow

@@ -240,3 +240,36 @@ def test_evaluation_needs_the_weights_no_more(config, compose, tmp_path, runs):
     shutil.rmtree(tmp_path / "gone")
     done = run(compose(*LENET, f"run.dir={tmp_path}", "run.name=one", "job=evaluate"))
     assert done["status"] == "completed"
+
+
+# ---- transformers of tokens ----
+
+ENCODER = ("model=encoder_tiny", "model.depth=1", "model.width=8", "model.heads=2", "batch_size=8", "train.steps=1")
+
+
+@pytest.fixture
+def encoder(compose, tmp_path):
+    """Composes a run of 24 texts of 8 bytes, and has one, `base`, whose weights are not trained."""
+    (tmp_path / "lines.txt").write_text("".join(f"text {number:03}\n" for number in range(24)))
+    np.savez(tmp_path / "ids.npz", tokens=np.arange(24 * 8).reshape(24, 8))
+
+    def of(name, data="lines.txt", *more):
+        where = (f"run.dir={tmp_path}", f"run.name={name}", "task=masked_tokens", "data=tokens", "data.length=8")
+        return compose(*ENCODER, *where, f"data.path={tmp_path / data}", *more)
+
+    run(of("base"))
+    return of
+
+
+@pytest.mark.slow
+def test_heads_of_another_number_are_refused(encoder):
+    with pytest.raises(ConfigError, match=r"model\.heads=4: .*base names has 2, .*; give model\.heads=2"):
+        run(encoder("one", "lines.txt", "model.weights=base", "model.heads=4"))
+
+
+@pytest.mark.slow
+def test_ids_of_another_tokenizer_are_told(encoder, capsys):
+    run(encoder("one", "lines.txt", "model.weights=base"))
+    assert "was trained on" not in capsys.readouterr().err
+    run(encoder("two", "ids.npz", "data.vocabulary=256", "model.weights=base"))
+    assert "base was trained on bytes, and this run has ids of no tokenizer" in capsys.readouterr().err

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +10,6 @@ import numpy as np
 from accumtrain.data.source import BadExample, UnreadableExample
 from accumtrain.data.stream import UNREADABLE
 from accumtrain.data.text.texts import Text
-from accumtrain.data.text.vocabulary import Vocabulary
 from accumtrain.errors import DataError
 
 
@@ -40,17 +39,29 @@ class Encoded:
             {new: self.faults[place] for new, place in enumerate(chosen) if place in self.faults},
         )
 
+    def tell_left_out(self) -> str:
+        """Return how many texts are left out, and why the first is, to be read after a message; empty of none."""
+        if not self.faults:
+            return ""
+        first = self.faults[min(self.faults)]
+        return f"; {len(self.faults):,} of {len(self.ids):,} can't be used, the first: {first.name} {first.reason}"
+
     def check_some_are_usable(self) -> None:
         """Raise DataError if all are left out."""
         if self.faults and len(self.faults) == len(self.ids):
             first = self.faults[min(self.faults)]
-            raise DataError(f"none of {len(self.ids):,} texts can be used, the first: {first}")
+            raise DataError(
+                f"none of {len(self.ids):,} texts can be used, the first: {first.name} {first.reason}: {first.remedy}"
+            )
 
 
-def encode_texts(texts: Iterable[Text], vocabulary: Vocabulary, *, skips: bool) -> tuple[Encoded, list[str]]:
+def encode_texts(
+    texts: Iterable[Text], encode: Callable[[str], list[int]], *, skips: bool
+) -> tuple[Encoded, list[str]]:
     """Return texts as tokens, without labels, and the name of the class of each.
 
     Args:
+        encode: returns the tokens of a text.
         skips: leave out texts that can't be used.
 
     Raises:
@@ -58,7 +69,7 @@ def encode_texts(texts: Iterable[Text], vocabulary: Vocabulary, *, skips: bool) 
     """
     names, ids, kinds, faults = list[str](), list[np.ndarray](), list[str](), dict[int, BadExample]()
     for place, text in enumerate(texts):
-        own = [] if text.fault else vocabulary.encode(text.content)
+        own = [] if text.fault else encode(text.content)
         fault = text.fault or (None if own else UnreadableExample(text.name, "holds no token"))
         if fault is not None:
             faults[place] = fault

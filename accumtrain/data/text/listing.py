@@ -10,7 +10,7 @@ from pathlib import Path
 from accumtrain.data.config import TokensConfig
 from accumtrain.data.local_files import check_name, find_file_fault, list_first, readable, walk_files
 from accumtrain.data.sources.folder import find_split
-from accumtrain.data.text.texts import JSON_LINES, Text, read_file, read_json_lines, read_lines
+from accumtrain.data.text.texts import JSON_LINES, Text, check_lines, read_file, read_json_lines, read_lines
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
 
@@ -67,8 +67,11 @@ def _reader_of(file: Path, config: TokensConfig, *, by_class: bool) -> Read:
         raise DataError(f"data.path={file} {fault}: {_GIVE}")
     if file.suffix.lower() in JSON_LINES:
         return partial(read_json_lines, file, config.text_key, config.label_key if by_class else None)
+    check_lines(file)
     if by_class:
-        raise DataError(f"data.path={file} has a text a line, and no classes: {_BY_CLASS}")
+        raise DataError(
+            f"data.path={file} has a text a line, and no classes: {_BY_CLASS}, or train with task=masked_tokens"
+        )
     return partial(read_lines, file)
 
 

@@ -19,6 +19,7 @@ from accumtrain.fields import normal_form
 from accumtrain.process.machine import free_bytes
 
 JSON_LINES = (".jsonl", ".ndjson")
+_TABLES = (".json", ".csv", ".tsv")  # whose lines are no texts
 _BOM = b"\xef\xbb\xbf"
 _BYTES_IN_MEMORY = 8  # of each byte of a file: the text, and tokens of four bytes
 _SHOWN = 40  # characters of a value in a message
@@ -70,6 +71,15 @@ def read_json_lines(file: Path, text_key: str, label_key: str | None = None) -> 
     for name, line in _iterate_lines(file):
         text = _decode(name, line)
         yield text if text.fault else _parse(name, text.content, text_key, label_key)
+
+
+def check_lines(file: Path) -> None:
+    """Raise DataError for a file whose lines are parts of a table by its name."""
+    if file.suffix.lower() in _TABLES:
+        raise DataError(
+            f"{file} is a {file.suffix} file, whose lines are no texts: save a text a line as .txt, or an object a "
+            'line as .jsonl, such as {"text": "...", "label": "..."}'
+        )
 
 
 def check_memory(file: Path) -> None:

@@ -93,7 +93,7 @@ def _read_content(config: TokensConfig, reader: TargetReader | None, vocabulary:
     listing, skips = list_texts(config, by_class=reader is not None), config.on_error == "skip"
     splits, kinds = {}, {}
     for split, texts in listing.splits.items():
-        splits[split], kinds[split] = encode_texts(texts(), vocabulary, skips=skips)
+        splits[split], kinds[split] = encode_texts(texts(), vocabulary.encode, skips=skips)
         if not splits[split].ids:
             raise DataError(f"{config.path} holds no text to {_PURPOSES[split]}: write some into it")
     if reader is None:
@@ -138,14 +138,17 @@ def _label(config: TokensConfig, texts: Encoded, kinds: Sequence[str], classes: 
 def _check_all_are_trained(config: TokensConfig, labels: np.ndarray, content: _Content) -> None:
     """Raise DataError unless there is a text to train on of each class, and two classes."""
     found = np.unique(labels[labels != UNREADABLE])
+    left_out = content.splits["train"].tell_left_out()
     if content.classes < 2:
-        raise DataError(f"{config.path}: all texts are of one class: it takes two classes or more to tell apart")
+        raise DataError(
+            f"{config.path}: all texts are of one class: it takes two classes or more to tell apart{left_out}"
+        )
     listed = min(content.classes, len(found) + _LISTED)  # one wrong label may make billions of classes
     missing = np.setdiff1d(np.arange(listed), found).tolist()
     if missing:
         named = [content.class_names[number] if content.class_names else number for number in missing]
         remedy = "add some" if content.class_names else "number the classes from 0 without gaps, or add some"
-        raise DataError(f"{config.path}: there is no text to train on of class {list_first(named)}: {remedy}")
+        raise DataError(f"{config.path}: there is no text to train on of class {list_first(named)}: {remedy}{left_out}")
 
 
 def _hold_out(config: TokensConfig, texts: Encoded, class_names: Sequence[str]) -> np.ndarray:
@@ -156,7 +159,9 @@ def _hold_out(config: TokensConfig, texts: Encoded, class_names: Sequence[str]) 
         if len(members) < 2:
             named = class_names[label] if class_names else label
             what = f"class {named} has a single text, {texts.names[members[0]]}" if label >= 0 else "there is one text"
-            raise DataError(f"{config.path}: {what}: it takes two, to train and to test; add one")
+            raise DataError(
+                f"{config.path}: {what}: it takes two, to train and to test; add one{texts.tell_left_out()}"
+            )
         held[members[hold_out_evenly(len(members), config.test_fraction)]] = True
     return held
 
