@@ -389,7 +389,7 @@ class CheckedNumbers(CheckedTargets):
 
 
 class CheckedTokens(CheckedTargets):
-    """The tokens of a text are its targets, too: there is nothing of them to be told."""
+    """The tokens of a text are its targets, too: there are no classes to show."""
 
     twice, are_twice, that_are_twice = "different_targets", "have different targets", "with different targets"
 

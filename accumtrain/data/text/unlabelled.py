@@ -96,7 +96,7 @@ def _find_mask_faults(
     for place, (name, own) in enumerate(zip(names, ids, strict=True)):
         masks = int((own == mask).sum())
         if not 1 <= masks <= most:
-            remedy = f"write 1 to {most} of them, each for a token that is to be told"
+            remedy = f"write 1 to {most} of them, each for a token to predict"
             faults[place] = BadExample(name, f"has {masks} {MASK}", remedy)
         elif len(own) > length:
             remedy = "shorten it, or make several texts of it"
