@@ -44,10 +44,14 @@ class Chain(tf.Module):
     Args:
         memory: `store` keeps all activations for the backward pass, `recompute` only the input.
         layers: functions of (x, mode). Those with variables must be tf.Modules.
+
+    Raises:
+        ValueError: `memory` is neither.
     """
 
     def __init__(self, memory: str, layers: Sequence[Module]):
         super().__init__()
+        _check_memory("Chain", memory, ("store", "recompute"))
         self.memory, self.layers = memory, list(layers)
 
     def __call__(self, x: Streams, mode: Mode) -> Streams:
@@ -109,8 +113,7 @@ class Coupling(tf.Module):
         f: a function of (x [N, ...], mode), whose values are those that `numbers.add` takes (`OnStreams`).
         g: another one.
         shortcuts: s1 and s2, such functions too; None is the identity, and only then the unit is invertible.
-        numbers: of the streams.
-        checks_range: a training pass looks for streams that have left the range of the numbers.
+        numbers: of the streams. A training pass looks for streams that have left their range.
     """
 
     def __init__(
@@ -119,10 +122,9 @@ class Coupling(tf.Module):
         g: Module,
         shortcuts: tuple[Module, Module] | None = None,
         numbers: FixedPoint = FLOATS,
-        checks_range: bool = False,
     ):
         super().__init__()
-        self.f, self.g, self.shortcuts, self.numbers, self.checks_range = f, g, shortcuts, numbers, checks_range
+        self.f, self.g, self.shortcuts, self.numbers = f, g, shortcuts, numbers
 
     @property
     def invertible(self) -> bool:
@@ -169,9 +171,9 @@ class Coupling(tf.Module):
         return self._check_range((y1, numbers.add(s2, g, in_place=in_place)), mode), backward
 
     def _check_range(self, y: tuple[tf.Tensor, tf.Tensor], mode: Mode) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return y. Note in the mode how near its limit it comes, where `checks_range` asks for that."""
+        """Return y. Note in the mode how near its limit it comes. A later unit may bring it back into its range."""
         numbers = self.numbers.for_mode(mode)
-        if not self.checks_range or not numbers.bits or mode.replaying:
+        if not numbers.bits or mode.replaying:
             return y
         reach = numbers.reach(y)
         mode.reach.append(reach)
@@ -213,7 +215,7 @@ class Stage(tf.Module):
         stored: number of units, the last ones, that keep all activations in spite of `memory`.
 
     Raises:
-        ValueError: another unit than the first is not invertible.
+        ValueError: `memory` is none of these, or another unit than the first is not invertible.
     """
 
     def __init__(
@@ -225,6 +227,7 @@ class Stage(tf.Module):
         stored: int = 0,
     ):
         super().__init__()
+        _check_memory("Stage", memory, ("store", "recompute", "reverse"))
         self.memory, self.units, self.exact, self._keep_first = memory, list(units), exact, keep_first
         self._stored = len(self.units) if memory == "store" else stored
         if not all(unit.invertible for unit in self.units[1:]):
@@ -283,6 +286,11 @@ class Stage(tf.Module):
             )
             backwards.append(backward)
         return x, partial(_go_back, backwards)
+
+
+def _check_memory(segment: str, memory: str, known: Sequence[str]) -> None:
+    if memory not in known:
+        raise ValueError(f"memory={memory!r}: a {segment} has none of this name; choose from {', '.join(known)}")
 
 
 def _go_back(backwards: Sequence[Backward], y: Streams, d_y: Streams) -> tuple[Streams, Streams]:

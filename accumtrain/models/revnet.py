@@ -111,7 +111,7 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
         shortcuts = None
         if first is not None and second is not None:
             shortcuts = OnStreams(first, numbers, init.dtype), OnStreams(second, numbers, init.dtype)
-        return Coupling(f, g, shortcuts, numbers, checks_range=place == config.units[stage] - 1)
+        return Coupling(f, g, shortcuts, numbers)
 
     stems = (Stem(init, config.norm, config.stem, spec.channels, widths[0], parts=2) for _ in range(2))
     of_streams = [OnStreams(stem, stem_numbers, stem_dtype, scales=False) for stem in stems]

@@ -71,9 +71,9 @@ def _build(config: TransformerConfig, spec: ModelSpec, embed: Embed, table: Toke
     join: list[Module] = []
     if reversible:
         units = []
-        for place, pair in enumerate(functions):
+        for pair in functions:
             attention, mlp = (OnStreams(function, numbers, init.dtype) for function in pair)
-            units.append(Coupling(attention, mlp, numbers=numbers, checks_range=place == config.depth - 1))
+            units.append(Coupling(attention, mlp, numbers=numbers))
         segments.append(Stage(config.policy, units, exact=numbers.bits > 0, stored=config.kept_blocks))
         join = [JoinStreams(numbers.bits)]
     else:
