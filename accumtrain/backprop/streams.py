@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from typing import Any
 
 import tensorflow as tf
 
@@ -98,5 +99,5 @@ def check_streams(segments: Sequence[Segment]) -> None:
             written = None
 
 
-def _describe(x: object) -> str:
+def _describe(x: Any) -> str:
     return f"{x.dtype.name} {x.shape}" if tf.is_tensor(x) else repr(x)
