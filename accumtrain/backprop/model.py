@@ -9,6 +9,7 @@ import tensorflow as tf
 from accumtrain.backprop.mode import EVALUATION, Mode
 from accumtrain.backprop.pullback import Streams
 from accumtrain.backprop.segments import Segment
+from accumtrain.backprop.streams import check_streams
 
 SplitInputs = Callable[[Streams], tuple[Streams, Mapping[str, tf.Tensor]]]
 
@@ -22,6 +23,10 @@ class Model(tf.Module):
         compute_dtype: dtype of convolutions and matrix products.
         split_inputs: a function that returns the input of the first segment, and a mapping of tensors by name. Every
             layer finds these in `mode.side`. None: the inputs are that of the first segment.
+
+    Raises:
+        ValueError: TwoStreams, units and JoinStreams differ in snap_bits; or, where the model is called, `split_inputs`
+            returns something else.
     """
 
     joins_loss = False  # the loss may look into the last segment, so one tape records both
@@ -34,6 +39,7 @@ class Model(tf.Module):
         split_inputs: SplitInputs | None = None,
     ):
         super().__init__()
+        check_streams(segments)
         self.segments, self.compute_dtype, self._split_inputs = list(segments), compute_dtype, split_inputs
 
     def __call__(self, images: tf.Tensor, mode: Mode = EVALUATION) -> tf.Tensor:
@@ -48,7 +54,12 @@ class Model(tf.Module):
         x = self.cast(inputs)
         if self._split_inputs is None:
             return x, mode
-        x, side = self._split_inputs(x)
+        split = self._split_inputs(x)
+        if not (isinstance(split, tuple) and len(split) == 2 and isinstance(split[1], Mapping)):
+            raise ValueError(
+                f"split_inputs returns {split!r}: must be a pair, the input of the first segment and a dict of tensors"
+            )
+        x, side = split
         return x, mode.with_side(side)
 
     def cast(self, images: Streams) -> Streams:

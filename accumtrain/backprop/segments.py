@@ -44,10 +44,14 @@ class Chain(tf.Module):
     Args:
         memory: `store` keeps all activations for the backward pass, `recompute` only the input.
         layers: functions of (x, mode). Those with variables must be tf.Modules.
+
+    Raises:
+        ValueError: `memory` is neither.
     """
 
     def __init__(self, memory: str, layers: Sequence[Module]):
         super().__init__()
+        _check_memory("Chain", memory, ("store", "recompute"))
         self.memory, self.layers = memory, list(layers)
 
     def __call__(self, x: Streams, mode: Mode) -> Streams:
@@ -213,7 +217,7 @@ class Stage(tf.Module):
         stored: number of units, the last ones, that keep all activations in spite of `memory`.
 
     Raises:
-        ValueError: another unit than the first is not invertible.
+        ValueError: `memory` is none of these, or another unit than the first is not invertible.
     """
 
     def __init__(
@@ -225,6 +229,7 @@ class Stage(tf.Module):
         stored: int = 0,
     ):
         super().__init__()
+        _check_memory("Stage", memory, ("store", "recompute", "reverse"))
         self.memory, self.units, self.exact, self._keep_first = memory, list(units), exact, keep_first
         self._stored = len(self.units) if memory == "store" else stored
         if not all(unit.invertible for unit in self.units[1:]):
@@ -283,6 +288,11 @@ class Stage(tf.Module):
             )
             backwards.append(backward)
         return x, partial(_go_back, backwards)
+
+
+def _check_memory(segment: str, memory: str, known: Sequence[str]) -> None:
+    if memory not in known:
+        raise ValueError(f"memory={memory!r}: a {segment} has none of this name; choose from {', '.join(known)}")
 
 
 def _go_back(backwards: Sequence[Backward], y: Streams, d_y: Streams) -> tuple[Streams, Streams]:

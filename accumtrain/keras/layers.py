@@ -142,10 +142,7 @@ class ReversibleLayer(keras.layers.Layer):
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
         wide = policy.variable_dtype == "float64"
         super().__init__(dtype="float64" if wide else "float32", autocast=False, **kwargs)
-        if isinstance(snap_bits, bool) or not isinstance(snap_bits, int) or not 0 <= snap_bits <= 27:
-            raise ValueError(
-                f"snap_bits={snap_bits!r}: must be a whole number from 0 to 27; use 22, or 0 for streams of floats"
-            )
+        FixedPoint(snap_bits)  # raises ValueError
         if memory not in ("reverse", "store"):
             raise ValueError(f"memory={memory!r} is neither 'reverse' nor 'store'; use 'reverse' to save memory")
         self.snap_bits, self.memory = snap_bits, memory
@@ -183,7 +180,7 @@ class ReversibleLayer(keras.layers.Layer):
         on_stream = partial(_call_on_stream, numbers=numbers, keywords=keywords, values=variables, training=training)
         calls = [(on_stream(f, mask_of_x2), on_stream(g, mask_of_x1)) for f, g in self.pairs]
         added = partial(OnStreams, numbers=numbers, dtype=dtype, scales=False)
-        units = [Coupling(added(f), added(g), numbers=numbers, checks_range=True) for f, g in calls]
+        units = [Coupling(added(f), added(g), numbers=numbers) for f, g in calls]
 
         def forward(tensors: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor], Backward]:
             scaled = (times(tf.cast(x, dtype), numbers.scale(dtype)) for x in _split_streams(tensors))

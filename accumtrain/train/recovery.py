@@ -145,11 +145,9 @@ def remedy(model: ModelConfig, run: str, *, in_range: bool) -> str:
     if in_range:
         return smaller
     bits = model.stream_bits or 0
-    fewer = max(bits - WIDER, 1)
-    return (
-        f"go on with model.snap_bits={fewer} run.name={run} run.resume=force, whose range is {2 ** (bits - fewer)} "
-        f"times as large; or {smaller}"
-    )
+    fewer = max(bits - WIDER, 0)
+    wider = f"whose range is {2 ** (bits - fewer)} times as large" if fewer else "whose floats have no such range"
+    return f"go on with model.snap_bits={fewer} run.name={run} run.resume=force, {wider}; or {smaller}"
 
 
 def warn_of_rate_jump(config: Config, total_before: int | None, total: int, done: int) -> None:

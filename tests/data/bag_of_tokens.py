@@ -29,7 +29,7 @@ class Head(tf.Module):
 
 
 def build_bag(config: Any, spec: Any) -> Any:
-    chain = accumtrain.Chain(config.memory, [Bag(spec.init, 300), Head(spec.init, spec.num_classes)])
+    chain = accumtrain.Chain(config.policy, [Bag(spec.init, 300), Head(spec.init, spec.num_classes)])
     return accumtrain.Model([chain], spec.compute_dtype)
 
 

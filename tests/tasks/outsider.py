@@ -75,7 +75,7 @@ class Joined(tf.Module):
 
 
 def build_of_two(config: Any, spec: Any) -> Any:
-    return accumtrain.Model([accumtrain.Chain(config.memory, [Joined(spec.init)])])
+    return accumtrain.Model([accumtrain.Chain(config.policy, [Joined(spec.init)])])
 
 
 distance = accumtrain.register_loss("distance", build_distance, targets="pairs")

@@ -89,7 +89,7 @@ class Mixer(tf.Module):
 
 
 def build_mixer(config: Any, spec: Any) -> accumtrain.Model:
-    return accumtrain.Model([accumtrain.Chain(config.memory, [Mixer(spec)])], spec.compute_dtype)
+    return accumtrain.Model([accumtrain.Chain(config.policy, [Mixer(spec)])], spec.compute_dtype)
 
 
 def register() -> None:

@@ -9,8 +9,9 @@ from accumtrain.engine import step
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window, all_finite
 from accumtrain.errors import DivergedError
+from accumtrain.models.config import RevNetConfig
 from accumtrain.optim.config import AdafactorConfig, AdamConfig, KerasOptimConfig, SgdConfig
-from accumtrain.train.recovery import describe_state, describe_window
+from accumtrain.train.recovery import describe_state, describe_window, remedy
 from tests.engine.small import examples, resnet20, train, window_for
 from tests.train.conftest import assert_same_tensors, json_of, records_of, tensors_of
 
@@ -295,3 +296,15 @@ def test_streams_stay_in_range_at_the_full_rate_of_the_recipe(compose, tmp_path,
     sizes = ("batch_size=64", "accum.steps=2", "train.steps=8")
     summary = run(compose(f"model={model}", *data, *sizes, f"run.dir={tmp_path}"))
     assert (summary["status"], summary["step"]) == ("completed", 8)
+
+
+@pytest.mark.parametrize(
+    ("bits", "told"),
+    [
+        (22, "model.snap_bits=18 run.name=one run.resume=force, whose range is 16 times as large; or lower optim.lr"),
+        (4, "model.snap_bits=0 run.name=one run.resume=force, whose floats have no such range; or lower optim.lr"),
+        (1, "model.snap_bits=0 run.name=one run.resume=force, whose floats have no such range; or lower optim.lr"),
+    ],
+)
+def test_the_remedy_for_streams_has_a_wider_range(bits, told):
+    assert remedy(RevNetConfig(snap_bits=bits), "one", in_range=False).startswith(f"go on with {told}")
