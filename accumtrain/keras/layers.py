@@ -180,7 +180,7 @@ class ReversibleLayer(keras.layers.Layer):
         on_stream = partial(_call_on_stream, numbers=numbers, keywords=keywords, values=variables, training=training)
         calls = [(on_stream(f, mask_of_x2), on_stream(g, mask_of_x1)) for f, g in self.pairs]
         added = partial(OnStreams, numbers=numbers, dtype=dtype, scales=False)
-        units = [Coupling(added(f), added(g), numbers=numbers) for f, g in calls]
+        units = [Coupling(added(f), added(g), numbers=numbers, checks_range=True) for f, g in calls]
 
         def forward(tensors: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor], Backward]:
             scaled = (times(tf.cast(x, dtype), numbers.scale(dtype)) for x in _split_streams(tensors))
