@@ -26,9 +26,6 @@ def couple(f: Module, g: Module, snap_bits: int = SNAP_BITS, *, checks_range: bo
         f: a tf.Module that is called with (values [N, ..., C], mode). It takes float32 or float64, and returns floats
             of that shape.
         g: another one.
-        f: a tf.Module that is called with (values [N, ..., C], mode). It takes float32 or float64, and returns floats
-            of that shape.
-        g: another one.
         snap_bits: bits behind the binary point of the streams, which must stay below 2^(30 - snap_bits).
         checks_range: no update is made if a stream is beyond that. The last unit of a stage must check it.
 

@@ -39,6 +39,6 @@ def build_token_cross_entropy(config: TokenCrossEntropyConfig) -> PerExample:
 
 
 def _mean_over_places(ids: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    counts = ids >= 0
-    count = tf.reduce_sum(tf.cast(counts, values.dtype), axis=-1)
-    return tf.reduce_sum(tf.where(counts, values, tf.zeros_like(values)), axis=-1) / tf.maximum(count, 1.0)
+    is_counted = ids >= 0
+    count = tf.reduce_sum(tf.cast(is_counted, values.dtype), axis=-1)
+    return tf.reduce_sum(tf.where(is_counted, values, tf.zeros_like(values)), axis=-1) / tf.maximum(count, 1.0)
