@@ -290,7 +290,7 @@ class LoadedRun:
 
     def _tell_bad(self, data: Dataset, size: int) -> None:
         """Raise DataError if images can't be used, or with data.on_error=skip warn of them."""
-        bad = [f"{example.name} {example.reason}" for example in data.splits["test"].skipped.values()]
+        bad = [example.fault for example in data.splits["test"].skipped.values()]
         if not bad:
             return
         told = f"{len(bad)} of {size} images can't be used: {list_first(bad)}"

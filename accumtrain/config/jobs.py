@@ -192,9 +192,9 @@ JOBS.add(
         measures_graphs=True,
         chooses_kernels=True,
         on_jax=True,
-        ranking=(("images_per_second.median", -1),),
+        ranking=(("examples_per_second.median", -1),),
         columns={
-            "images/s": ("images_per_second.median", ",.4g"),
+            "examples/s": ("examples_per_second.median", ",.4g"),
             "peak of tensors": ("memory.tensor_peak_bytes", format_bytes),
             "workspace": ("memory.workspace_bytes", format_bytes),
             "resident": ("memory.rss_peak_bytes", format_bytes),

@@ -142,9 +142,7 @@ class EncodedSplit(Split):
 
     def _none_left(self) -> DataError:
         first = next(iter(self.skipped.values()))
-        return DataError(
-            f"none of {self.size} examples can be used, the first: {first.name} {first.reason}: {first.remedy}"
-        )
+        return DataError(f"none of {self.size} examples can be used, the first: {first.fault}: {first.remedy}")
 
     def inspect_recent(self) -> None:
         """Inspect the examples read last, one of which must have caused an input error. Raise DataError for it."""

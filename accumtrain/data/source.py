@@ -38,12 +38,13 @@ class BadExample(DataError):
     Attributes:
         name: A file, or a record of a file.
         reason: Its fault, to be read after its name.
+        fault: Both.
         remedy: The way out.
     """
 
     def __init__(self, name: str, reason: str, remedy: str, otherwise: str = "") -> None:
         super().__init__(f"{name} {reason}: {remedy}{otherwise}")
-        self.name, self.reason, self.remedy = name, reason, remedy
+        self.name, self.reason, self.fault, self.remedy = name, reason, f"{name} {reason}", remedy
 
 
 class UnreadableExample(BadExample):

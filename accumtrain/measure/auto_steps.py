@@ -31,7 +31,7 @@ from accumtrain.train.remedies import LAST_RESORT, apply_remedies, describe_out_
 SmallestFunction = Callable[[Config], list[ProbeResult]]  # `probe_smallest`, or a replacement for it in tests
 CLEARLY = 1.1  # a size that should take more than this many times the budget is not tried
 ENOUGH = 2 * 2**30  # bytes of free memory: with less, a search for RevNet-104 reads TensorFlow's code again and again
-COLUMNS = ("memory", "steps", "micro-batch", "peak", "workspace", "resident", "images/s", "fits")
+COLUMNS = ("memory", "steps", "micro-batch", "peak", "workspace", "resident", "examples/s", "fits")
 
 
 def find_accum_steps(config: Config, own_part: Config) -> int:

@@ -85,17 +85,17 @@ def bench_run(config: Config) -> dict[str, Any]:
         "replicas": devices.replicas,
         "updates": len(seconds),
         "update_seconds": update,
-        "images_per_second": speed,
+        "examples_per_second": speed,
         "host_share": None if call is None else calls * call / update["median"],
         "call_seconds": call,
         "seconds_to_first_update": {"total": sum(start.values()), **start, "import_of_tensorflow": tensorflow},
         "memory": memory,
-        "flops_per_image": flops,
+        "flops_per_example": flops,
         "flops_per_second": flops * speed["median"],
         "matmul_flops_per_second": peak,
         "share_of_matmul": flops * speed["median"] / peak if peak else None,
         "input_share": max(0.0, 1.0 - statistics.median(seconds_without_input) / update["median"]),
-        "input_images_per_second": input_alone,
+        "input_examples_per_second": input_alone,
     }
     _show(result)
     say(f"the same in {result_file(config)}")
@@ -143,7 +143,7 @@ def repeat_one_batch(dry_run: DryRun, config: Config, data: Dataset, devices: De
 
 
 def measure_input(config: Config, data: Dataset, batch: int) -> float:
-    """Return the images per second that the input delivers if nothing else runs."""
+    """Return the examples per second that the input delivers if nothing else runs."""
     batches = iter(make_train_batches(data, batch=batch, first=0, seed=config.run.seed))
     for _ in range(4):  # some batches were prefetched
         next(batches)
@@ -164,20 +164,23 @@ def measure_matmul_peak(config: Config, runtime: Runtime) -> float | None:
 
 
 def _show(result: dict[str, Any]) -> None:
-    speed, seconds = result["images_per_second"], result["update_seconds"]
+    speed, seconds = result["examples_per_second"], result["update_seconds"]
     start, memory = result["seconds_to_first_update"], result["memory"]
     arithmetic = (
-        f"{result['flops_per_image'] / 1e6:,.4g} MFLOP per image: {result['flops_per_second'] / 1e9:.4g} GFLOP/s"
+        f"{result['flops_per_example'] / 1e6:,.4g} MFLOP per example: {result['flops_per_second'] / 1e9:.4g} GFLOP/s"
     )
     if peak := result["matmul_flops_per_second"]:
         arithmetic += f", {result['share_of_matmul']:.0%} of the {peak / 1e9:.4g} of a matrix product"
-    alone = format_count(result["input_images_per_second"])
+    alone = format_count(result["input_examples_per_second"])
     host = "not measured, as each micro-step is a call"
     if result["call_seconds"] is not None:
         host = f"{result['host_share']:.2%} of an update, {1e3 * result['call_seconds']:.2g} ms of a compiled call"
     rows = [
         ("batch", "{batch_size} = micro-batch {micro_batch_size} x {accum_steps} x {replicas}".format(**result)),
-        ("images/s", f"{speed['median']:.4g} ({speed['p10']:.4g} to {speed['p90']:.4g}; {result['updates']} updates)"),
+        (
+            "examples/s",
+            f"{speed['median']:.4g} ({speed['p10']:.4g} to {speed['p90']:.4g}; {result['updates']} updates)",
+        ),
         ("an update", f"{seconds['median']:.4g} s ({seconds['p10']:.4g} to {seconds['p90']:.4g})"),
         ("host", host),
         (
@@ -188,6 +191,6 @@ def _show(result: dict[str, Any]) -> None:
         ),
         ("memory", f"{at_peak(memory)}; {format_bytes(memory['rss_peak_bytes'])} resident"),
         ("arithmetic", arithmetic),
-        ("input", f"{result['input_share']:.1%} of an update; alone {alone} images/s"),
+        ("input", f"{result['input_share']:.1%} of an update; alone {alone} examples/s"),
     ]
     banner("{model}, memory={memory_policy}, {optimizer}, {precision}".format(**result), rows)

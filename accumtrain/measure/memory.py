@@ -18,7 +18,7 @@ from accumtrain.report.pictures import new_figure, save_figure, without_math
 from accumtrain.runs.folder import job_folder, result_file
 from accumtrain.train.remedies import with_each_policy
 
-COLUMNS = ("memory", "peak", "state", "activations", "workspace", "images/s", "fits")
+COLUMNS = ("memory", "peak", "state", "activations", "workspace", "examples/s", "fits")
 KINDS = (
     ("state: weights, gradients, optimizer", "static_bytes", "0.55"),
     ("activations", "activation_bytes", "C0"),

@@ -49,7 +49,7 @@ def test_status(outcome, ended_with, status, exit_code):
 def test_objective(outcome):
     assert outcome(0).objective == 0.0, "it has written nothing"
     assert outcome(0, result=TEST).objective == 0.75
-    assert outcome(0, "bench", {"images_per_second": {"median": 640.0}}).objective == 640.0
+    assert outcome(0, "bench", {"examples_per_second": {"median": 640.0}}).objective == 640.0
     assert outcome(4, result=TEST).objective == 0.0, "it failed"
     assert outcome(0, "verify", {"status": "passed"}).objective == 0.0, "nothing to compare by"
     assert REFUSED.objective == 0.0

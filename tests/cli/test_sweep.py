@@ -53,7 +53,7 @@ def test_sweep_ranks_its_runs(command, fake_job, tmp_path):
 def test_sweep_of_benchmarks_ranks_them_by_speed(command, fake_job):
     def measure(config):
         return {
-            "images_per_second": {"median": 10.0 * config.batch_size},
+            "examples_per_second": {"median": 10.0 * config.batch_size},
             "memory": {"tensor_peak_bytes": 3 * 2**20, "workspace_bytes": 2**20, "rss_peak_bytes": 2**30},
             "share_of_matmul": None,
             "seconds_to_first_update": {"total": 14.2},

@@ -42,7 +42,7 @@ def test_the_numbers_agree(measured, tmp_path, capsys):
     result = measured()
     assert result["updates"] >= 3  # several may share a call
     assert (result["batch_size"], result["micro_batch_size"], result["accum_steps"]) == (32, 8, 4)
-    seconds, speed = result["update_seconds"], result["images_per_second"]
+    seconds, speed = result["update_seconds"], result["examples_per_second"]
     assert 0 < seconds["p10"] <= seconds["median"] <= seconds["p90"]
     assert speed["p10"] <= speed["median"] <= speed["p90"]
     assert speed["median"] == pytest.approx(32 / seconds["median"])
@@ -53,12 +53,12 @@ def test_the_numbers_agree(measured, tmp_path, capsys):
     assert start["import"] == pytest.approx(2.0, abs=0.5)
     assert min(start.values()) > 0
     assert result["memory"]["tensor_peak_bytes"] > result["memory"]["tensor_static_bytes"] > 0
-    assert result["share_of_matmul"] == pytest.approx(result["flops_per_image"] * speed["median"] / 1e12)
+    assert result["share_of_matmul"] == pytest.approx(result["flops_per_example"] * speed["median"] / 1e12)
     assert 0 < result["host_share"] < 1
     assert [path.name for path in (tmp_path / "trials/bench-run").iterdir()] == ["bench.json"], (
         "nothing is trained there"
     )
-    assert "images/s" in capsys.readouterr().out
+    assert "examples/s" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -76,7 +76,7 @@ def test_a_slow_input_is_found(measured, monkeypatch):
     monkeypatch.setattr(bench, "make_train_batches", slow)
     result = measured()
     assert result["input_share"] > 0.5
-    assert result["input_images_per_second"] < 2 * 8 / 0.05, "some batches were ready when the clock started"
+    assert result["input_examples_per_second"] < 2 * 8 / 0.05, "some batches were ready when the clock started"
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def test_on_two_replicas_an_image_takes_the_same_operations(measured, tmp_path):
     output_of("-m", "accumtrain", *SHORT, "accum.steps=2", *where)  # devices can't change in this process
     shared = json.loads((tmp_path / "trials/bench-run/bench.json").read_text())
     assert (shared["replicas"], shared["micro_batch_size"]) == (2, 8)
-    assert shared["flops_per_image"] == alone["flops_per_image"] > 0
+    assert shared["flops_per_example"] == alone["flops_per_image"] > 0
 
 
 @pytest.fixture

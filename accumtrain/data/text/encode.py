@@ -43,16 +43,17 @@ class Encoded:
         """Return how many texts are left out, and why the first is, to be read after a message; empty of none."""
         if not self.faults:
             return ""
-        first = self.faults[min(self.faults)]
-        return f"; {len(self.faults):,} of {len(self.ids):,} can't be used, the first: {first.name} {first.reason}"
+        return f"; {len(self.faults):,} of {len(self.ids):,} can't be used, the first: {self._first.fault}"
 
     def check_some_are_usable(self) -> None:
         """Raise DataError if all are left out."""
         if self.faults and len(self.faults) == len(self.ids):
-            first = self.faults[min(self.faults)]
-            raise DataError(
-                f"none of {len(self.ids):,} texts can be used, the first: {first.name} {first.reason}: {first.remedy}"
-            )
+            first = self._first
+            raise DataError(f"none of {len(self.ids):,} texts can be used, the first: {first.fault}: {first.remedy}")
+
+    @property
+    def _first(self) -> BadExample:
+        return self.faults[min(self.faults)]
 
 
 def encode_texts(
