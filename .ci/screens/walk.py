@@ -82,7 +82,7 @@ STEPS = [
     Step("export", "accumtrain job=export run.name=digits export.format=tflite"),
     Step("use", "python use.py runs/digits/digits.tflite new/3.png 2>/dev/null"),
     Step("plan", "accumtrain job=plan model=revnet38 data=synthetic batch_size=64 device.memory_limit_mb=100"),
-    Step("limit", "accumtrain model=resnet20 accum.steps=auto device.memory_limit_mb=20 train.epochs=2"),
+    Step("limit", "accumtrain model=resnet20 batch_size=256 accum.steps=auto device.memory_limit_mb=40 train.epochs=2"),
     Step("sweep", "accumtrain --multirun model=lenet5 train.epochs=3 batch_size=32,64,128", last=30),
     Step("report", "accumtrain job=report"),
     Step("fine_tune", "accumtrain run.name=tuned model=keras model.name=MobileNetV3Small model.weights=trained.keras"

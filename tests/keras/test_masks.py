@@ -248,7 +248,8 @@ def test_a_layer_in_a_reversible_pair_gets_the_mask(name: str, policy: str) -> N
         for call in (lambda x: by_formula(f, g, x), lambda x: unit(x, training=True))
     )
     assert_close(plain.outputs, ours.outputs, 3e-6 if policy == "float32" else 1e-2)
-    assert_close(plain.gradients, ours.gradients, 1e-5 if policy == "float32" else 3e-2)
+    # that of a key's bias is 0 but for rounding, beside others of 100
+    assert_close(plain.gradients, ours.gradients, 3e-5 if policy == "float32" else 3e-2)
     assert_close(plain.state, ours.state, 1e-6)
     assert np.array_equal(ours.masks[0], x._keras_mask)
 
