@@ -55,7 +55,7 @@ def build_evaluator(
     means |= {name: function for name, (function, _) in of_means.items()}
     if finding and config.eval.metrics is None:
         means |= task.further_metrics(data)
-    collectors = task.collectors(data, split, batch, runtime.strategy.num_replicas_in_sync, finding=finding)
+    collectors = task.collectors(data, split, batch, runtime.replicas, finding=finding)
     return Evaluator(
         model,
         ema,

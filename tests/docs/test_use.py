@@ -35,8 +35,12 @@ def start(tmp_path):
     for name, colour in COLOURS.items():
         for number in range(20):
             picture(tmp_path / "photos" / name / f"{number}.jpg", colour, number)
+            picture(tmp_path / "elsewhere" / name / f"{number}.jpg", colour, 50 + number)
     for number, colour in enumerate(COLOURS.values()):
         picture(tmp_path / "new" / f"{number}.jpg", colour, 100 + number)
+    labels = np.arange(8) % len(COLOURS)
+    images = np.array(list(COLOURS.values()), np.uint8)[labels][:, np.newaxis, np.newaxis].repeat(32, 1).repeat(32, 2)
+    np.savez(tmp_path / "new.npz", images=images, labels=labels)
 
     def start(arguments: list[str]) -> subprocess.Popen:
         command = {"accumtrain": ["-m", "accumtrain"], "python": []}[arguments[0]]

@@ -15,11 +15,14 @@ import tensorflow as tf
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import denormalize_images
 from accumtrain.dispatch import run
+from accumtrain.engine.replica import as_replica
+from accumtrain.engine.runtime import Runtime
 from accumtrain.errors import CheckpointError
 from accumtrain.report.confusion import Confusion
 from accumtrain.tasks import classify
 from accumtrain.tasks.classify import ClassFindings
 from accumtrain.tasks.task import build_task
+from accumtrain.train.evaluator import build_evaluator
 from accumtrain.train.predict import compile_answers, predictions
 from accumtrain.train.weights import images_of, trained_model
 from tests.train.conftest import assert_error, json_of, records_of
@@ -43,6 +46,21 @@ def here(trained, tmp_path, command):
     """A copy of the run, in the folder that commands run in."""
     shutil.copytree(trained.run.dir, tmp_path / "runs")
     return tmp_path / "runs" / "one"
+
+
+def test_findings_are_of_the_replicas_of_the_runtime(trained, monkeypatch):
+    """With JAX there are some that no strategy of TensorFlow knows of."""
+
+    class OfThree(Runtime):
+        replicas = 3
+
+    data, runtime = open_data(trained.data, 0), OfThree(tf.distribute.get_strategy())
+    model = trained_model(trained, images_of(data), {}).model
+    (finder,) = build_evaluator(trained, data, "test", 60, model, runtime, finding=True).collectors
+    with as_replica(tf.constant(2), 3):
+        finder.update({"label": tf.zeros([20], tf.int32)}, tf.one_hot(tf.ones([20], tf.int32), 10))
+    _, mistakes = finder.read(data.classes)
+    assert [mistake.position for mistake in mistakes] == [*range(40, 60)], "the third part of the first batch"
 
 
 def test_it_equals_predictions(trained, here, command):
