@@ -24,7 +24,7 @@ from accumtrain.keras.accumulate_optimizer import is_count
 from accumtrain.keras.accumulate_step import SplitTrainStep, split_training
 from accumtrain.keras.model_copy import read_model, write_model
 from accumtrain.keras.split_batch import Split, count_examples
-from accumtrain.measure.probe import SHARE, limit_for, measure_in_child
+from accumtrain.measure.probe import SHARE, find_limit, measure_in_child
 from accumtrain.measure.search import largest_that_fits, on_lines
 from accumtrain.process import child, environment
 from accumtrain.process.machine import free_bytes
@@ -68,8 +68,13 @@ def choose_steps(model: keras.Model, data: Any, batch_size: Any, memory_limit_mb
         best = largest_that_fits(micro_batches(batch_size), used, partial(budget, memory_limit_mb))
         table(f"steps for batch_size={batch_size} in {limit}", COLUMNS, [_row(trials[size]) for size in sorted(trials)])
         if best is None:
-            peak = probe_steps(folder, batch_size, 1, None, whole_batch).peak_bytes if limited else None
-            more = "" if peak is None else f" raise memory_limit_mb to {limit_for(peak, SHARE)} at least,"
+
+            def smallest(limit_mb: float | None) -> StepTrial:
+                return probe_steps(folder, batch_size, 1, limit_mb, whole_batch)
+
+            peak = smallest(None).peak_bytes if limited else None
+            enough = None if peak is None else find_limit(peak, SHARE, lambda limit_mb: smallest(limit_mb).fits)
+            more = "" if enough is None else f" raise memory_limit_mb to {enough} at least,"
             raise OutOfMemoryError(
                 f"steps='auto': not even a micro-batch of 1 fits in {limit}:{more} wrap layers in "
                 "accumtrain.keras.recompute, use an optimizer with less state, or take a smaller model"

@@ -9,14 +9,13 @@ from functools import partial
 from accumtrain.config.jobs import cell
 from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, table
-from accumtrain.devices.config import DeviceConfig
 from accumtrain.errors import OutOfMemoryError
 from accumtrain.measure.probe import (
     SHARE,
     ProbeFunction,
     ProbeResult,
+    find_limit,
     find_micro_batch,
-    limit_for,
     probe,
     probe_smallest,
     share_of_limit,
@@ -160,13 +159,15 @@ def describe_remedies(config: Config, attempt: ProbeFunction, least: int) -> str
     """Return the message if not even the smallest micro-batch fits. Probes measure its peaks with other choices."""
     limit = config.device.memory_limit_mb
     options = remedies(config, replicas=1)
-    tried = {"as it is": config} | {remedy.override: remedy.config for remedy in options}
+    others = {remedy.override: remedy.config for remedy in options}
     if len(options) > 1:
-        tried["all of these"] = apply_remedies(config, options)
-    peaks = {}
-    for text, variant in tried.items():
-        free = replace(variant, device=replace(variant.device, memory_limit_mb=None))
-        peaks[text] = attempt(free, least).peak_bytes
+        others["all of these"] = apply_remedies(config, options)
+    trial = attempt(_within(config, None), least)
+    if trial.batch_norm and (smallest := sizes_of(config, trial)[0]) != least:
+        least, trial = smallest, attempt(_within(config, None), smallest)
+    peaks = {"as it is": trial.peak_bytes}
+    peaks |= {text: attempt(_within(other, None), least).peak_bytes for text, other in others.items()}
+    tried = {"as it is": config} | others
     # Probed under the limit too, as the allocator packs less well with less room.
     fits = [
         text
@@ -177,19 +178,24 @@ def describe_remedies(config: Config, attempt: ProbeFunction, least: int) -> str
         f"{text}: {'more than is free here' if peak is None else format_bytes(peak)}{' (fits)' * (text in fits)}"
         for text, peak in peaks.items()
     ]
+    last_resort = _last_resort(config, peaks["as it is"], lambda own: attempt(own, least))
     return (
         f"accum.steps=auto: not even a micro-batch of {least} fits in {describe_limit(config)}. "
-        f"Tensors at the peak there, {'; '.join(found)}. "
-        f"{'Choose what fits, or ' if fits else 'So '}{_last_resort(peaks['as it is'], config.device)}"
+        f"Tensors at the peak there, {'; '.join(found)}. {'Choose what fits, or ' if fits else 'So '}{last_resort}"
     )
 
 
-def _last_resort(peak: int | None, device: DeviceConfig) -> str:
-    if device.memory_limit_mb is None:
+def _within(config: Config, limit_mb: int | None) -> Config:
+    return replace(config, device=replace(config.device, memory_limit_mb=limit_mb))
+
+
+def _last_resort(config: Config, peak: int | None, attempt: Callable[[Config], ProbeResult]) -> str:
+    if config.device.memory_limit_mb is None:
         return f"take {LAST_RESORT}"
-    if peak is None:
-        return f"raise device.memory_limit_mb and take {LAST_RESORT}"
-    return f"raise device.memory_limit_mb to {limit_for(peak, share_of_limit(device))} at least"
+    enough = None
+    if peak is not None:
+        enough = find_limit(peak, share_of_limit(config.device), lambda limit: attempt(_within(config, limit)).fits)
+    return f"raise device.memory_limit_mb {f'and take {LAST_RESORT}' if enough is None else f'to {enough} at least'}"
 
 
 def budget(config: Config) -> float:

@@ -27,6 +27,7 @@ from accumtrain.runs.names import CHECKPOINTS
 
 # Share of a limit that a probe may use, as the allocator packs memory less well over many updates than over two.
 SHARE = 0.95
+ROOM = (1, 1.25, 1.5, 2)
 PLANNED_SHARE = 1.0  # where a compiler's figure is compared with the limit, which is the same in the run
 TASK = "accumtrain.measure.probe:run_probe_request"
 # Exit codes of a process that gets no memory: from the system, from C++, and from TensorFlow kernels that do not check.
@@ -92,9 +93,18 @@ def share_of_limit(device: DeviceConfig) -> float:
     return PLANNED_SHARE if device.runtime == JAX else SHARE
 
 
-def limit_for(peak_bytes: int, share: float) -> int:
-    """Return the lowest limit, in MB, whose share holds `peak_bytes`. A probe gets whole MB."""
-    return math.ceil(math.ceil(peak_bytes / 2**20) / share)
+def find_limit(peak_bytes: int, share: float, fits: Callable[[int], bool]) -> int | None:
+    """Return a limit in MB that fits: the lowest whose share holds the peak, or one with more room; None if none does.
+
+    TensorFlow's allocator gives the whole of a free piece that is less than twice what is asked for. So a peak that was
+    measured with much room may need up to twice as much.
+
+    Args:
+        share: of a limit that a probe may use, in whole MB.
+        fits: probes under a limit.
+    """
+    limit = math.ceil(math.ceil(peak_bytes / 2**20) / share)
+    return next((more for room in ROOM if fits(more := math.ceil(room * limit))), None)
 
 
 def find_micro_batch(config: Config) -> int | None:
