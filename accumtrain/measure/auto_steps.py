@@ -165,9 +165,9 @@ def describe_remedies(config: Config, attempt: ProbeFunction, least: int) -> str
     trial = attempt(_within(config, None), least)
     if trial.batch_norm and (smallest := sizes_of(config, trial)[0]) != least:
         least, trial = smallest, attempt(_within(config, None), smallest)
+    tried = {"as it is": config} | others
     peaks = {"as it is": trial.peak_bytes}
     peaks |= {text: attempt(_within(other, None), least).peak_bytes for text, other in others.items()}
-    tried = {"as it is": config} | others
     # Probed under the limit too, as the allocator packs less well with less room.
     fits = [
         text
@@ -178,7 +178,9 @@ def describe_remedies(config: Config, attempt: ProbeFunction, least: int) -> str
         f"{text}: {'more than is free here' if peak is None else format_bytes(peak)}{' (fits)' * (text in fits)}"
         for text, peak in peaks.items()
     ]
-    last_resort = _last_resort(config, peaks["as it is"], lambda own: attempt(own, least))
+    last_resort = _last_resort(
+        config, trial.peak_bytes, lambda limit_mb: attempt(_within(config, limit_mb), least).fits
+    )
     return (
         f"accum.steps=auto: not even a micro-batch of {least} fits in {describe_limit(config)}. "
         f"Tensors at the peak there, {'; '.join(found)}. {'Choose what fits, or ' if fits else 'So '}{last_resort}"
@@ -189,13 +191,13 @@ def _within(config: Config, limit_mb: int | None) -> Config:
     return replace(config, device=replace(config.device, memory_limit_mb=limit_mb))
 
 
-def _last_resort(config: Config, peak: int | None, attempt: Callable[[Config], ProbeResult]) -> str:
+def _last_resort(config: Config, peak: int | None, fits: Callable[[int], bool]) -> str:
     if config.device.memory_limit_mb is None:
         return f"take {LAST_RESORT}"
-    enough = None
-    if peak is not None:
-        enough = find_limit(peak, share_of_limit(config.device), lambda limit: attempt(_within(config, limit)).fits)
-    return f"raise device.memory_limit_mb {f'and take {LAST_RESORT}' if enough is None else f'to {enough} at least'}"
+    enough = None if peak is None else find_limit(peak, share_of_limit(config.device), fits)
+    if enough is None:
+        return f"raise device.memory_limit_mb and take {LAST_RESORT}"
+    return f"raise device.memory_limit_mb to {enough} at least"
 
 
 def budget(config: Config) -> float:

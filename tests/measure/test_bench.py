@@ -108,7 +108,7 @@ def test_on_two_replicas_an_image_takes_the_same_operations(measured, tmp_path):
     output_of("-m", "accumtrain", *SHORT, "accum.steps=2", *where)  # devices can't change in this process
     shared = json.loads((tmp_path / "trials/bench-run/bench.json").read_text())
     assert (shared["replicas"], shared["micro_batch_size"]) == (2, 8)
-    assert shared["flops_per_example"] == alone["flops_per_image"] > 0
+    assert shared["flops_per_example"] == alone["flops_per_example"] > 0
 
 
 @pytest.fixture

@@ -278,9 +278,8 @@ def test_evaluating_what_was_never_trained(config):
 def test_nothing_fits_says_what_would(config, probing):
     def memory(config, micro_batch, note=""):
         fixed = {"adam": 60.0, "adafactor": 30.0}[config.optim.kind]
-        return Memory(limit=None, each=10.0 if config.precision == "bfloat16" else 20.0, fixed=fixed)(
-            config, micro_batch
-        )
+        each = 10.0 if config.precision == "bfloat16" else 20.0
+        return Memory(limit=None, each=each, fixed=fixed)(config, micro_batch)
 
     probing(memory)
     with pytest.raises(OutOfMemoryError) as error:

@@ -48,7 +48,7 @@ def here(trained, tmp_path, command):
     return tmp_path / "runs" / "one"
 
 
-def test_findings_are_of_the_replicas_of_the_runtime(trained, monkeypatch):
+def test_findings_are_of_the_replicas_of_the_runtime(trained):
     """With JAX there are some that no strategy of TensorFlow knows of."""
 
     class OfThree(Runtime):

@@ -43,17 +43,13 @@ class Encoded:
         """Return how many texts are left out, and why the first is, to be read after a message; empty of none."""
         if not self.faults:
             return ""
-        return f"; {len(self.faults):,} of {len(self.ids):,} can't be used, the first: {self._first.fault}"
+        return f"; {len(self.faults):,} of {len(self.ids):,} can't be used, the first: {_first(self.faults).fault}"
 
     def check_some_are_usable(self) -> None:
         """Raise DataError if all are left out."""
         if self.faults and len(self.faults) == len(self.ids):
-            first = self._first
+            first = _first(self.faults)
             raise DataError(f"none of {len(self.ids):,} texts can be used, the first: {first.fault}: {first.remedy}")
-
-    @property
-    def _first(self) -> BadExample:
-        return self.faults[min(self.faults)]
 
 
 def encode_texts(
@@ -87,7 +83,11 @@ def encode_texts(
 def raise_first(faults: Mapping[int, BadExample]) -> None:
     """Raise the first fault, if there is one."""
     if faults:
-        raise faults[min(faults)]
+        raise _first(faults)
+
+
+def _first(faults: Mapping[int, BadExample]) -> BadExample:
+    return faults[min(faults)]
 
 
 def no_label(count: int) -> np.ndarray:
