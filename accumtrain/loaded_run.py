@@ -30,7 +30,7 @@ from accumtrain.runs.names import HOLDOUT_KEYS, PREPROCESS_KEYS
 from accumtrain.runs.run import Images
 from accumtrain.tasks.config import check_answers
 from accumtrain.train.config import BEST_STATE, STATES
-from accumtrain.train.remedies import explain_errors
+from accumtrain.train.tell.remedies import explain_errors
 
 if TYPE_CHECKING:
     from accumtrain.backprop.model import Model

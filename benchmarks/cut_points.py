@@ -12,7 +12,7 @@ import argparse
 
 from workbench import Table
 
-from accumtrain.models.keras_cuts import join_cheapest, list_pieces
+from accumtrain.models.keras.cuts import join_cheapest, list_pieces
 
 SIDE = 224  # pixels
 ALONE_IS_NO_CUT = "NASNet"  # in these only two tensors together are a cut point

@@ -25,7 +25,7 @@ from workbench import Table, by_rounds, compose, in_turn
 
 from accumtrain.config.schema import Config
 from accumtrain.models.config import ModelConfig, ResNetConfig
-from accumtrain.models.kept_convs import list_by_worth
+from accumtrain.models.resnet.kept_convs import list_by_worth
 
 SHAPE, CLASSES, BATCH = (224, 224, 3), 1000, 16
 MODELS = ("revnet104", "resnet50", "keras:EfficientNetB0")

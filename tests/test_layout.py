@@ -41,8 +41,8 @@ CONFIG_OF_CORE = {"accumtrain.optim.config", "accumtrain.optim.schedules"}
 # What a command imports before its job begins; whole rooms, or modules of a room.
 LIGHT = {
     *("cli", "report", "runs", "process", "config", "dispatch", "registry", "fields", "progress", "console", "errors"),
-    *(f"measure.{name}" for name in ("auto_steps", "memory", "plan", "probe", "search", "settle", "tpu")),
-    *("data.local_files", "train.hooks", "train.remedies"),
+    *(f"measure.{name}" for name in ("auto_steps", "memory", "plan", "probe", "search", "settle", "tpu.plan")),
+    *("data.local_files", "train.hooks", "train.tell.remedies"),
 }
 OPENING = re.compile(r"(What|Whether|Where|When|How|Which|Within)\b")  # of no docstring
 MAX_FILES, MAX_LINES = 15, 600  # of a room, of a file

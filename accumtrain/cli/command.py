@@ -81,7 +81,7 @@ def _run_command() -> int:
         print(escape_lines(describe_names(options) if options.overrides else help_text(list_user_folders(options))))
         return 0
     if options.multirun or "hydra.mode=MULTIRUN" in options.overrides:
-        from accumtrain.cli.sweep import run_sweep
+        from accumtrain.cli.sweep.job import run_sweep
 
         return run_sweep(options)
     codes: list[int] = []

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import FrameType
 
-from accumtrain.cli.sweep_table import KILLED
+from accumtrain.cli.sweep.table import KILLED
 from accumtrain.errors import ConfigError, Preempted
 from accumtrain.process.program import WORKERS, own_program
 from accumtrain.process.signals import list_heeded_signals

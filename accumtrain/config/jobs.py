@@ -219,7 +219,7 @@ JOBS.add(
     ),
     Job(
         "check",
-        "accumtrain.data.check:check_data",
+        "accumtrain.data.checking.check:check_data",
         "check.json",
         "Read all of the data and count what is in it.",
         columns={

@@ -6,10 +6,10 @@ from dataclasses import MISSING, fields, replace
 
 import tensorflow as tf
 
-from accumtrain.data.augment import Mix
 from accumtrain.data.config import READERS, SOURCES, DataConfig, TokensConfig
-from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.holdout import add_validation_split
+from accumtrain.data.images.augment import Mix
+from accumtrain.data.images.encoded import EncodedSplit
 from accumtrain.data.preprocess import make_preprocess
 from accumtrain.data.source import SPLIT_WORDS, Dataset, PlainData, Source, Stream, compute_fingerprint
 from accumtrain.data.sources.targets import TargetReader

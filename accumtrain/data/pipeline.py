@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.data.encoded import EncodedSplit
 from accumtrain.data.holdout import Subset
-from accumtrain.data.images import decode
+from accumtrain.data.images.decode import decode
+from accumtrain.data.images.encoded import EncodedSplit
 from accumtrain.data.preprocess import Preprocess
 from accumtrain.data.source import ArraySplit, Dataset, Split, Stream, read_labels
 from accumtrain.data.stream import balanced_order, example_at, example_key

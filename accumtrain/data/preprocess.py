@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.data import augment
 from accumtrain.data.config import DataConfig
-from accumtrain.data.images import central_window, cut_window, decode, decode_window
-from accumtrain.data.randaugment import randaugment
+from accumtrain.data.images import augment
+from accumtrain.data.images.decode import central_window, cut_window, decode, decode_window
+from accumtrain.data.images.randaugment import randaugment
 from accumtrain.errors import ConfigError
 from accumtrain.fields import format_value
 

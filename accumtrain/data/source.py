@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.data.augment import Mix
+from accumtrain.data.images.augment import Mix
 from accumtrain.data.preprocess import NO_PREPROCESS, Preprocess
 from accumtrain.data.stream import UNREADABLE
 from accumtrain.data.text.by_length import trim

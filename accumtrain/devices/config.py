@@ -208,6 +208,6 @@ DEVICES.add(
         TpuConfig,
         "accumtrain.devices.local:resolve_tpu",
         before_tensorflow="accumtrain.process.tpu_runtime:check",
-        plan="accumtrain.measure.tpu:plan_by_compiler",
+        plan="accumtrain.measure.tpu.plan:plan_by_compiler",
     ),
 )

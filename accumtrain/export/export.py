@@ -30,7 +30,7 @@ from accumtrain.runs.folder import state_mark
 from accumtrain.runs.names import folder_of, make_folder
 from accumtrain.runs.run import Images
 from accumtrain.tasks.task import build_task, check_one_input
-from accumtrain.train.remedies import explain_errors
+from accumtrain.train.tell.remedies import explain_errors
 from accumtrain.train.weights import build_trained, trained_images, trained_model
 
 SHOWN_NAMES = 10  # of classes, in the summary

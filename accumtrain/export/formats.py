@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from accumtrain.backprop.mode import EVALUATION
 from accumtrain.backprop.model import Model
-from accumtrain.data.images import central_window
+from accumtrain.data.images.decode import central_window
 from accumtrain.data.preprocess import Preprocess
 from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.tasks.task import Facts, Task
@@ -138,7 +138,7 @@ def write_keras(exported: Exported, path: Path) -> None:
     """Write a .keras file, whose layers are all Keras's own."""
     import keras  # it takes a second, and other formats do not need it
 
-    from accumtrain.models.keras_model import KerasSegment
+    from accumtrain.models.keras.model import KerasSegment
 
     height, width, channels = exported.shape
     prepare = exported.preprocess

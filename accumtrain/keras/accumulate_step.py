@@ -49,7 +49,7 @@ from accumtrain.keras.split_loss import (
     made_up_targets,
 )
 from accumtrain.keras.whole_batch import WholeBatchLoss
-from accumtrain.models.keras_call import (
+from accumtrain.models.keras.call import (
     StatelessCall,
     call_in_mode,
     find_batch_norms,

@@ -22,7 +22,7 @@ from accumtrain.console import format_bytes, say, table
 from accumtrain.errors import ConfigError, OutOfMemoryError
 from accumtrain.keras.accumulate_optimizer import is_count
 from accumtrain.keras.accumulate_step import SplitTrainStep, split_training
-from accumtrain.keras.model_copy import read_model, write_model
+from accumtrain.keras.run.model_copy import read_model, write_model
 from accumtrain.keras.split_batch import Split, count_examples
 from accumtrain.measure.probe import SHARE, find_limit, measure_in_child
 from accumtrain.measure.search import largest_that_fits, on_lines

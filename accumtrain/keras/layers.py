@@ -18,7 +18,7 @@ from accumtrain.backprop.replay import Consume, replay
 from accumtrain.backprop.segments import Coupling, OnStreams
 from accumtrain.backprop.tracing import after, is_for_xla, on_cpu
 from accumtrain.keras.pure_layer import Backward, LayerVariables, PureLayer, with_own_gradient
-from accumtrain.models.keras_call import mask_of, set_mask
+from accumtrain.models.keras.call import mask_of, set_mask
 
 TRAINING = inspect.Parameter("training", inspect.Parameter.KEYWORD_ONLY, default=None)
 POSITIONAL = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD

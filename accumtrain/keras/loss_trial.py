@@ -13,7 +13,7 @@ import tensorflow as tf
 from accumtrain.keras.split_batch import count_examples
 from accumtrain.keras.split_loss import TOLERANCE, LossShare, LossTerms, losses_of_layers
 from accumtrain.keras.whole_batch import WholeBatchLoss
-from accumtrain.models.keras_call import StatelessCall, call_in_mode, read_values
+from accumtrain.models.keras.call import StatelessCall, call_in_mode, read_values
 
 TOLERANCE_OF_16_BITS, ROUNDING = 3e-2, 1e-6
 HALF = {"float16", "bfloat16"}

@@ -20,7 +20,7 @@ from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Gradients, Pullback
 from accumtrain.backprop.replay import Consume
 from accumtrain.backprop.tracing import after, for_xla, is_for_xla
-from accumtrain.models.keras_call import StatelessCall
+from accumtrain.models.keras.call import StatelessCall
 
 Tensors = dict[int, tf.Tensor]  # by the id of the Keras variable, or of a tensor that calls share
 # (x, shared tensors) -> positional and keyword arguments of a layer

@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.models.keras_call import mask_of
+from accumtrain.models.keras.call import mask_of
 
 EXAMPLES = 6  # of a batch that is made up
 MARKS = (-1.0, -100.0, 255.0, math.nan)  # targets that own losses often leave out

@@ -25,7 +25,7 @@ from accumtrain.keras.split_loss import (
     losses_of_layers,
     record_loss_calls,
 )
-from accumtrain.models.keras_call import StatelessCall, call_in_mode, join_masks, read_values, separate_masks
+from accumtrain.models.keras.call import StatelessCall, call_in_mode, join_masks, read_values, separate_masks
 
 ASSIGNMENTS = ("Assign", "ResourceScatter")  # how names of operations begin that change a variable
 Variables = Sequence[tuple[keras.Variable, tf.Tensor]]

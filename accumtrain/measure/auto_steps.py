@@ -25,7 +25,7 @@ from accumtrain.measure.settle import has_fitted, read_started_steps
 from accumtrain.models.config import LEAST_WITH_BATCH_NORM
 from accumtrain.process.machine import free_bytes
 from accumtrain.runs.names import folder_of
-from accumtrain.train.remedies import LAST_RESORT, apply_remedies, describe_out_of_memory, remedies
+from accumtrain.train.tell.remedies import LAST_RESORT, apply_remedies, describe_out_of_memory, remedies
 
 SmallestFunction = Callable[[Config], list[ProbeResult]]  # `probe_smallest`, or a replacement for it in tests
 CLEARLY = 1.1  # a size that should take more than this many times the budget is not tried

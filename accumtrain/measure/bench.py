@@ -28,7 +28,7 @@ from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.runs.folder import result_file
 from accumtrain.tasks.task import open_examples
 from accumtrain.train.memory import at_peak
-from accumtrain.train.remedies import explain_errors
+from accumtrain.train.tell.remedies import explain_errors
 
 INPUT_SECONDS = 2.0  # of a measurement of the input alone
 

@@ -16,7 +16,7 @@ from accumtrain.measure.plan import describe_plan, plan_result
 from accumtrain.measure.probe import ProbeResult, find_micro_batch, probe
 from accumtrain.report.pictures import new_figure, save_figure, without_math
 from accumtrain.runs.folder import job_folder, result_file
-from accumtrain.train.remedies import with_each_policy
+from accumtrain.train.tell.remedies import with_each_policy
 
 COLUMNS = ("memory", "peak", "state", "activations", "workspace", "examples/s", "fits")
 KINDS = (

@@ -29,7 +29,7 @@ from accumtrain.measure.search import doubled, on_lines
 from accumtrain.registry import load
 from accumtrain.report.pictures import new_figure, save_figure, scale_axis
 from accumtrain.runs.folder import job_folder, result_file
-from accumtrain.train.remedies import with_each_policy
+from accumtrain.train.tell.remedies import with_each_policy
 
 ROWS = 6  # largest number for each policy
 

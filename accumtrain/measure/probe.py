@@ -199,7 +199,7 @@ def _measure(config: Config, micro_batches: Sequence[int | None] | None, folder:
     from accumtrain.devices.resolve import resolve_devices
     from accumtrain.measure.dry_run import measure
     from accumtrain.tasks.task import open_examples
-    from accumtrain.train.remedies import explain_errors
+    from accumtrain.train.tell.remedies import explain_errors
 
     doing = folder / child.DOING
     try:

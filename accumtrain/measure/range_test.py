@@ -24,7 +24,7 @@ from accumtrain.report.pictures import new_figure, save_figure, without_math
 from accumtrain.runs.folder import job_folder
 from accumtrain.tasks.task import open_examples
 from accumtrain.train.build import check_micro_batch
-from accumtrain.train.remedies import explain_errors
+from accumtrain.train.tell.remedies import explain_errors
 from accumtrain.train.weights import window_with_weights
 
 PICTURE = "lr.png"

@@ -28,7 +28,7 @@ from accumtrain.runs.files import is_text, read_json, write_json
 from accumtrain.runs.folder import job_folder
 from accumtrain.runs.names import CHECKPOINTS, differences, folder_of, learned_values
 from accumtrain.runs.provenance import versions
-from accumtrain.train.remedies import remedies
+from accumtrain.train.tell.remedies import remedies
 
 LIMITING_KEYS = (  # keys that decide the peak of memory, and nothing that is learned
     *("model.memory", "model.kept_convs", "model.kept_share", "model.kept_blocks", "accum.steps", "accum.dtype"),

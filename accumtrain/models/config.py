@@ -498,11 +498,11 @@ class KerasModelConfig(ModelConfig):
 MODELS: Registry[Entry[ModelConfig]] = Registry("model.kind")
 MODELS.add(
     Entry(LeNetConfig, "accumtrain.models.lenet:build_lenet"),
-    Entry(ResNetConfig, "accumtrain.models.resnet:build_resnet"),
-    Entry(RevNetConfig, "accumtrain.models.revnet:build_revnet"),
+    Entry(ResNetConfig, "accumtrain.models.resnet.resnet:build_resnet"),
+    Entry(RevNetConfig, "accumtrain.models.resnet.revnet:build_revnet"),
     Entry(ViTConfig, "accumtrain.models.transformers.build:build_vit"),
     Entry(RevViTConfig, "accumtrain.models.transformers.build:build_vit"),
     Entry(EncoderConfig, "accumtrain.models.transformers.build:build_encoder"),
     Entry(RevEncoderConfig, "accumtrain.models.transformers.build:build_encoder"),
-    Entry(KerasModelConfig, "accumtrain.models.keras_applications:build_keras"),
+    Entry(KerasModelConfig, "accumtrain.models.keras.applications:build_keras"),
 )

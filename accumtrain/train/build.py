@@ -22,7 +22,7 @@ from accumtrain.optim.optimizer import Optimizer
 from accumtrain.registry import load
 from accumtrain.tasks.config import LOSSES, TASKS, TOKENS, LossConfig
 from accumtrain.tasks.task import build_task
-from accumtrain.train.remedies import allowed_remedy
+from accumtrain.train.tell.remedies import allowed_remedy
 
 ENOUGH = 4  # examples of a micro-batch, for batch norm
 

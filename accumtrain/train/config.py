@@ -92,6 +92,6 @@ class TrackerEntry:
 
 TRACKERS: Registry[TrackerEntry] = Registry("log.tracker")
 TRACKERS.add(
-    TrackerEntry("mlflow", "accumtrain.train.trackers:MlflowTracker", "mlflow", "mlflow"),
-    TrackerEntry("wandb", "accumtrain.train.trackers:WandbTracker", "wandb", "wandb"),
+    TrackerEntry("mlflow", "accumtrain.train.tell.trackers:MlflowTracker", "mlflow", "mlflow"),
+    TrackerEntry("wandb", "accumtrain.train.tell.trackers:WandbTracker", "wandb", "wandb"),
 )

@@ -23,7 +23,7 @@ from accumtrain.tasks.task import Findings, build_task
 from accumtrain.train.config import BestBy
 from accumtrain.train.evaluator import build_evaluator
 from accumtrain.train.metrics import epochs_of
-from accumtrain.train.remedies import explain_errors
+from accumtrain.train.tell.remedies import explain_errors
 from accumtrain.train.weights import Trained, images_of, open_measured, trained_model
 
 FILE = "evaluation"  # without its ending

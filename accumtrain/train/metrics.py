@@ -17,7 +17,7 @@ from accumtrain.process import environment
 from accumtrain.runs.contents import HOOK, measured
 from accumtrain.runs.run import Run
 from accumtrain.train.config import BestBy
-from accumtrain.train.trackers import Tracker
+from accumtrain.train.tell.trackers import Tracker
 
 EXAMPLES = "examples"  # in the place of WEIGHT, in the checkpoints of earlier versions
 

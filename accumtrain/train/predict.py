@@ -29,7 +29,7 @@ from accumtrain.runs.files import write_atomic
 from accumtrain.runs.folder import result_file, state_mark
 from accumtrain.runs.names import folder_of, make_folder
 from accumtrain.tasks.task import Answers, Task, build_task
-from accumtrain.train.remedies import explain_errors
+from accumtrain.train.tell.remedies import explain_errors
 from accumtrain.train.weights import Trained, trained_images, trained_model
 
 NAME = "predictions"  # of the files

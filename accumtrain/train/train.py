@@ -15,8 +15,8 @@ from accumtrain.config.registries import has_builtin_layers
 from accumtrain.config.rules import Epochs, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
 from accumtrain.console import format_measure, say
+from accumtrain.data.checking.repeats import find_repeats
 from accumtrain.data.pipeline import make_train_stream
-from accumtrain.data.repeats import find_repeats
 from accumtrain.data.source import Dataset
 from accumtrain.devices.cluster import find_cluster
 from accumtrain.devices.found import Devices
@@ -51,8 +51,8 @@ from accumtrain.train.recovery import (
     describe_update,
     warn_of_rate_jump,
 )
-from accumtrain.train.remedies import explain_errors
-from accumtrain.train.summary import (
+from accumtrain.train.tell.remedies import explain_errors
+from accumtrain.train.tell.summary import (
     first_images,
     print_banner,
     print_summary,
@@ -62,7 +62,7 @@ from accumtrain.train.summary import (
     tell_changes,
     why_finished,
 )
-from accumtrain.train.trackers import Profile, TensorBoardTracker, open_service
+from accumtrain.train.tell.trackers import Profile, TensorBoardTracker, open_service
 from accumtrain.train.weights import Started, digest, images_of, show_start, window_with_weights
 
 SECONDS_TO_END = 10.0  # of run.walltime, left for the last checkpoint and the end of the process

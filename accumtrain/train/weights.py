@@ -400,8 +400,8 @@ def window_with_weights(
 
 def _read_file(config: Config, model: Model) -> Mapping[str, Any]:
     # Keras takes a second to import, and no other run needs it
-    from accumtrain.models.keras_applications import read_keras_file
-    from accumtrain.models.keras_model import KerasModel
+    from accumtrain.models.keras.applications import read_keras_file
+    from accumtrain.models.keras.model import KerasModel
 
     place = place_of_weights(config)
     assert place is not None
@@ -410,7 +410,7 @@ def _read_file(config: Config, model: Model) -> Mapping[str, Any]:
 
 
 def _read_published(config: Config) -> Mapping[str, Any]:
-    from accumtrain.models.keras_applications import read_published
+    from accumtrain.models.keras.applications import read_published
 
     assert isinstance(config.model, KerasModelConfig), "check_config refuses others"
     with tf.device("CPU"):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from accumtrain.cli.sweep_table import JobOutcome, begin_outcome, report_sweep
+from accumtrain.cli.sweep.table import JobOutcome, begin_outcome, report_sweep
 from accumtrain.runs.files import write_json
 
 TEST = {name: {"accuracy": 0.75, "loss": 1.5} for name in ("test", "best")}

@@ -63,7 +63,7 @@ def test_what_must_be_written_down_is_not_read_from_the_environment(key, refused
 
 def test_a_sweep_sends_no_secret_to_its_children(monkeypatch, tmp_path):
     from accumtrain.cli.compose import plain_values
-    from accumtrain.cli.sweep import run_in_child
+    from accumtrain.cli.sweep.job import run_in_child
     from accumtrain.process import child
 
     sent = []

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from accumtrain.cli import sweep
 from accumtrain.cli.compose import call_hydra
+from accumtrain.cli.sweep import job as sweep
 from accumtrain.errors import ConfigError, DataError, DivergedError, Preempted
 from tests.begun import leave_checkpoint
 

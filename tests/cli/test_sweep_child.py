@@ -8,8 +8,9 @@ import textwrap
 import psutil
 import pytest
 
-from accumtrain.cli import sweep, sweep_folder
-from accumtrain.cli.sweep_table import JobOutcome
+from accumtrain.cli.sweep import folder as sweep_folder
+from accumtrain.cli.sweep import job as sweep
+from accumtrain.cli.sweep.table import JobOutcome
 from accumtrain.config.read import to_mapping
 from tests.programs import eventually, start_python, with_path
 
@@ -115,7 +116,7 @@ def test_a_job_ends_with_the_process_that_waits_for_it(tmp_path, compose):
     parent = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from accumtrain.cli import sweep, sweep_folder\n"
+        "from accumtrain.cli.sweep import folder as sweep_folder, job as sweep\n"
         "sweep_folder.is_running = lambda folder: True\n"
         f"sweep.child_command = lambda: [sys.executable, '-c', {program(SAVES)!r}]\n"
         f"sweep.run_in_child(Path('sweep'), 6, {values!r}, [])"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from accumtrain.cli import sweep_folder
-from accumtrain.cli.sweep_table import JobOutcome
+from accumtrain.cli.sweep import folder as sweep_folder
+from accumtrain.cli.sweep.table import JobOutcome
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.runs import files
 from tests.programs import start_python

@@ -10,9 +10,9 @@ from tests.programs import run_python
 PROGRAM = """
 import os, signal, sys, threading, time
 from pathlib import Path
-from accumtrain.cli import sweep_folder
-from accumtrain.cli.sweep_table import JobOutcome
-from accumtrain.cli.sweep_folder import stop_on_signals
+from accumtrain.cli.sweep import folder as sweep_folder
+from accumtrain.cli.sweep.table import JobOutcome
+from accumtrain.cli.sweep.folder import stop_on_signals
 signal.signal(signal.SIGINT, signal.default_int_handler)
 started = time.monotonic()
 

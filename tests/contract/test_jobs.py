@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from accumtrain.cli.sweep_table import JobOutcome
+from accumtrain.cli.sweep.table import JobOutcome
 from accumtrain.config.jobs import JOBS, cell
 from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError, ConfigError, DataError, DivergedError

@@ -16,7 +16,7 @@ import tensorflow as tf
 from accumtrain.config.schema import Config, RunConfig
 from accumtrain.data import pipeline
 from accumtrain.data.config import SOURCES, TokensConfig
-from accumtrain.data.encoded import EncodedSplit
+from accumtrain.data.images.encoded import EncodedSplit
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.data.source import Dataset

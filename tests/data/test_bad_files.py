@@ -111,7 +111,9 @@ def test_an_image_of_too_many_pixels_is_not_decoded(make_folder, folder_config, 
     data = open_data(folder_config(root, image_size=8, augment=augment), seed=0)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"too many pixels. .529000000"):
         next(iter(make_train_batches(data, batch=2, first=0, seed=0)))
-    monkeypatch.setattr("accumtrain.data.encoded.decode", lambda *_, **__: pytest.fail("its pixels take gigabytes"))
+    monkeypatch.setattr(
+        "accumtrain.data.images.encoded.decode", lambda *_, **__: pytest.fail("its pixels take gigabytes")
+    )
     message = r"is 23000 x 23000 pixels, more than data.max_pixels=89478485: .* data.max_pixels=529000000"
     with pytest.raises(DataError, match=message):
         data.train.inspect_recent()

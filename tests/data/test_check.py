@@ -15,8 +15,8 @@ from rich.console import Console
 
 from accumtrain import progress
 from accumtrain.config.registries import register_data
-from accumtrain.data import check
-from accumtrain.data.check import CheckedClasses, scan_split
+from accumtrain.data.checking import check
+from accumtrain.data.checking.check import CheckedClasses, scan_split
 from accumtrain.data.config import SOURCES
 from accumtrain.data.source import ArraySplit, Source
 from accumtrain.errors import ConfigError, DataError

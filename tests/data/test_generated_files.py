@@ -15,7 +15,7 @@ import tensorflow as tf
 from PIL import Image
 
 from accumtrain.data import pipeline
-from accumtrain.data.check import CheckedClasses, scan_split
+from accumtrain.data.checking.check import CheckedClasses, scan_split
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches
 from accumtrain.data.source import Dataset

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.data.augment import Mix, _beta_levels
+from accumtrain.data.images.augment import Mix, _beta_levels
 
 KEYS = tf.constant(np.arange(4000), tf.uint64)
 ONES = {"image": tf.ones([4000, 6, 5, 2]), "label": tf.fill([4000], 1), "weight": tf.ones([4000])}

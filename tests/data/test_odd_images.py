@@ -12,8 +12,8 @@ import tensorflow as tf
 from PIL import Image, ImageOps
 
 from accumtrain.data.config import FolderConfig
-from accumtrain.data.image_header import find_image_fault, read_unusual_headers
-from accumtrain.data.images import decode, decode_window, limit_pixels, read_size
+from accumtrain.data.images.decode import decode, decode_window, limit_pixels, read_size
+from accumtrain.data.images.header import find_image_fault, read_unusual_headers
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches
 from accumtrain.data.source import Dataset

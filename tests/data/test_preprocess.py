@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.data import augment
 from accumtrain.data.config import DigitsConfig
-from accumtrain.data.images import central_window, decode, decode_window
+from accumtrain.data.images import augment
+from accumtrain.data.images.decode import central_window, decode, decode_window
 from accumtrain.data.open_data import open_data
 from accumtrain.data.preprocess import Preprocess
 from accumtrain.data.stream import hash64

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageEnhance, ImageOps
 
-from accumtrain.data import randaugment as module
-from accumtrain.data.randaugment import randaugment
+from accumtrain.data.images import randaugment as module
+from accumtrain.data.images.randaugment import randaugment
 
 FILL = np.full([3], 128 / 255, np.float32)
 PICTURE = Image.fromarray(np.random.default_rng(0).integers(20, 200, [24, 20, 3], np.uint8).repeat(2, 0).repeat(2, 1))

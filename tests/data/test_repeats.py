@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from accumtrain.data import repeats
+from accumtrain.data.checking import repeats
+from accumtrain.data.checking.repeats import find_repeats
 from accumtrain.data.open_data import open_data
-from accumtrain.data.repeats import find_repeats
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.keras import Accumulate
-from accumtrain.keras.model_copy import write_model
+from accumtrain.keras.run.model_copy import write_model
 
 DRAW = np.random.default_rng(0)
 X, Y = DRAW.normal(size=(8, 3)).astype(np.float32), DRAW.normal(size=(8, 2)).astype(np.float32)

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import pytest
 
-from accumtrain.keras.model_copy import read_model, write_model
+from accumtrain.keras.run.model_copy import read_model, write_model
 from tests.keras import copied
 from tests.keras.programs import run_python
 
@@ -14,7 +14,7 @@ READ = """
 import sys
 from pathlib import Path
 import numpy as np
-from accumtrain.keras.model_copy import read_model
+from accumtrain.keras.run.model_copy import read_model
 from tests.keras.copied import updated
 assert "OwnDense" not in vars(sys.modules["__main__"])
 for folder in sorted(Path(sys.argv[1]).iterdir()):

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.xla
 jax.config.update("jax_enable_x64", True)
 
 from accumtrain.backprop import replay  # noqa: E402
-from accumtrain.measure.lowering import lower_update  # noqa: E402
+from accumtrain.measure.tpu.lowering import lower_update  # noqa: E402
 from accumtrain.optim.config import SgdConfig  # noqa: E402
 from accumtrain.pjrt.hand_over import hand_over  # noqa: E402
 from tests.engine.small import bottleneck_revnet, examples, lenet, revnet38, window_for  # noqa: E402

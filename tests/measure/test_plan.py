@@ -16,7 +16,7 @@ from accumtrain.measure import auto_steps, plan
 from accumtrain.measure.plan import draw_plan
 from accumtrain.measure.probe import ProbeResult
 from accumtrain.measure.search import doubled, micro_batches
-from accumtrain.train.remedies import with_each_policy
+from accumtrain.train.tell.remedies import with_each_policy
 from tests.begun import leave_run, save_config
 from tests.programs import output_of
 

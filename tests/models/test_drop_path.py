@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode, example_draws
-from accumtrain.models.blocks import DropPath, drop_paths
 from accumtrain.models.build import build_model
 from accumtrain.models.layers import ModelSpec
+from accumtrain.models.resnet.blocks import DropPath, drop_paths
 from tests.engine.small import CLASSES, bottleneck_revnet, gradients_of_micro_batch, resnet20, revnet38
 
 

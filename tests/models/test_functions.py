@@ -10,11 +10,11 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.backprop.mode import EVALUATION, Mode
-from accumtrain.models.blocks import Head
 from accumtrain.models.build import build_model
 from accumtrain.models.config import ModelConfig, ResNetConfig, RevNetConfig
 from accumtrain.models.layers import Bias, Conv, Dense, Initializer, ModelSpec
 from accumtrain.models.norms import BatchNorm, GroupNorm
+from accumtrain.models.resnet.blocks import Head
 
 SHAPE = (11, 9, 3)  # odd: pooling and strides leave a rest
 CLASSES = 5

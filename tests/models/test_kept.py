@@ -7,11 +7,11 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
-from accumtrain.models.blocks import Residual
 from accumtrain.models.build import build_model
 from accumtrain.models.config import ResNetConfig, RevNetConfig
-from accumtrain.models.kept_convs import choose_kept_convs, count_without_cost, kept_convs_of, list_by_worth
 from accumtrain.models.layers import Initializer, ModelSpec
+from accumtrain.models.resnet.blocks import Residual
+from accumtrain.models.resnet.kept_convs import choose_kept_convs, count_without_cost, kept_convs_of, list_by_worth
 from tests.engine.small import CLASSES, bottleneck_revnet, examples
 
 REVNET104 = RevNetConfig(units=[2, 2, 11, 2], filters=[128, 128, 256, 512, 832], bottleneck=True, stem="imagenet")

@@ -15,8 +15,8 @@ from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
 from accumtrain.models.build import build_model
 from accumtrain.models.config import KerasModelConfig
-from accumtrain.models.keras_cuts import CutPiece, choose_kept_segments, join_cheapest, list_pieces
-from accumtrain.models.keras_model import KerasModel
+from accumtrain.models.keras.cuts import CutPiece, choose_kept_segments, join_cheapest, list_pieces
+from accumtrain.models.keras.model import KerasModel
 from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.config import AdamConfig
 from accumtrain.train.build import build_optimizer

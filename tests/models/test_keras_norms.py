@@ -13,7 +13,7 @@ from accumtrain.engine.norm_statistics import NormStatistics
 from accumtrain.errors import ConfigError
 from accumtrain.models.build import build_model
 from accumtrain.models.config import KerasModelConfig
-from accumtrain.models.keras_call import StatelessCall, call_stateless
+from accumtrain.models.keras.call import StatelessCall, call_stateless
 from accumtrain.models.layers import ModelSpec
 
 

@@ -12,9 +12,9 @@ from keras import layers
 from accumtrain.backprop.mode import Mode
 from accumtrain.errors import ConfigError
 from accumtrain.models.config import KerasModelConfig
-from accumtrain.models.keras_applications import build_keras, read_keras_file
-from accumtrain.models.keras_cuts import CutPiece, choose_kept_segments, cut_model, join_pieces, list_pieces
-from accumtrain.models.keras_model import KerasModel, KerasSegment
+from accumtrain.models.keras.applications import build_keras, read_keras_file
+from accumtrain.models.keras.cuts import CutPiece, choose_kept_segments, cut_model, join_pieces, list_pieces
+from accumtrain.models.keras.model import KerasModel, KerasSegment
 from accumtrain.models.layers import ModelSpec
 
 STORED = KerasModelConfig(memory="store", name="MobileNetV3Small")

@@ -11,12 +11,12 @@ from accumtrain.backprop.mode import EVALUATION, Mode
 from accumtrain.backprop.pullback import pullback, tape_pullback
 from accumtrain.backprop.segments import Chain, Coupling, OnStreams
 from accumtrain.models import kernels as kernel_gradients
-from accumtrain.models.blocks import PoolAndPad, Projection, Residual, Stem
 from accumtrain.models.kernels import is_faster_by_products, kernel_dtype, kernel_gradient
 from accumtrain.models.layers import Conv, Initializer, Numerics
 from accumtrain.models.norms import BatchNorm, GroupNorm
-from accumtrain.models.resnet import Unit
-from accumtrain.models.revnet import Stems
+from accumtrain.models.resnet.blocks import PoolAndPad, Projection, Residual, Stem
+from accumtrain.models.resnet.resnet import Unit
+from accumtrain.models.resnet.revnet import Stems
 from benchmarks.asked import bytes_asked_at_peak
 
 

@@ -7,9 +7,9 @@ import tensorflow as tf
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.tracing import after
 from accumtrain.engine.compiled_function import FUSION_ONLY, CompiledFunction
-from accumtrain.models.blocks import Residual
 from accumtrain.models.layers import Initializer
 from accumtrain.models.norms import BatchNorm, Reread, norm_gradient
+from accumtrain.models.resnet.blocks import Residual
 
 EPSILON = 1e-3
 

@@ -14,7 +14,7 @@ from accumtrain.engine.losses import LossScale
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.models.config import KerasModelConfig
-from accumtrain.models.keras_model import KerasModel
+from accumtrain.models.keras.model import KerasModel
 from accumtrain.optim.config import AdafactorConfig, AdamConfig, AdamWConfig, KerasOptimConfig, SgdConfig
 from accumtrain.train.build import build_optimizer
 from tests.engine.small import (

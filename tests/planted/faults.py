@@ -14,11 +14,12 @@ from accumtrain.engine import losses, window
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.norm_statistics import NormStatistics
 from accumtrain.engine.window import Window
-from accumtrain.models import blocks, kernels, layers, norms
-from accumtrain.models.blocks import PoolAndPad, Projection, Residual
+from accumtrain.models import kernels, layers, norms
 from accumtrain.models.layers import Bias, Conv
 from accumtrain.models.norms import BatchNorm, GroupNorm
-from accumtrain.models.revnet import Stems
+from accumtrain.models.resnet import blocks
+from accumtrain.models.resnet.blocks import PoolAndPad, Projection, Residual
+from accumtrain.models.resnet.revnet import Stems
 from accumtrain.models.transformers import attention
 from accumtrain.models.transformers import layers as transformer_layers
 from accumtrain.models.transformers.attention import Attention

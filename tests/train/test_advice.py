@@ -7,7 +7,7 @@ import tensorflow as tf
 from hydra.core.hydra_config import HydraConfig
 
 from accumtrain.errors import OutOfMemoryError
-from accumtrain.train.remedies import apply_remedies, describe_out_of_memory, explain_errors, remedies
+from accumtrain.train.tell.remedies import apply_remedies, describe_out_of_memory, explain_errors, remedies
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from accumtrain.data.open_data import open_data
 from accumtrain.dispatch import run
 from accumtrain.errors import ConfigError
 from accumtrain.train.build import check_micro_batch, model_for
-from accumtrain.train.remedies import describe_out_of_memory
+from accumtrain.train.tell.remedies import describe_out_of_memory
 
 RESNET = ("model=resnet20", "model.units=[1]", "model.filters=[16,16]")
 REVNET = ("model=revnet38", "model.units=[1]", "model.filters=[16,16]")

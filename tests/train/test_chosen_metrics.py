@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from accumtrain.cli.sweep_table import begin_outcome
+from accumtrain.cli.sweep.table import begin_outcome
 from accumtrain.config.compiled import CompiledLossConfig, CompiledTaskConfig
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.registries import TAKEN, register_metric

@@ -4,7 +4,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from accumtrain.errors import CheckpointError
-from accumtrain.train.trackers import TensorBoardTracker
+from accumtrain.train.tell.trackers import TensorBoardTracker
 from tests.data.conftest import png
 
 RECORD = {"split": "train", "step": 7, "epoch": 0.5, "loss": 1.25, "accuracy": 0.5, "seconds": 3.0}

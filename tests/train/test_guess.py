@@ -8,7 +8,7 @@ import pytest
 from accumtrain.data.open_data import open_data
 from accumtrain.dispatch import run
 from accumtrain.tasks.task import build_task
-from accumtrain.train.summary import warn_if_no_better_than
+from accumtrain.train.tell.summary import warn_if_no_better_than
 
 SMALL = ("model=lenet5", "data=digits", "batch_size=64", "accum.steps=2", "optim=sgd", "run.name=one")
 

@@ -19,7 +19,7 @@ from accumtrain.config.imagenet import MEAN, PUBLISHED, STD, find_published
 from accumtrain.data.preprocess import make_preprocess
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.models.build import build_model
-from accumtrain.models.keras_applications import read_keras_file, read_published
+from accumtrain.models.keras.applications import read_keras_file, read_published
 from accumtrain.models.layers import ModelSpec
 from accumtrain.train.weights import begin_with_weights, digest
 from tests.train.conftest import json_of

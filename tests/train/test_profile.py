@@ -7,7 +7,7 @@ import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
 from accumtrain.dispatch import run
-from accumtrain.train.trackers import LEFT_OUT, Profile
+from accumtrain.train.tell.trackers import LEFT_OUT, Profile
 from tests.train.conftest import records_of
 
 

@@ -12,7 +12,7 @@ import pytest
 from accumtrain.config.registries import list_added_modules, register_tracker
 from accumtrain.errors import ConfigError
 from accumtrain.train.config import TRACKERS, TrackerEntry
-from accumtrain.train.trackers import GuardedTracker, identifier, metrics, numbers, open_service
+from accumtrain.train.tell.trackers import GuardedTracker, identifier, metrics, numbers, open_service
 from tests.train.conftest import json_of, records_of
 
 RECORD = {"split": "train", "step": 7, "epoch": 0.5, "loss": 1.25, "accuracy": None, "seconds": 3.0}
@@ -163,7 +163,7 @@ def test_mlflow_has_each_record_of_a_continued_run_once(mlflow, trained_twice, t
 @pytest.mark.slow
 def test_mlflow_keeps_what_a_killed_session_told(mlflow, tmp_path):
     """It had told more than its last checkpoint holds, so the next session makes the same updates again."""
-    from accumtrain.train.trackers import MlflowTracker
+    from accumtrain.train.tell.trackers import MlflowTracker
 
     def session(*records, summary=None):
         tracker = MlflowTracker("one", tmp_path, {"batch_size": 64})

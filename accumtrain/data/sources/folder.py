@@ -17,9 +17,9 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.config import DataConfig, FolderConfig
-from accumtrain.data.encoded import EncodedSplit, Label
 from accumtrain.data.holdout import hold_out_by_name
-from accumtrain.data.image_header import UPRIGHT, Header, read_unusual_headers
+from accumtrain.data.images.encoded import EncodedSplit, Label
+from accumtrain.data.images.header import UPRIGHT, Header, read_unusual_headers
 from accumtrain.data.local_files import (
     IMAGE_SUFFIXES,
     Image,

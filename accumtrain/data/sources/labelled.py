@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.config import SOURCES, DataConfig, FolderConfig, NpzConfig, TableConfig, TokensConfig
-from accumtrain.data.encoded import EncodedSplit
+from accumtrain.data.images.encoded import EncodedSplit
 from accumtrain.data.local_files import list_first, readable
 from accumtrain.data.open_data import make_reader
 from accumtrain.data.preprocess import make_preprocess

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 import tensorflow as tf
 
 from accumtrain.data.config import DataConfig
-from accumtrain.data.encoded import EncodedSplit, Label
-from accumtrain.data.image_header import read_header
+from accumtrain.data.images.encoded import EncodedSplit, Label
+from accumtrain.data.images.header import read_header
 from accumtrain.data.local_files import check_name, is_image, walk_files
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form

@@ -13,7 +13,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from accumtrain.data.config import RecordsConfig, TfrecordConfig
-from accumtrain.data.encoded import EncodedSplit
+from accumtrain.data.images.encoded import EncodedSplit
 from accumtrain.data.local_files import check_name
 from accumtrain.data.source import BadExample, Source, UnreadableExample
 from accumtrain.data.sources.record_index import is_remote

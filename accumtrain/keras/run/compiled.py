@@ -28,13 +28,13 @@ from accumtrain.errors import ConfigError, DataError
 from accumtrain.keras.accumulate_optimizer import accumulates, check_summable
 from accumtrain.keras.accumulate_step import CompiledMetric, WholeBatchMetrics, compiled_metrics
 from accumtrain.keras.loss_trial import LossTrial
-from accumtrain.keras.model_copy import read_model, write_model
 from accumtrain.keras.run.arrays import length_of
 from accumtrain.keras.run.examples import GivenData, InMemorySplit, examples_of, given_data
+from accumtrain.keras.run.model_copy import read_model, write_model
 from accumtrain.keras.split_loss import LossShare, Trials, has_own_loss, record_loss_calls
 from accumtrain.keras.whole_batch import WholeBatchLoss
-from accumtrain.models.keras_call import StatelessCall, call_stateless, find_batch_norms, mask_of, read_values
-from accumtrain.models.keras_model import KerasModel
+from accumtrain.models.keras.call import StatelessCall, call_stateless, find_batch_norms, mask_of, read_values
+from accumtrain.models.keras.model import KerasModel
 from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.keras_optimizer import WeightView
 from accumtrain.optim.optimizer import Optimizer, Parameter

@@ -25,8 +25,8 @@ from accumtrain.keras.run.compiled import CompiledModel, check_losses, check_met
 from accumtrain.keras.run.examples import take_data
 from accumtrain.keras.run.streams import hooks_of, reason_of
 from accumtrain.models.config import STORE
-from accumtrain.models.keras_applications import POLICIES
-from accumtrain.models.keras_cuts import cut_model
+from accumtrain.models.keras.applications import POLICIES
+from accumtrain.models.keras.cuts import cut_model
 from accumtrain.process.child import prepared_by
 from accumtrain.runs.run import Run
 from accumtrain.train.hooks import hooked

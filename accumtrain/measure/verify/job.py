@@ -33,7 +33,7 @@ from accumtrain.registry import module_of
 from accumtrain.runs.folder import result_file
 from accumtrain.tasks.task import build_task, open_examples
 from accumtrain.train.build import build_optimizer
-from accumtrain.train.remedies import explain_errors
+from accumtrain.train.tell.remedies import explain_errors
 from accumtrain.train.weights import window_with_weights
 
 MOST_STEPS, MOST_EXAMPLES = 16, 32  # of a window on one replica: few images are enough to see a difference

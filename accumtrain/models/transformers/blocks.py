@@ -10,9 +10,9 @@ import tensorflow as tf
 from accumtrain.backprop.fixed_point import FLOATS
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Gradients, Module, Pullback, chain_pullback, pullback
-from accumtrain.models.blocks import DropPath
 from accumtrain.models.config import TransformerConfig
 from accumtrain.models.layers import FLOATS_ONLY, Initializer, Numerics
+from accumtrain.models.resnet.blocks import DropPath
 from accumtrain.models.transformers.attention import Attention
 from accumtrain.models.transformers.layers import GELU, LayerNorm, LayerScale, Linear
 

@@ -18,9 +18,9 @@ from accumtrain.backprop.pullback import Module
 from accumtrain.backprop.segments import Chain, Coupling, OnStreams, Segment, Stage
 from accumtrain.backprop.streams import JoinStreams, TwoStreams
 from accumtrain.errors import ConfigError
-from accumtrain.models.blocks import drop_paths
 from accumtrain.models.config import STORE, EncoderConfig, ReversibleConfig, TransformerConfig, ViTConfig
 from accumtrain.models.layers import ModelSpec, Numerics
+from accumtrain.models.resnet.blocks import drop_paths
 from accumtrain.models.transformers.blocks import AddTo, build_functions
 from accumtrain.models.transformers.embed import Embed, Patches, TokenTable, sincos, sincos_of_grid
 from accumtrain.models.transformers.heads import ClassHead, TokenHead

@@ -22,7 +22,7 @@ import tensorflow as tf
 from accumtrain.config.jobs import cell
 from accumtrain.config.schema import Config
 from accumtrain.console import format_things, say, table, warn
-from accumtrain.data.encoded import EncodedSplit
+from accumtrain.data.images.encoded import EncodedSplit
 from accumtrain.data.open_data import open_data
 from accumtrain.data.source import SPLIT_WORDS, BadExample, Split, Target, contradict, read_labels, read_target
 from accumtrain.data.text.token_split import TokenSplit

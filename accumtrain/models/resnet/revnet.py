@@ -17,10 +17,10 @@ from accumtrain.backprop.pullback import Gradients, Pullback
 from accumtrain.backprop.replay import save_for_backward, save_values_for_backward
 from accumtrain.backprop.segments import Chain, Coupling, OnStreams, Segment, Stage
 from accumtrain.backprop.tracing import after
-from accumtrain.models.blocks import Head, Residual, Stem, build_shortcut, drop_paths, with_norm_momentum
 from accumtrain.models.config import RevNetConfig
-from accumtrain.models.kept_convs import choose_kept_convs, kept_convs_of
 from accumtrain.models.layers import ModelSpec, Numerics
+from accumtrain.models.resnet.blocks import Head, Residual, Stem, build_shortcut, drop_paths, with_norm_momentum
+from accumtrain.models.resnet.kept_convs import choose_kept_convs, kept_convs_of
 
 
 class Stems(tf.Module):

@@ -8,10 +8,10 @@ from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
 from accumtrain.backprop.pullback import Gradients, Pullback, pullback
 from accumtrain.backprop.segments import Chain, Segment
-from accumtrain.models.blocks import Head, Residual, Stem, build_shortcut, drop_paths, with_norm_momentum
 from accumtrain.models.config import ResNetConfig
-from accumtrain.models.kept_convs import choose_kept_convs, kept_convs_of
 from accumtrain.models.layers import ModelSpec
+from accumtrain.models.resnet.blocks import Head, Residual, Stem, build_shortcut, drop_paths, with_norm_momentum
+from accumtrain.models.resnet.kept_convs import choose_kept_convs, kept_convs_of
 
 
 class Unit(tf.Module):

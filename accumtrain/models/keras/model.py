@@ -18,8 +18,8 @@ from accumtrain.backprop.replay import Consume
 from accumtrain.backprop.segments import Backward, forward_by_memory
 from accumtrain.errors import ConfigError
 from accumtrain.models.config import ModelConfig
-from accumtrain.models.keras_call import call_stateless, find_batch_norms, join_masks, separate_masks
-from accumtrain.models.keras_cuts import SEED, cut_model
+from accumtrain.models.keras.call import call_stateless, find_batch_norms, join_masks, separate_masks
+from accumtrain.models.keras.cuts import SEED, cut_model
 
 
 class KerasNorm(tf.Module):

@@ -28,11 +28,11 @@ from accumtrain.process.jax_packages import import_jax
 from accumtrain.process.program import child_command
 from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.runs.folder import result_file
-from accumtrain.train.remedies import with_each_policy
+from accumtrain.train.tell.remedies import with_each_policy
 
 COMPILER = "ACCUMTRAIN_TPU_COMPILER"  # the Python of the compiler's environment
-SCRIPT = Path(__file__).with_name("tpu_compiler.py")
-TASK = "accumtrain.measure.tpu:lower_request"
+SCRIPT = Path(__file__).with_name("compiler.py")
+TASK = "accumtrain.measure.tpu.plan:lower_request"
 PROGRAM = "update.jax"
 COLUMNS = ("memory", "accum.steps", "micro-batch", "temporary", "state and batch", "TFLOP/update", "fits")
 
@@ -164,7 +164,7 @@ def lower_request(request: dict[str, Any], folder: Path) -> dict[str, Any]:
 
     from accumtrain.data.pipeline import make_train_batches
     from accumtrain.devices.resolve import resolve_devices
-    from accumtrain.measure.lowering import lower_update
+    from accumtrain.measure.tpu.lowering import lower_update
     from accumtrain.pjrt.hand_over import hand_over
     from accumtrain.tasks.task import open_examples
     from accumtrain.train.build import build_window

@@ -15,10 +15,10 @@ from accumtrain.backprop.fixed_point import FLOATS, times
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
 from accumtrain.backprop.pullback import Gradients, Module, Pullback, chain_pullback, tape_pullback
-from accumtrain.models.kept_convs import conv_shapes
 from accumtrain.models.layers import FLOATS_ONLY, Conv, Dense, Initializer, Numerics
-from accumtrain.models.norm_relu_conv import NormReLU, NormReLUConv, rectify
 from accumtrain.models.norms import NORMS
+from accumtrain.models.resnet.kept_convs import conv_shapes
+from accumtrain.models.resnet.norm_relu_conv import NormReLU, NormReLUConv, rectify
 
 AnyModel = TypeVar("AnyModel", bound=Model)
 

@@ -1,6 +1,6 @@
 """Compile a program for a TPU that this machine does not have. A Python with jax and libtpu runs this script:
 
-    python tpu_compiler.py FOLDER
+    python compiler.py FOLDER
 
 FOLDER holds `request.json` ({"topology": "v5e:2x2"}) and `update.jax`, a function of (arguments that change in place,
 other arguments) as jax.export serializes it. `answer.json` then holds the bytes that one device would need, or a

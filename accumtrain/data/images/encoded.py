@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.config import DataConfig
-from accumtrain.data.image_header import FORMATS, find_image_fault
-from accumtrain.data.images import decode, limit_pixels, read_size
+from accumtrain.data.images.decode import decode, limit_pixels, read_size
+from accumtrain.data.images.header import FORMATS, find_image_fault
 from accumtrain.data.source import ArraySplit, BadExample, Split, UnreadableExample
 from accumtrain.errors import DataError
 

@@ -29,14 +29,15 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from accumtrain import dispatch
-from accumtrain.cli import sweep_folder, sweep_table
 from accumtrain.cli.compose import call_hydra, list_job_overrides, open_hydra, plain_values, read_config
 from accumtrain.cli.guard import run_guarded
 from accumtrain.cli.hydra_guard import explain_composing
 from accumtrain.cli.overrides import find_given_value, for_hydra
 from accumtrain.cli.streams import keep_streams
-from accumtrain.cli.sweep_folder import stop_on_signals
-from accumtrain.cli.sweep_table import KILLED, STOPPED, JobOutcome, begin_outcome, find_signal_name
+from accumtrain.cli.sweep import folder as sweep_folder
+from accumtrain.cli.sweep import table as sweep_table
+from accumtrain.cli.sweep.folder import stop_on_signals
+from accumtrain.cli.sweep.table import KILLED, STOPPED, JobOutcome, begin_outcome, find_signal_name
 from accumtrain.config.read import expand_home
 from accumtrain.config.schema import Config, RunConfig
 from accumtrain.console import fail, say, warn
@@ -47,7 +48,7 @@ from accumtrain.process.signals import INTERRUPTED, raise_on_signals
 
 MOST_JOBS = 10_000
 IN_PROCESS = "basic"  # Hydra's own launcher: one job after the other, in this process
-TASK = "accumtrain.cli.sweep:run_job_request"
+TASK = "accumtrain.cli.sweep.job:run_job_request"
 CORES = "OMP_NUM_THREADS"  # set by joblib for each of its processes
 THREADS = "TF_NUM_INTRAOP_THREADS"  # read by TensorFlow, which ignores OMP_NUM_THREADS and takes all cores
 FAIL_FAST = "sweep.fail_fast"

@@ -19,10 +19,10 @@ from keras.src.utils.naming import reset_uids, to_snake_case
 from accumtrain.config.imagenet import IMAGENET, PUBLISHED, SAME, WHITE, ExpectedPixels, show_pixels
 from accumtrain.errors import CheckpointError, ConfigError, first_line
 from accumtrain.fields import format_value, suggest_names
-from accumtrain.models.blocks import with_norm_momentum
 from accumtrain.models.config import KerasModelConfig
-from accumtrain.models.keras_model import KerasModel
+from accumtrain.models.keras.model import KerasModel
 from accumtrain.models.layers import ModelSpec
+from accumtrain.models.resnet.blocks import with_norm_momentum
 
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16", "float64": "float64"}
 WEIGHTS = "model.weights.h5"  # in a .keras file

@@ -1,6 +1,6 @@
 """The first bytes of an image file: its faults, its orientation, and what decoding loses of it.
 
-Files are looked at once, by Pillow, when they are listed. Their pixels are decoded in graphs (images.py).
+Files are looked at once, by Pillow, when they are listed. Their pixels are decoded in graphs (decode.py).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from accumtrain.data import images
-from accumtrain.data.images import JPEG, PNG
+from accumtrain.data.images import decode
+from accumtrain.data.images.decode import JPEG, PNG
 from accumtrain.data.local_files import find_file_fault
 
 FORMATS = "PNG, JPEG, WebP or BMP"
@@ -32,8 +32,8 @@ _AT_ONCE = 4096  # files, as each that waits takes memory
 _OPENERS: dict[bytes, Callable[[BinaryIO], ImageFile]] = {
     PNG: PngImageFile,
     JPEG: JpegImageFile,
-    images.WEBP_HEADER_BYTES: WebPImageFile,
-    images.BMP_HEADER_BYTES: BmpImageFile,
+    decode.WEBP_HEADER_BYTES: WebPImageFile,
+    decode.BMP_HEADER_BYTES: BmpImageFile,
 }
 _OTHERS = {b"GIF8": "a GIF", b"II*\0": "a TIFF", b"MM\0*": "a TIFF"}
 _HEIF = b"ftyp"  # from byte 4 on: also of AVIF and of films
@@ -74,10 +74,10 @@ def read_header(image: bytes) -> Header:
 
 def find_image_fault(head: bytes) -> str | None:
     """Return what keeps an image with this beginning from being read, to stand after its name, or None."""
-    if head.startswith(images.WEBP_HEADER_BYTES):
-        return images.find_webp_fault(head)
-    if head.startswith(images.BMP_HEADER_BYTES):
-        return images.find_bmp_fault(head)
+    if head.startswith(decode.WEBP_HEADER_BYTES):
+        return decode.find_webp_fault(head)
+    if head.startswith(decode.BMP_HEADER_BYTES):
+        return decode.find_bmp_fault(head)
     if head.startswith((PNG, JPEG)):
         return None
     other = next((name for beginning, name in _OTHERS.items() if head.startswith(beginning)), None)

@@ -22,7 +22,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from types import FrameType
 
-from accumtrain.cli.sweep_table import JobOutcome
+from accumtrain.cli.sweep.table import JobOutcome
 from accumtrain.console import say
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.process.signals import TOGETHER, list_heeded_signals

@@ -1,0 +1,1 @@
+"""A sweep: its jobs, its folder, its table."""

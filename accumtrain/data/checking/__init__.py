@@ -1,0 +1,1 @@
+"""job=check: examples, their targets, and those that repeat."""

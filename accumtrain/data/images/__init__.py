@@ -1,0 +1,1 @@
+"""Images as files: headers, pixels, and what augmentation does to them."""

@@ -1,0 +1,1 @@
+"""job=plan for a TPU that is not there: the program, lowered and compiled."""

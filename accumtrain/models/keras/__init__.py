@@ -1,0 +1,1 @@
+"""Keras's own models as segments."""

@@ -1,0 +1,1 @@
+"""ResNets and RevNets: blocks, stages, and the convolutions that are kept."""

@@ -1,0 +1,1 @@
+"""The words of a training: its summary, remedies of a failure, trackers."""
