@@ -163,5 +163,5 @@ def batch_of(data: Images | Texts, count: int) -> Batch:
     if isinstance(data, Images):
         return data.examples(count)
     found = {name: tf.constant(values) for name, values in data.examples(count).items()}
-    inputs = {name: found.pop(name) for name in ("tokens", "places") if name in found}
+    inputs = {name: found.pop(name) for name in ("tokens", "positions") if name in found}
     return {"image": inputs if data.masked else inputs["tokens"], **found}

@@ -207,7 +207,7 @@ class ModelSpec:
         draws: `init` draws kernels. If not, they are zeros, in a model that is restored or only measured: a draw takes
             1.5 seconds of the processor for RevNet-104.
         vocabulary: number of different tokens; 0 for inputs that are no tokens.
-        per_token: the model tells the tokens at some places instead of the class of an example.
+        per_token: the model tells the tokens at some positions instead of the class of an example.
         init: creates variables with their initial values, in `variable_dtype`.
     """
 

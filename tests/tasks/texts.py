@@ -68,7 +68,7 @@ def open_sentences(config: SentencesConfig, seed: int) -> Source:
 
 
 class Mixer(tf.Module):
-    """Tokens are embedded, mixed over the places, and read at the places that are to be told."""
+    """Tokens are embedded, mixed over the positions, and read at the positions that are to be told."""
 
     def __init__(self, spec: Any) -> None:
         super().__init__()
@@ -80,11 +80,11 @@ class Mixer(tf.Module):
         self.bias = spec.init.constant(0.0, spec.num_classes, "bias")
 
     def __call__(self, x: Any, mode: Any) -> tf.Tensor:
-        tokens, places = x["tokens"], x["places"]
+        tokens, positions = x["tokens"], x["positions"]
         embedded = tf.gather(self.embedding, tf.maximum(tokens, 0))
         embedded = tf.where((tokens >= 0)[..., tf.newaxis], embedded, tf.zeros_like(embedded))
         mixed = embedded + tf.tanh(tf.matmul(self.kernel, embedded)) + self.position
-        told = tf.gather(mixed, tf.maximum(places, 0), batch_dims=1)
+        told = tf.gather(mixed, tf.maximum(positions, 0), batch_dims=1)
         return tf.matmul(told, self.head) + self.bias
 
 

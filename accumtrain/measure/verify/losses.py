@@ -52,7 +52,7 @@ def huber(config: HuberConfig, numbers: np.ndarray, outputs: np.ndarray) -> np.n
 
 
 def token_cross_entropy(config: LossConfig, ids: np.ndarray, logits: np.ndarray) -> np.ndarray:
-    """Return - the mean of log p over the places [N, P] to predict, those with an id from 0 on."""
+    """Return - the mean of log p over the positions [N, P] to predict, those with an id from 0 on."""
     log_p = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
     means = [-log_p[row, ids[row] >= 0, ids[row, ids[row] >= 0]].sum() for row in range(len(ids))]
     return np.array(means) / np.maximum((ids >= 0).sum(axis=1), 1)
