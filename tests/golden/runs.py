@@ -23,9 +23,11 @@ EXPECTED: dict[str, dict[str, Any]] = json.loads((GOLDEN / "expected.json").read
 
 
 def copied(name: str, folder: Path) -> Config:
-    """Copy a golden run into `folder`. Return the copy's configuration."""
+    """Copy a golden run into `folder`. Return the copy's configuration, whose data is found from any folder."""
     shutil.copytree(GOLDEN / name, folder / "golden")
     config = from_mapping(yaml.safe_load((folder / "golden" / "config.yaml").read_text()))
+    if (path := getattr(config.data, "path", None)) is not None:
+        config = replace(config, data=replace(config.data, path=str(GOLDEN.parents[1] / path)))
     return replace(config, run=replace(config.run, dir=str(folder)))
 
 
