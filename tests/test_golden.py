@@ -13,7 +13,7 @@ from accumtrain.runs.names import CHECKPOINTS, folder_of
 from accumtrain.tasks.task import open_examples
 from accumtrain.train.build import build_window
 from accumtrain.train.checkpoint import Checkpoints
-from tests.golden.runs import EXPECTED, continued, copied, digest, tensors
+from tests.golden.runs import ANSWERS, ASKED, EXPECTED, continued, copied, digest, exported, predictions, tensors
 from tests.machine import machine
 
 
@@ -50,6 +50,31 @@ def test_it_is_evaluated(golden):
     assert result["step"] == expected["best_step"]
     found = {name: result["test"][name] for name in expected["test"]}
     assert found == pytest.approx(expected["test"], abs=0.01)
+
+
+def leaves(value, path=()):
+    """The values of nested lists and dicts by their paths: numbers to compare with a tolerance, and all others."""
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, each in items:
+            yield from leaves(each, (*path, key))
+    else:
+        yield path, value
+
+
+def assert_alike(found, expected):
+    assert dict(leaves(found)) == pytest.approx(dict(leaves(expected)), abs=2e-4)
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_it_predicts(name, tmp_path):
+    assert_alike(predictions(copied(name, tmp_path), name), ANSWERS[name]["predictions"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ASKED)
+def test_it_is_exported(name, tmp_path):
+    assert exported(copied(name, tmp_path)) == ANSWERS[name]["export"]
 
 
 @pytest.mark.slow
