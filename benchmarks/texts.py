@@ -37,7 +37,7 @@ class Texts:
         return round(MASKED * self.tokens)
 
     def examples(self, count: int, seed: int = 0) -> dict[str, np.ndarray]:
-        """Return `tokens` int32 [N, T], -1 for padding, `label` int32 and `weight` float32 [N], always the same.
+        """Return `tokens` int32 [N, T], -1 for padding, `targets` int32 and `weight` float32 [N], always the same.
 
         A label is a class, [N], and half of the tokens have it as the rest of their division by the number of classes.
         Of masked texts it is the tokens at `positions`, int32 [N, P] both, -1 for none. The weight is their number.
@@ -51,7 +51,7 @@ class Texts:
         inside = np.arange(self.tokens) < lengths[:, np.newaxis]
         tokens = np.where(inside, np.where(generator.random(shape) < OWN, own, any_token), -1).astype(np.int32)
         if not self.masked:
-            return {"tokens": tokens, "label": classes, "weight": np.ones(count, np.float32)}
+            return {"tokens": tokens, "targets": classes, "weight": np.ones(count, np.float32)}
         return _mask(tokens, lengths, self.positions, generator)
 
 
@@ -65,4 +65,4 @@ def _mask(tokens: np.ndarray, lengths: np.ndarray, most: int, generator: np.rand
     shown = tokens.copy()
     shown[np.nonzero(told)[0], positions[told]] = MASK
     weight = told.sum(axis=1).astype(np.float32)
-    return {"tokens": shown, "positions": positions, "label": label, "weight": weight}
+    return {"tokens": shown, "positions": positions, "targets": label, "weight": weight}

@@ -200,7 +200,7 @@ class ModelSpec:
     """The images, classes, precision and seed for which a model is built.
 
     Attributes:
-        image_shape: height, width, channels; of other inputs the shape of one.
+        shape: height, width, channels; of other inputs the shape of one.
         num_classes: number of outputs: a logit for each class or label, or a number for each number.
         precision: float32, bfloat16, float16 or float64.
         seed: the seed of the run; initial weights are a pure function of it.
@@ -211,7 +211,7 @@ class ModelSpec:
         init: creates variables with their initial values, in `variable_dtype`.
     """
 
-    image_shape: tuple[int, ...]
+    shape: tuple[int, ...]
     num_classes: int
     precision: str = "float32"
     seed: int = 0
@@ -225,7 +225,7 @@ class ModelSpec:
 
     @property
     def channels(self) -> int:
-        return self.image_shape[-1]
+        return self.shape[-1]
 
     @property
     def compute_dtype(self) -> tf.DType:

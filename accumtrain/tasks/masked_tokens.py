@@ -51,27 +51,27 @@ class MaskedTokens(Task):
         Raises:
             DataError: the examples are no tokens of one length, or a stream, which has no keys to draw masks from.
         """
-        if data.vocabulary is None or len(data.image_shape) != 1 or isinstance(data.train, Stream):
+        if data.vocabulary is None or len(data.shape) != 1 or isinstance(data.train, Stream):
             raise DataError(
                 f"task=masked_tokens: the examples of {self.config.data.label} are no splits of tokens [N, T] with a "
                 "vocabulary; choose data=tokens, or give a Source with plain=True and its vocabulary"
             )
-        return {MASK_ID: data.vocabulary.mask, POSITIONS: most_positions(self._keys.share, data.image_shape[0])}
+        return {MASK_ID: data.vocabulary.mask, POSITIONS: most_positions(self._keys.share, data.shape[0])}
 
     def prepare(self, data: Dataset, facts: Facts) -> Dataset:
         """Return the data with masked tokens. Its classes are the tokens, by their names."""
         prepared = super().prepare(data, facts)
         assert isinstance(prepared, PlainData)
         assert data.vocabulary is not None
-        make_batch = partial(self._mask, data.vocabulary, most_positions(self._keys.share, data.image_shape[0]))
+        make_batch = partial(self._mask, data.vocabulary, most_positions(self._keys.share, data.shape[0]))
         return replace(prepared, to_input=None, to_batch=make_batch, class_names=name_tokens(data.vocabulary))
 
     def _mask(self, vocabulary: Vocabulary, most: int, examples: dict[str, Any]) -> dict[str, Any]:
         """Return a batch whose weights of examples are their numbers of positions to predict."""
-        masked = mask_tokens(tf.cast(examples["image"], tf.int32), examples["key"], vocabulary, self._keys, most)
+        masked = mask_tokens(tf.cast(examples["inputs"], tf.int32), examples["key"], vocabulary, self._keys, most)
         return {
-            "image": {"tokens": masked.tokens, "positions": masked.positions},
-            "label": masked.ids,
+            "inputs": {"tokens": masked.tokens, "positions": masked.positions},
+            "targets": masked.ids,
             "weight": examples["weight"] * tf.cast(masked.counts, tf.float32),
         }
 
@@ -205,7 +205,7 @@ class TokenFinder:
 
     def update(self, batch: Batch, outputs: tf.Tensor) -> None:
         """Add the part of a batch that a replica has: ids [N, P], logits [N, P, V]."""
-        ids = tf.where((example_weights(batch) > 0)[:, tf.newaxis], batch["label"], NONE)
+        ids = tf.where((example_weights(batch) > 0)[:, tf.newaxis], batch["targets"], NONE)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(ids, 0), outputs)
         right = tf.equal(tf.argmax(outputs, axis=-1, output_type=ids.dtype), ids)
         columns = tf.stack([tf.cast(each, tf.float64) for each in (tf.ones_like(losses), losses, right)], axis=-1)

@@ -61,7 +61,7 @@ def one_batch() -> tuple[Any, tf.Tensor]:
     if options.texts:
         found = options.texts.examples(options.micro_batch)
         inputs = {name: tf.constant(found[name]) for name in ("tokens", "positions") if name in found}
-        return inputs if options.texts.masked else inputs["tokens"], tf.constant(found["label"])
+        return inputs if options.texts.masked else inputs["tokens"], tf.constant(found["targets"])
     size = options.image_size
     images = np.random.default_rng(0).standard_normal((options.micro_batch, size, size, 3), np.float32)
     return tf.constant(images), tf.range(options.micro_batch) % CLASSES[size]

@@ -60,15 +60,15 @@ def assert_same(one, other):
 def test_a_batch_has_tokens_places_ids_and_a_weight_for_each_place(config):
     data = open_examples(config())
     batch = taken(make_train_batches(data, batch=48, first=0, seed=0), 1)
-    tokens, positions = batch["image"]["tokens"], batch["image"]["positions"]
-    assert (tokens.shape, positions.shape, batch["label"].shape) == (
+    tokens, positions = batch["inputs"]["tokens"], batch["inputs"]["positions"]
+    assert (tokens.shape, positions.shape, batch["targets"].shape) == (
         (48, texts.LENGTH),
         (48, POSITIONS),
         (48, POSITIONS),
     )
-    assert {each.dtype for each in (tokens, positions, batch["label"])} == {np.dtype(np.int32)}
+    assert {each.dtype for each in (tokens, positions, batch["targets"])} == {np.dtype(np.int32)}
     assert batch["weight"].dtype == np.float32
-    np.testing.assert_array_equal(batch["weight"], (batch["label"] >= 0).sum(axis=1))
+    np.testing.assert_array_equal(batch["weight"], (batch["targets"] >= 0).sum(axis=1))
     assert len(set(batch["weight"].tolist())) > 1, "sentences differ in length"
 
 
@@ -84,7 +84,7 @@ def test_masks_are_drawn_anew_in_each_epoch_and_the_same_in_each_evaluation(conf
     data = open_examples(config())
     size = data.train.size
     of_epochs = [taken(make_train_batches(data, batch=size, first=first, seed=0), 1) for first in (0, size)]
-    rows = [{tuple(row) for row in batch["image"]["positions"]} for batch in of_epochs]
+    rows = [{tuple(row) for row in batch["inputs"]["positions"]} for batch in of_epochs]
     assert len(rows[0] & rows[1]) < len(rows[0])
     whole = taken(make_eval_batches(data, batch=50), 1)
     parts = taken(make_eval_batches(data, batch=16), 4)
@@ -166,10 +166,10 @@ def test_micro_batches_learn_what_one_batch_does(config):
     for variable, first in zip(model.trainable_variables, weights[0], strict=True):
         variable.assign(first)
     batch = taken(make_train_batches(data, batch=48, first=0, seed=0), 1)
-    logits = model(batch["image"], EVALUATION).numpy()
-    assert whole[0]["weight"] == (batch["label"] >= 0).sum()
+    logits = model(batch["inputs"], EVALUATION).numpy()
+    assert whole[0]["weight"] == (batch["targets"] >= 0).sum()
     assert (whole[0]["loss"], whole[0]["token_accuracy"]) == pytest.approx(
-        reference_of(batch["label"], logits), rel=1e-12
+        reference_of(batch["targets"], logits), rel=1e-12
     )
 
 
@@ -207,7 +207,7 @@ def test_an_evaluation_is_that_of_all_tokens_for_every_batch(config):
     given = config("precision=float64")
     found, model, data = evaluated(given, 16)
     batch = taken(make_eval_batches(data, batch=50), 1)
-    loss, accuracy = reference_of(batch["label"], model(batch["image"], EVALUATION).numpy())
+    loss, accuracy = reference_of(batch["targets"], model(batch["inputs"], EVALUATION).numpy())
     expected = {"loss": loss, "token_accuracy": accuracy, "perplexity": math.exp(loss), "examples": 50}
     assert found == pytest.approx(expected, rel=1e-12)
     for size in (7, 50):
@@ -229,7 +229,7 @@ def test_examples_of_padding_alone_count_in_nothing(compose):
     batch = taken(make_eval_batches(data, batch=10), 1)
     assert (batch["weight"] > 0).tolist() == [True] * 3 + [False] + [True] * 2 + [False] * 4
     assert found["examples"] == 5
-    loss, _ = reference_of(batch["label"], model(batch["image"], EVALUATION).numpy())
+    loss, _ = reference_of(batch["targets"], model(batch["inputs"], EVALUATION).numpy())
     assert found["loss"] == pytest.approx(loss, rel=1e-12)
     (update,), *_ = updated(given, 1)
     assert (update["examples"], update["finite"]) == (5.0, True)

@@ -41,7 +41,7 @@ class Tokens(Split):
     channels = 1
 
     def __init__(self, tokens: np.ndarray) -> None:
-        self.size, self.image_shape, self.known_labels = len(tokens), tokens.shape[1:], tokens
+        self.size, self.shape, self.known_labels = len(tokens), tokens.shape[1:], tokens
         self._tokens = tf.constant(tokens, tf.int32)
 
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -72,7 +72,7 @@ class Mixer(tf.Module):
 
     def __init__(self, spec: Any) -> None:
         super().__init__()
-        (length,) = spec.image_shape
+        (length,) = spec.shape
         self.embedding = spec.init.dense((spec.num_classes, HIDDEN))
         self.position = spec.init.dense((length, HIDDEN))
         self.kernel = spec.init.dense((length, length))

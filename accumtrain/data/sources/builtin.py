@@ -52,10 +52,10 @@ _GRID = 4  # a class is a coarse grid of random grey values
 class SyntheticSplit(Split):
     """Example i has label i % num_classes. A pixel is the mean of a cell of its class's grid and of uniform noise."""
 
-    def __init__(self, size: int, image_shape: tuple[int, int, int], num_classes: int, seed: int, first: int) -> None:
+    def __init__(self, size: int, shape: tuple[int, int, int], num_classes: int, seed: int, first: int) -> None:
         self.size = size
-        self.image_shape = self._shape = image_shape
-        self.channels = image_shape[-1]
+        self.shape = shape
+        self.channels = shape[-1]
         self._num_classes = num_classes
         self._seed = seed
         self._first = first
@@ -67,7 +67,7 @@ class SyntheticSplit(Split):
         return image, tf.cast(label, tf.int32)
 
     def _pattern(self, label: tf.Tensor) -> tf.Tensor:
-        height, width, channels = self._shape
+        height, width, channels = self.shape
         cell = tf.range(_GRID * _GRID * channels, dtype=tf.int64)
         grid = tf.cast(random_below(256, hash64(PATTERN, self._seed, label)[:, None], cell), tf.uint8)
         grid = tf.reshape(grid, [-1, _GRID, _GRID, channels])  # [n, 4, 4, channels]
@@ -75,10 +75,10 @@ class SyntheticSplit(Split):
         return tf.gather(tf.gather(grid, rows, axis=1), columns, axis=2)  # [n, height, width, channels]
 
     def _noise(self, index: tf.Tensor) -> tf.Tensor:
-        pixels = math.prod(self._shape)
+        pixels = math.prod(self.shape)
         word = tf.range(-(-pixels // 8), dtype=tf.int64)
         octets = tf.bitcast(random64(hash64(NOISE, self._seed, index)[:, None], word), tf.uint8)  # [n, words, 8]
-        return tf.reshape(tf.reshape(octets, [tf.size(index), -1])[:, :pixels], [-1, *self._shape])
+        return tf.reshape(tf.reshape(octets, [tf.size(index), -1])[:, :pixels], [-1, *self.shape])
 
 
 def open_synthetic(config: SyntheticConfig, seed: int) -> Source:

@@ -76,8 +76,8 @@ def has_formula(config: LossConfig) -> bool:
 def sum_losses(config: LossConfig, batch: Mapping[str, np.ndarray], outputs: np.ndarray) -> float:
     """Return the sum of the losses over a batch, each with the weight of its example. Mixed examples have two parts."""
     formula = FORMULAS[type(config)]
-    values = formula(config, batch["label"], outputs)
+    values = formula(config, batch["targets"], outputs)
     if "share" in batch:
         share = batch["share"].astype(np.float64)
-        values = share * values + (1.0 - share) * formula(config, batch["other_label"], outputs)
+        values = share * values + (1.0 - share) * formula(config, batch["other_targets"], outputs)
     return float((values * batch.get("weight", np.ones(len(values)))).sum())

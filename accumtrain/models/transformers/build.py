@@ -28,7 +28,7 @@ from accumtrain.models.transformers.heads import ClassHead, TokenHead
 
 def build_vit(config: ViTConfig, spec: ModelSpec) -> Model:
     """Build a vision transformer. Raise ConfigError if patches do not fill the images."""
-    height, width, channels = spec.image_shape
+    height, width, channels = spec.shape
     if height % config.patch or width % config.patch:
         sides = [side for side in range(1, min(height, width) + 1) if height % side == 0 and width % side == 0]
         raise ConfigError(
@@ -45,7 +45,7 @@ def build_vit(config: ViTConfig, spec: ModelSpec) -> Model:
 
 def build_encoder(config: EncoderConfig, spec: ModelSpec) -> Model:
     """Build a text encoder, whose inputs are tokens, int32 [N, T], below 0 where there is none."""
-    (tokens,) = spec.image_shape
+    (tokens,) = spec.shape
     fixed = sincos(np.arange(tokens), config.width) if config.positions == "sincos" else None
     table = TokenTable(spec.init, spec.vocabulary, config.width)
     embed = _embed(config, spec, table, tokens, fixed)
