@@ -11,6 +11,7 @@ from .backprop.streams import couple as couple
 from .backprop.tape import gradient as gradient
 from .cli.main import main as main
 from .config.registries import register_data as register_data
+from .config.registries import register_inputs as register_inputs
 from .config.registries import register_job as register_job
 from .config.registries import register_loss as register_loss
 from .config.registries import register_metric as register_metric
@@ -46,6 +47,10 @@ from .data.config import TableConfig as TableConfig
 from .data.config import TfdsConfig as TfdsConfig
 from .data.config import TfrecordConfig as TfrecordConfig
 from .data.config import TokensConfig as TokensConfig
+from .data.inputs.arrays import Arrays as Arrays
+from .data.inputs.base import Asked as Asked
+from .data.inputs.base import Inputs as Inputs
+from .data.inputs.tokens import Tokens as Tokens
 from .data.source import ArraySplit as ArraySplit
 from .data.source import Source as Source
 from .data.source import Split as Split

@@ -19,7 +19,7 @@ from accumtrain.config.rules import check_config
 from accumtrain.config.schema import Config
 from accumtrain.console import silenced, warn
 from accumtrain.data.config import DataConfig
-from accumtrain.data.local_files import list_first, list_named_images
+from accumtrain.data.local_files import list_first
 from accumtrain.dispatch import settle_kept_activations
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import format_value, suggest_names
@@ -27,7 +27,6 @@ from accumtrain.process import environment
 from accumtrain.runs.contents import read_config, read_records, read_run_config, read_summary
 from accumtrain.runs.kernels import choose_kernels
 from accumtrain.runs.names import HOLDOUT_KEYS, PREPROCESS_KEYS
-from accumtrain.runs.run import Images
 from accumtrain.tasks.config import check_answers
 from accumtrain.train.config import BEST_STATE, STATES
 from accumtrain.train.tell.remedies import explain_errors
@@ -55,7 +54,7 @@ def load_run(run: AnyPath, *, run_dir: AnyPath = "runs", state: str = BEST_STATE
     Raises:
         ConfigError: there is no such run, or its model exists only in the program that trained it.
         CheckpointError: the run has no checkpoint yet, or its files can't be read.
-        DataError: `images.json` of the run is gone, and its data can't be opened either.
+        DataError: `inputs.json` of the run is gone, and its data can't be opened either.
     """
     if state not in STATES:
         raise ConfigError(f"state={format_value(state)}: must be one of {', '.join(STATES)}")
@@ -127,19 +126,19 @@ class LoadedRun:
             images as they are.
         step: the update after which the state was saved.
         class_names: the names of the classes, in the order of the model's outputs.
-        shape: height, width and channels of the images that the model takes.
+        shape: that of an example that the model takes; of images height, width and channels.
     """
 
     def __init__(self, path: Path, config: Config) -> None:
         self.path, self.config = path, config
         with self._computing():
             from accumtrain.devices.resolve import resolve_devices  # with TensorFlow, once it is prepared
-            from accumtrain.train.weights import trained_images, trained_model
+            from accumtrain.train.weights import find_trained_on, trained_model
 
             self._devices: Devices = resolve_devices(config.device)
-            self._images, fingerprint = trained_images(config)
+            self._noted, fingerprint = find_trained_on(config)
             with explain_errors(config, None), self._devices.strategy.scope():
-                self._trained: Trained = trained_model(config, self._images, fingerprint, config.state)
+                self._trained: Trained = trained_model(config, self._noted, fingerprint, config.state)
 
     def __repr__(self) -> str:
         return f"<accumtrain run {self.path}: {self.config.model.label}, {self.config.state} state, update {self.step}>"
@@ -154,11 +153,11 @@ class LoadedRun:
 
     @property
     def class_names(self) -> list[str]:
-        return list(self._images.class_names)
+        return list(self._noted.class_names)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self._images.shape
+        return self._noted.inputs.shape
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -186,8 +185,7 @@ class LoadedRun:
         Args:
             images: a file, a folder that is searched for images, or a glob; a list of these; or an array
                 [N, H, W, C], or [N, H, W] of grey images, of any height and width. An array holds floats 0..1, or
-                integers 0..255 (of data=digits 0..16). Of a task with other inputs: an array of them, or what its
-                `read_inputs` takes.
+                integers 0..255 (of data=digits 0..16). Of other inputs: an array [N, ...] of them, or paths of files.
 
         Raises:
             DataError: there are no images, some can't be used, or the array has another shape or range.
@@ -258,35 +256,20 @@ class LoadedRun:
 
         return compile_answers(build_task(self.config), self._trained, self._devices.strategy)
 
-    def _open(self, images: Any) -> tuple[Sequence[Path | str], Dataset]:
-        """Return the files or inputs that are named, none of an array, and all as a data set."""
-        from accumtrain.data.sources.folder import open_files
-        from accumtrain.tasks.task import build_task
-
-        if self._images.plain:
-            if isinstance(images, str | os.PathLike):
-                given = build_task(self.config).open_inputs(expand_home(os.fspath(images)), self._images)
-                return given.names, given.data
-            return [], self._open_array(images)
-        named = [images] if isinstance(images, str | os.PathLike) else images
+    def _open(self, inputs: Any) -> tuple[Sequence[Path | str], Dataset]:
+        """Return the files or texts that are named, none of an array, and all as a data set."""
+        kind = self._noted.inputs
+        named = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
         if isinstance(named, list | tuple) and all(isinstance(name, str | os.PathLike) for name in named):
             if not named:
-                raise DataError("images is an empty list: give at least one file, or an array [N, H, W, C]")
-            listed = (list_named_images(expand_home(os.fspath(name)), "images")[0] for name in named)
-            files = list(dict.fromkeys(file for found in listed for file in found))
-            return files, open_files(files, self.config.data, self._images)
-        return [], self._open_array(images)
-
-    def _open_array(self, images: Any) -> Dataset:
-        from accumtrain.tasks.task import build_task
-
+                raise DataError(f"{kind.asked} is an empty list: give at least one file, or an array [N, ...]")
+            given = kind.open_named([expand_home(os.fspath(name)) for name in named], self.config.data, kind.asked)
+            return given.names, given.data
         try:
-            array = np.asarray(images)
+            array = np.asarray(inputs)
         except ValueError:  # of a list of images that differ in size
             array = np.empty(0, object)
-        if self._images.plain:
-            return build_task(self.config).open_plain(array, self._images)
-        return open_images(array, self.config.data, self._images)
+        return [], kind.open_array(array, self.config.data)
 
     def _tell_bad(self, data: Dataset, size: int) -> None:
         """Raise DataError if images can't be used, or with data.on_error=skip warn of them."""
@@ -313,43 +296,3 @@ class LoadedRun:
         of_run = (*PREPROCESS_KEYS, *(HOLDOUT_KEYS if data.kind == own.kind else ()))
         names = {key.name for key in fields(data)}
         return expand_homes(replace(data, **{key: getattr(own, key) for key in of_run if key in names}))
-
-
-def open_images(array: np.ndarray, config: DataConfig, trained: Images) -> Dataset:
-    """Return an array of images as the test images of a data set. The label of an image is its place.
-
-    Args:
-        array: floats 0..1 or integers 0..config.WHITE, [N, H, W, C], or [N, H, W] of grey images.
-        config: the data keys of the run.
-        trained: the images that the run was trained on.
-
-    Raises:
-        DataError: the array has another shape, or values out of its range.
-    """
-    from accumtrain.data.source import ArraySplit, Dataset
-    from accumtrain.data.sources.folder import preprocess_any_size
-
-    channels = trained.shape[-1]
-    if array.ndim == 3 and channels == 1:
-        array = array[..., np.newaxis]
-    if array.ndim != 4 or array.dtype.kind not in "fiu" or array.shape[-1] != channels or array.size == 0:
-        raise DataError(
-            f"images is an array {list(array.shape)} of {array.dtype}: give numbers [N, height, width, {channels}]; "
-            "one image has N=1, and images of different sizes are given as files, or one after the other"
-        )
-    white = 1 if array.dtype.kind == "f" else config.WHITE
-    if not (array.min() >= 0 and array.max() <= white):
-        raise DataError(
-            f"images has values {array.min():g} to {array.max():g} of {array.dtype}: give floats 0..1, or integers "
-            f"0..{config.WHITE}"
-        )
-    pixels = array if array.dtype.kind == "f" else array.astype(np.uint8)
-    split = ArraySplit(pixels, np.arange(len(array)), config.WHITE)
-    return Dataset(
-        train=split,
-        test=split,
-        num_classes=len(trained.class_names),
-        shape=trained.shape,
-        preprocess=replace(preprocess_any_size(config, trained), white=config.WHITE),
-        class_names=trained.class_names,
-    )

@@ -155,7 +155,9 @@ def spec_of(data: Images | Texts, precision: str, seed: int = 3) -> ModelSpec:
     if isinstance(data, Images):
         return ModelSpec(data.shape, data.classes, precision, seed)
     vocabulary, per_token = data.vocabulary, data.masked
-    return ModelSpec((data.tokens,), data.outputs, precision, seed, vocabulary=vocabulary, per_token=per_token)
+    return ModelSpec(
+        (data.tokens,), data.outputs, precision, seed, inputs="tokens", vocabulary=vocabulary, per_token=per_token
+    )
 
 
 def batch_of(data: Images | Texts, count: int) -> Batch:

@@ -1,8 +1,8 @@
-"""A task of your own in one file: a number from other numbers, on the whole command line.
+"""Inputs of your own in one file: a number from other numbers, on the whole command line.
 
 Each row of a CSV file is an example. Its first row names the columns, and the last column is the number to learn.
 
-    python examples/table_of_numbers.py task=number_from_row data=rows data.path=houses.csv model=mlp run.name=houses
+    python examples/table_of_numbers.py task=regress data=rows data.path=houses.csv model=mlp run.name=houses
     python examples/table_of_numbers.py job=evaluate run.name=houses
     python examples/table_of_numbers.py job=predict run.name=houses predict.input=new_houses.csv
 """
@@ -39,23 +39,28 @@ def open_rows(config, seed):
     names, rows = read_rows(config.path)
     is_test = np.arange(len(rows)) % config.test_every == 0
     train, test = (accumtrain.ArraySplit(part[:, :-1], part[:, -1:]) for part in (rows[~is_test], rows[is_test]))
-    return accumtrain.Source(train, test, 1, class_names=names[-1:], plain=True)
+    learned = rows[~is_test, :-1]
+    inputs = Rows((len(names) - 1,), tuple(learned.mean(0).tolist()), tuple((learned.std(0) + 1e-6).tolist()))
+    return accumtrain.Source(train, test, 1, class_names=names[-1:], inputs=inputs)
 
 
-class NumberFromRow(accumtrain.Regress):
-    """The inputs are standardised as the number to learn is."""
+@accumtrain.register_inputs
+@dataclass(frozen=True)
+class Rows(accumtrain.Arrays):
+    """Rows of numbers, standardised by those to train on. The run keeps the fields."""
 
-    def fit(self, data):
-        inputs, _ = data.train.read(tf.range(data.train.size, dtype=tf.int64))
-        scale = {"input_mean": inputs.numpy().mean(0).tolist(), "input_std": (inputs.numpy().std(0) + 1e-6).tolist()}
-        return {**super().fit(data), **scale}
+    kind = "rows"
 
-    def take(self, inputs, facts):
-        return (inputs - tf.constant(facts["input_mean"])) / tf.constant(facts["input_std"])
+    mean: tuple
+    std: tuple
 
-    def read_inputs(self, text):
-        _, rows = read_rows(text)
-        return [f"row {number}" for number in range(1, len(rows) + 1)], rows
+    def batch(self, inputs, key, *, training):
+        return (inputs - tf.constant(self.mean)) / tf.constant(self.std)
+
+    def open_named(self, named, config, key):
+        rows = np.concatenate([read_rows(path)[1] for path in named])
+        names = [f"row {number}" for number in range(1, len(rows) + 1)]
+        return accumtrain.Asked(names, self.open_array(rows, config), ignored=[])
 
 
 class Layer(tf.Module):
@@ -78,13 +83,6 @@ def build_mlp(config, spec):
 
 accumtrain.register_data("rows", open_rows, RowsConfig, targets="numbers")
 accumtrain.register_model("mlp", build_mlp)
-accumtrain.register_task(
-    "number_from_row",
-    NumberFromRow,
-    loss=accumtrain.SquaredErrorConfig,
-    metrics=["mae", "rmse", "r2"],
-    targets="numbers",
-)
 
 if __name__ == "__main__":
     accumtrain.main()

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from accumtrain.config.jobs import JOBS, Job
-from accumtrain.data.config import SOURCES, DataConfig, SourceEntry
+from accumtrain.data.config import INPUTS, SOURCES, DataConfig, InputEntry, SourceEntry
 from accumtrain.devices.config import DEVICES
 from accumtrain.models.config import MODELS, ModelConfig
 from accumtrain.optim.config import OPTIMIZERS, OptimConfig
@@ -236,6 +236,19 @@ def register_data(
     return keys
 
 
+def register_inputs(kind: Any) -> Any:
+    """Make a kind of inputs known, so that a run whose data has them is opened again.
+
+    Args:
+        kind: a subclass of `accumtrain.Inputs` with a `kind` of its own. It is returned, so this can decorate it.
+
+    Raises:
+        ValueError: the name is taken, or is not a letter or _, then letters, digits, - and _.
+    """
+    INPUTS.add(InputEntry(kind.kind, kind))
+    return kind
+
+
 def register_job(name: str, run: Code, file: str | None = None, **attributes: Any) -> None:
     """Make `job=<name>` a choice.
 
@@ -260,6 +273,7 @@ def list_added_modules() -> set[str]:
         *(code for job in JOBS for code in (job.run, job.check)),
         *(metric.function for metric in METRICS),
         *(tracker.open for tracker in TRACKERS),
+        *(kind.build for kind in INPUTS),
     ]
     modules = {module_of(code) for code in codes if code is not None}
     return {name for name in modules if not name.startswith(BUILTIN_CODE)}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from accumtrain.errors import ConfigError
 from accumtrain.fields import (
@@ -452,6 +452,21 @@ class SourceEntry(Entry[DataConfig]):
 
     targets: tuple[str, ...] = ("classes",)
 
+
+@dataclass(frozen=True)
+class InputEntry:
+    """A kind of inputs. `build` is a subclass of `accumtrain.data.inputs.base.Inputs`, or "module:attribute"."""
+
+    name: str
+    build: str | Callable[..., Any]
+
+
+INPUTS: Registry[InputEntry] = Registry("inputs")
+INPUTS.add(
+    InputEntry("pixels", "accumtrain.data.inputs.pixels:Pixels"),
+    InputEntry("tokens", "accumtrain.data.inputs.tokens:Tokens"),
+    InputEntry("arrays", "accumtrain.data.inputs.arrays:Arrays"),
+)
 
 READERS = {  # of targets, by their form
     "classes": "accumtrain.data.sources.targets:ClassTargets",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, fields
 
 import tensorflow as tf
 
@@ -10,8 +10,9 @@ from accumtrain.data.config import READERS, SOURCES, DataConfig, TokensConfig
 from accumtrain.data.holdout import add_validation_split
 from accumtrain.data.images.augment import Mix
 from accumtrain.data.images.encoded import EncodedSplit
-from accumtrain.data.preprocess import make_preprocess
-from accumtrain.data.source import SPLIT_WORDS, Dataset, PlainData, Source, Stream, compute_fingerprint
+from accumtrain.data.inputs.base import Inputs
+from accumtrain.data.inputs.pixels import make_pixels
+from accumtrain.data.source import SPLIT_WORDS, Dataset, Source, Stream, compute_fingerprint
 from accumtrain.data.sources.targets import TargetReader
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import format_value
@@ -43,26 +44,23 @@ def open_data(config: DataConfig, seed: int, targets: str = CLASSES) -> Dataset:
                 f"data={config.kind}: white is {train.white} in the training split and {other.white} in the "
                 f"{SPLIT_WORDS[name]} split; open both splits with the same value"
             )
-    fingerprint = compute_fingerprint(source)
-    if source.plain:
+    if source.inputs is None:
+        shape = train.shape if config.pixels is None else (*config.pixels, train.channels)
+        assert shape is not None, "a source whose images keep their size has one shape"
+        if len(shape) != 3:
+            raise DataError(
+                f"data={config.kind}: an example has the shape {list(shape)}, and an image has [height, width, "
+                "channels]; give the Source its kind of inputs, such as inputs=accumtrain.Arrays(shape)"
+            )
+        inputs: Inputs = make_pixels(config, shape, train.white)
+    else:
         _check_keys_of_images(config)
-        data = PlainData(
-            **{**vars(source), "fingerprint": fingerprint},
-            shape=tuple(train.shape or ()),
-            balanced=config.sampling == "balanced",
-            targets=targets,
-        )
-        if isinstance(config, TokensConfig):
-            return replace(data, by_length=config.by_length, buckets=config.buckets)
-        return data
-    shape = train.shape if config.pixels is None else (*config.pixels, train.channels)
-    assert shape is not None, "a source whose images keep their size has one shape"
+        inputs = source.inputs
     return Dataset(
-        **{**vars(source), "fingerprint": fingerprint},
-        shape=shape,
-        preprocess=make_preprocess(config, channels=train.channels, white=train.white),
+        **{**vars(source), "fingerprint": compute_fingerprint(source), "inputs": inputs},
         mix=Mix(config.mixup, config.cutmix),
         balanced=config.sampling == "balanced",
+        by_length=isinstance(config, TokensConfig) and config.by_length,
         targets=targets,
     )
 

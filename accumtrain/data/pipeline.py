@@ -18,7 +18,6 @@ import tensorflow as tf
 from accumtrain.data.holdout import Subset
 from accumtrain.data.images.decode import decode
 from accumtrain.data.images.encoded import EncodedSplit
-from accumtrain.data.preprocess import Preprocess
 from accumtrain.data.source import ArraySplit, Dataset, Split, Stream, read_labels
 from accumtrain.data.stream import balanced_order, example_at, example_key
 from accumtrain.data.text.by_length import order_by_length
@@ -173,7 +172,7 @@ def _batches(
     keyed: bool = False,
 ) -> tf.data.Dataset:
     """Return `count` batches, the first at position 0. With `keyed` they also hold the keys of the examples."""
-    by_example = isinstance(split, EncodedSplit) or data.preprocess.by_example(training)
+    by_example = isinstance(split, EncodedSplit) or data.inputs.by_example(training=training)
     size = shard.rows(batch) // shard.replicas  # examples per element
     stride, end = _CHUNK if by_example else size, count * shard.rows(batch)
 
@@ -186,13 +185,12 @@ def _batches(
 
     @do_not_convert
     def prepare(example: Example) -> Example:
-        return {**example, "inputs": _prepare_image(data.preprocess, split, example, training)}
+        return {**example, "inputs": _prepare_one(data, split, example, training)}
 
     @do_not_convert
     def finish(examples: Example) -> Example:
-        image = data.preprocess.batch(examples["inputs"], examples["key"], training=training)
-        shaped = data.shaped({**examples, "inputs": image}, size)
-        return shaped | {"key": examples["key"]} if keyed else shaped
+        batch = _finish(data, examples, size, training=training)
+        return batch | {"key": examples["key"]} if keyed else batch
 
     starts = tf.data.Dataset.range(0, end, stride)
     if by_example:
@@ -207,22 +205,37 @@ def _batches(
 
 
 def _shape_batches(data: Dataset, batches: tf.data.Dataset, size: int | None) -> tf.data.Dataset:
-    """Return the batches of a stream as elements of image, label and weight, of `size` examples."""
+    """Return the batches of a stream as elements of inputs, targets and weight, of `size` examples."""
 
     @do_not_convert
-    def finish(image: Any, label: Any) -> Example:
-        weight = tf.ones(tf.shape(tf.nest.flatten(label)[0])[:1])
-        return data.shaped({"inputs": image, "targets": label, "weight": weight}, size)
+    def finish(inputs: Any, targets: Any) -> Example:
+        weight = tf.ones(tf.shape(tf.nest.flatten(targets)[0])[:1])
+        examples = {"inputs": inputs, "targets": targets, "weight": weight, "key": None}
+        return _finish(data, examples, size, training=False)
 
     return batches.map(finish, tf.data.AUTOTUNE).prefetch(_PREFETCH).with_options(_options())
 
 
-def _prepare_image(preprocess: Preprocess, split: Split, example: Example, training: bool) -> tf.Tensor:
-    image, orientation = example["inputs"], None
+def _prepare_one(data: Dataset, split: Split, example: Example, training: bool) -> tf.Tensor:
+    stored, orientation = example["inputs"], None
     if isinstance(split, EncodedSplit):
-        image, orientation = split.load_limited(image), split.orientation(example["index"])
-    image = preprocess.example(image, example["key"], orientation, channels=split.channels, training=training)
-    return image if image.dtype == tf.float32 else tf.ensure_shape(image, split.shape)
+        stored, orientation = split.load_limited(stored), split.orientation(example["index"])
+    one = data.inputs.example(stored, example["key"], orientation, training=training)
+    return one if one.dtype == tf.float32 else tf.ensure_shape(one, split.shape)
+
+
+def _finish(data: Dataset, examples: Example, size: int | None, *, training: bool) -> Example:
+    """Return a batch of inputs, targets and weight with known shapes: of `size` examples, None if any number."""
+    batch = {**examples, "inputs": data.inputs.batch(examples["inputs"], examples["key"], training=training)}
+    if data.to_target is not None:
+        batch["targets"] = data.to_target(batch["targets"])
+    if data.make_batch is not None:
+        batch = data.make_batch(batch)
+
+    def shaped(tensor: tf.Tensor) -> tf.Tensor:
+        return tf.ensure_shape(tensor, [size, *tensor.shape[1:]])
+
+    return {name: tf.nest.map_structure(shaped, batch[name]) for name in ("inputs", "targets", "weight")}
 
 
 def _options() -> tf.data.Options:
@@ -309,16 +322,13 @@ def _decode_all(split: EncodedSplit) -> ArraySplit:
 # ---- images for a person to look at ----
 
 
-def denormalize_images(data: Dataset, split: str, positions: Sequence[int]) -> np.ndarray:
-    """Return the images at one place or more of a split, as a model sees them before they are normalised.
+def show_inputs(data: Dataset, split: str, positions: Sequence[int]) -> np.ndarray:
+    """Return the inputs of some examples of a split, as a model sees them before they are normalised.
 
     Returns:
-        float32 [n, height, width, channels], 0..1.
+        Of images float32 [n, height, width, channels], 0..1.
     """
     examples = data.splits[split]
     some = Subset(examples.whole, np.array(examples.in_whole(tf.constant(positions, tf.int64))))
     batches = make_eval_batches(replace(data, test=some), batch=len(positions))
-    images = next(iter(batches))["inputs"].numpy()
-    scale = (data.preprocess.std, data.preprocess.mean)
-    std, mean = (np.resize(np.array(value, np.float32), images.shape[-1]) for value in scale)
-    return np.clip(images * std + mean, 0, 1)
+    return data.inputs.show(next(iter(batches))["inputs"].numpy())

@@ -11,16 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.images.augment import Mix
-from accumtrain.data.preprocess import NO_PREPROCESS, Preprocess
+from accumtrain.data.inputs.base import Inputs
 from accumtrain.data.stream import UNREADABLE
-from accumtrain.data.text.by_length import trim
-from accumtrain.data.text.vocabulary import Vocabulary
 from accumtrain.errors import DataError
 from accumtrain.tasks.config import CLASSES, TOKENS
 
@@ -190,8 +188,7 @@ class Source:
         fingerprint: Facts that a continued run must find again, because they change when the content does. They are
             plain JSON values by names that a user understands, such as data.train.files. Paths and times of change
             have no part in them.
-        plain: The inputs are no images.
-        vocabulary: That of inputs that are tokens, int32 [T]; None of others.
+        inputs: What a model takes of an example; None of images, whose preparation the keys of data= decide.
     """
 
     train: Split
@@ -201,8 +198,7 @@ class Source:
     class_names: list[str] = field(default_factory=list)
     val: Split | None = None
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
-    plain: bool = False
-    vocabulary: Vocabulary | None = None
+    inputs: Inputs | None = None
 
     @property
     def splits(self) -> dict[str, Split]:
@@ -218,50 +214,49 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset(Source):
-    """An opened data set: a source with its preprocessing.
+    """An opened data set: a source, and how its examples become batches.
 
     Attributes:
-        shape: [height, width, channels] of the images in a batch.
-        preprocess: From stored images to the images in a batch.
+        inputs: What a model takes of an example.
         mix: MixUp and CutMix of training images.
         balanced: True lets every class appear equally often in the training stream.
         by_length: True lets training examples of similar length come after each other.
         targets: The form of the targets (tasks/config.py).
         to_target: From stored targets [n, ...] to those in a batch; None if they are the same.
+        make_batch: From inputs, targets and weight of examples, and their key, uint64 [n], to those in a batch, for
+            what is drawn for each example; None if they are the same.
         task_facts: What a run keeps about its targets, as JSON values (`accumtrain.tasks.task.Task.fit`).
+        fills_last_batch: The last batch of an evaluation is filled up with copies of weight 0.
     """
 
-    shape: tuple[int, ...]
-    preprocess: Preprocess
+    inputs: Inputs
     mix: Mix = field(default_factory=Mix)
     balanced: bool = False
     by_length: bool = False
     targets: str = CLASSES
     to_target: Callable[[tf.Tensor], tf.Tensor] | None = None
+    make_batch: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     task_facts: Mapping[str, Any] = field(default_factory=dict)
+    fills_last_batch: bool = True
 
-    fills_last_batch: ClassVar[bool] = True  # of an evaluation, with copies of weight 0
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of an example in a batch."""
+        return self.inputs.shape
 
     @property
     def longest(self) -> Dataset:
         """The same data with all batches as long as the longest, to measure the memory that they take."""
-        return self
+        return replace(self, inputs=self.inputs.longest)
 
     @property
     def facts(self) -> str:
         """The line of the banner about the data."""
-        shape = " x ".join(map(str, self.shape))
-        if self.vocabulary is not None:
-            shape += f" tokens of {self.vocabulary.size:,}"
         left_out = f", {len(self.skipped):,} more left out" if self.skipped else ""
         targets = self.targets if self.num_classes != 1 else self.targets.removesuffix("s")
-        told = "" if self.targets == TOKENS else f", {self.num_classes} {targets}"
-        return f"{self.sizes} {self.named}, {shape}{told}{left_out}"
-
-    @property
-    def named(self) -> str:
-        """The word for its examples."""
-        return "examples" if self.plain else "images"
+        told = "" if self.targets == TOKENS or not self.num_classes else f", {self.num_classes} {targets}"
+        shape = self.inputs.describe()
+        return ", ".join([f"{self.sizes} {self.inputs.examples}", *([shape] if shape else [])]) + told + left_out
 
     @property
     def evaluated_split(self) -> str:
@@ -273,13 +268,6 @@ class Dataset(Source):
         """The number of examples of each split in words, but for those that are known to be left out."""
         counts = [f"{split.size - len(split.skipped):,} {SPLIT_WORDS[name]}" for name, split in self.splits.items()]
         return ", ".join(counts[:-1]) + f" and {counts[-1]}"
-
-    def shaped(self, batch: dict[str, Any], size: int | None) -> dict[str, Any]:
-        """Return the same batch of image, label and weight with known shapes: `size` examples, None if any number."""
-        if self.to_target is not None:
-            batch = {**batch, "targets": self.to_target(batch["targets"])}
-        shapes = {"inputs": [size, *self.shape], "targets": [size, *batch["targets"].shape[1:]], "weight": [size]}
-        return {name: tf.ensure_shape(batch[name], shape) for name, shape in shapes.items()}
 
     @property
     def skipped(self) -> list[dict[str, str]]:
@@ -300,39 +288,9 @@ class Dataset(Source):
         return stored
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlainData(Dataset):
-    """A data set of inputs of any structure, which are no images.
-
-    Attributes:
-        shape: That of an input; () if there are several.
-        buckets: Lengths to which tokens are cut, where these hold them (`trim` of data/text).
-        to_input: From stored inputs [n, ...] to those in a batch; None if they are the same.
-        to_batch: From stored image, label and weight of examples, and their key, uint64 [n], to those in a batch, for
-            what is drawn for each example. It comes before the others.
-    """
-
-    preprocess: Preprocess = NO_PREPROCESS
-    plain: bool = True
-    buckets: Sequence[int] = ()
-    to_input: Callable[[Any], Any] | None = None
-    to_batch: Callable[[dict[str, Any]], dict[str, Any]] | None = None
-
-    @property
-    def longest(self) -> PlainData:
-        return replace(self, buckets=())
-
-    def shaped(self, batch: dict[str, Any], size: int | None) -> dict[str, Any]:
-        def shaped(tensor: tf.Tensor) -> tf.Tensor:
-            return tf.ensure_shape(tensor, [size, *tensor.shape[1:]])
-
-        if self.buckets:
-            cut = {"inputs": trim(batch["inputs"], self.buckets)}
-            batch = {**batch, **cut, **({"targets": cut["inputs"]} if self.targets == TOKENS else {})}
-        batch = batch if self.to_batch is None else self.to_batch(batch)
-        for name, convert in (("inputs", self.to_input), ("targets", self.to_target)):
-            batch = batch if convert is None else {**batch, name: convert(batch[name])}
-        return {name: tf.nest.map_structure(shaped, batch[name]) for name in ("inputs", "targets", "weight")}
+def unlabelled(split: Split, inputs: Inputs, notes: Sequence[str] = ()) -> Dataset:
+    """Return examples that a trained run is asked, as the test split of a data set."""
+    return Dataset(train=split, test=split, num_classes=0, notes=list(notes), inputs=inputs)
 
 
 # ---- fingerprint ----

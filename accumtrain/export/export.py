@@ -17,8 +17,7 @@ import tensorflow as tf
 from accumtrain.backprop.model import Model
 from accumtrain.config.schema import Config
 from accumtrain.console import banner, escape_lines, format_bytes, say
-from accumtrain.data.sources.folder import preprocess_any_size
-from accumtrain.data.text.vocabulary import PADDING
+from accumtrain.data.inputs.trained_on import TrainedOn
 from accumtrain.errors import CheckpointError, ConfigError, VerificationError, first_line
 from accumtrain.export.config import FORMATS, QUANTIZED
 from accumtrain.export.formats import Exported
@@ -28,10 +27,9 @@ from accumtrain.registry import load
 from accumtrain.runs.files import replacing
 from accumtrain.runs.folder import state_mark
 from accumtrain.runs.names import folder_of, make_folder
-from accumtrain.runs.run import Images
-from accumtrain.tasks.task import build_task, check_one_input
+from accumtrain.tasks.task import build_task
 from accumtrain.train.tell.remedies import explain_errors
-from accumtrain.train.weights import build_trained, trained_images, trained_model
+from accumtrain.train.weights import build_trained, find_trained_on, trained_model
 
 SHOWN_NAMES = 10  # of classes, in the summary
 FLOAT32 = "float32"  # the precision of all formats
@@ -50,19 +48,16 @@ def export_run(config: Config) -> dict[str, Any]:
         CheckpointError: there is no trained run, or the file can't be written.
         VerificationError: the file gives other answers than the run. It is removed.
     """
-    images, fingerprint = trained_images(config)
-    check_one_input(images)
+    noted, fingerprint = find_trained_on(config)
+    noted.inputs.check_one()
     config = replace(config, model=replace(config.model, memory="store"))  # an inference keeps nothing
     with explain_errors(config, data=None):
-        trained = trained_model(config, images, fingerprint, config.state)
-        model, saved = _in_float32(config, images, trained.model), trained.saved
-    preprocess = None if images.plain else preprocess_any_size(config.data, images)
+        trained = trained_model(config, noted, fingerprint, config.state)
+        model, saved = _in_float32(config, noted, trained.model), trained.saved
     quantize = config.export.quantize
     task = build_task(config)
-    names = task.answer_names(images.class_names)
-    exported = Exported(
-        config.model.label, model, preprocess, images.shape, names, task, trained.facts, quantize, images.vocabulary
-    )
+    names = task.answer_names(noted.class_names)
+    exported = Exported(config.model.label, model, noted.inputs, names, task, trained.facts, quantize)
     path, chosen, bound = _find_path(config), FORMATS[config.export.format], QUANTIZED[quantize]
     with _replacing_export(path) as unfinished:
         with held_back_stderr():
@@ -111,8 +106,8 @@ def _show(config: Config, exported: Exported, result: dict[str, Any]) -> None:
 
 
 def _describe_input(exported: Exported) -> dict[str, Any]:
-    spec = exported.signature
-    resized = {} if exported.preprocess is None else {"resized_to": exported.shape[:2]}
+    spec, size = exported.inputs.signature, exported.inputs.resized_to
+    resized = {} if size is None else {"resized_to": size}
     return {"dtype": spec.dtype.name, "shape": spec.shape.as_list(), **resized}
 
 
@@ -124,12 +119,12 @@ def _name_input(taken: dict[str, Any]) -> str:
     return f"uint8 [images, height, width, {channels}], pixels 0..255, any size; resized to {height} x {width}"
 
 
-def _in_float32(config: Config, images: Images, model: Model) -> Model:
+def _in_float32(config: Config, noted: TrainedOn, model: Model) -> Model:
     """Return the model with its weights in float32."""
     if config.precision == FLOAT32:
         return model
     say(f"precision={config.precision}: the export computes in {FLOAT32}")
-    copy = build_trained(config, images, FLOAT32)
+    copy = build_trained(config, noted, FLOAT32)
     for new, old in zip(copy.variables, model.variables, strict=True):
         new.assign(tf.cast(old, new.dtype))
     return copy
@@ -165,22 +160,18 @@ def _replacing_export(path: Path) -> Iterator[Path]:
 
 
 PROGRAM = Path(__file__).with_name("reload.py")
-NUMBER = 4  # images of each size
-SIZES = ((1.0, 1.0), (1.7, 2.3), (0.5, 0.6))  # in shares of the model's
-MASKED = 0.2  # share of masks among tokens
-COARSE, NOISE = 4, 30  # the images are a grid of so many patches a side, under noise
 
 
 def largest_difference(exported: Exported, path: Path) -> float:
-    """Return the largest difference of an answer between the file and the run, over images of several sizes.
+    """Return the largest difference of an answer between the file and the run, over all samples.
 
     Raises:
         VerificationError: another process can't load the file, or not as it was written.
     """
-    images = {f"size_{place}": make_inputs(exported, size) for place, size in enumerate(SIZES)}
+    samples = {f"sample_{number}": sample for number, sample in enumerate(exported.inputs.samples())}
     with temporary_folder("export") as folder:
         inputs, outputs = folder / "inputs.npz", folder / "outputs.npz"
-        np.savez(inputs, allow_pickle=False, **images)
+        np.savez(inputs, allow_pickle=False, **samples)
         command = [sys.executable, str(PROGRAM), str(path.absolute()), str(inputs), str(outputs)]
         environment = {
             **os.environ,
@@ -196,41 +187,12 @@ def largest_difference(exported: Exported, path: Path) -> float:
                 raise VerificationError("the class names in what was written are not those of the run")
             unit = exported.task.measure_unit(exported.facts)
             differences = [
-                np.abs((answers[name] - _predict(exported, batch)) / unit).max() for name, batch in images.items()
+                np.abs((answers[name] - _predict(exported, batch)) / unit).max() for name, batch in samples.items()
             ]
             return float(np.max(differences))  # NaN if one is: Python's max may drop it
 
 
-def _predict(exported: Exported, images: np.ndarray) -> np.ndarray:
-    """Return the run's answers, float32 [N, K], to uint8 images [N, H, W, C], as in an evaluation."""
-    key, prepare, channels = tf.zeros([], tf.uint64), exported.preprocess, images.shape[-1]
-    if prepare is None:
-        batch = exported.task.take(tf.constant(images), exported.facts)
-    else:
-        examples = [prepare.example(tf.constant(image), key, channels=channels, training=False) for image in images]
-        batch = prepare.batch(tf.stack(examples), tf.fill([len(images)], key), training=False)
-    answers: np.ndarray = exported.answer(batch).numpy()
+def _predict(exported: Exported, sample: np.ndarray) -> np.ndarray:
+    """Return the run's answers, float32 [N, K], to a sample of inputs, as in an evaluation."""
+    answers: np.ndarray = exported.answer(exported.inputs.prepare(sample)).numpy()
     return answers
-
-
-def make_inputs(exported: Exported, size: tuple[float, float]) -> np.ndarray:
-    """Return inputs, [N, ...], that are the same in every call; `size` of images is in shares of the model's."""
-    random = np.random.default_rng(0)
-    if exported.vocabulary:
-        tokens = random.integers(0, exported.vocabulary["size"], [NUMBER, *exported.shape], np.int32)
-        tokens[random.random(tokens.shape) < MASKED] = exported.vocabulary["mask"]
-        ends = np.linspace(1, exported.shape[0], NUMBER, dtype=np.int32)
-        return np.where(np.arange(exported.shape[0]) < ends[:, np.newaxis], tokens, np.int32(PADDING))
-    if exported.preprocess is None:
-        return random.standard_normal([NUMBER, *exported.shape], np.float32)
-    return make_images(exported.shape, size)
-
-
-def make_images(shape: tuple[int, ...], size: tuple[float, float]) -> np.ndarray:
-    """Return images, uint8 [N, height, width, channels], that are the same in every call."""
-    random = np.random.default_rng(0)
-    height, width = (max(1, round(side * share)) for side, share in zip(shape, size, strict=False))
-    patches = random.integers(0, 256, [NUMBER, COARSE, COARSE, shape[-1]])
-    rows, columns = (np.arange(side) * COARSE // side for side in (height, width))
-    noise = random.integers(-NOISE, NOISE + 1, [NUMBER, height, width, shape[-1]])
-    return np.clip(patches[:, rows][:, :, columns] + noise, 0, 255).astype(np.uint8)

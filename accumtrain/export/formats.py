@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -19,13 +19,12 @@ import tensorflow as tf
 
 from accumtrain.backprop.mode import EVALUATION
 from accumtrain.backprop.model import Model
-from accumtrain.data.images.decode import central_window
-from accumtrain.data.preprocess import Preprocess
+from accumtrain.data.inputs.base import Inputs
+from accumtrain.data.inputs.pixels import Pixels
 from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.tasks.task import Facts, Task
 
-IMAGES, INPUTS = "images", "inputs"  # names of the input
-CLASS_NAMES, VOCABULARY = "class_names", "vocabulary"  # of texts
+CLASS_NAMES = "class_names"  # of texts
 OPSET = 18  # the newest that tf2onnx 1.17 writes
 
 
@@ -34,21 +33,17 @@ class Exported:
     """A trained model in float32.
 
     Attributes:
-        shape: that of what the model takes: height, width and channels of images.
-        preprocess: from pixels 0..255 of any size to these images; None of other inputs, which are taken as they are.
+        inputs: what the model takes; images are pixels 0..255 of any size.
         quantize: the type of weights in the file: none for float32, float16 or int8.
-        vocabulary: that of tokens, as JSON values; empty of other inputs.
     """
 
     label: str
     model: Model
-    preprocess: Preprocess | None
-    shape: tuple[int, ...]
+    inputs: Inputs
     class_names: list[str]
     task: Task
     facts: Facts
     quantize: str = "none"
-    vocabulary: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def answer_facts(self) -> dict[str, Any]:
@@ -58,66 +53,21 @@ class Exported:
     @property
     def texts(self) -> dict[str, str]:
         """JSON texts that go along, by name."""
-        values = {CLASS_NAMES: self.class_names, **self.answer_facts}
-        if self.vocabulary:
-            values[VOCABULARY] = self.vocabulary
+        values = {CLASS_NAMES: self.class_names, **self.answer_facts, **self.inputs.texts()}
         return {name: json.dumps(value) for name, value in values.items()}
-
-    @property
-    def signature(self) -> tf.TensorSpec:
-        """The input: uint8 images [N, height, width, channels] of any size; int32 tokens [N, T]; float32 [N, ...]."""
-        if self.preprocess is None:
-            return tf.TensorSpec([None, *self.shape], tf.int32 if self.vocabulary else tf.float32, INPUTS)
-        return tf.TensorSpec([None, None, None, self.shape[-1]], tf.uint8, IMAGES)
 
     def function(self) -> tf.types.experimental.PolymorphicFunction:
         """Return the inference: inputs to a float32 output [N, ..., K]. All formats have its operations."""
 
-        @tf.function(input_signature=[self.signature], autograph=False)
+        @tf.function(input_signature=[self.inputs.signature], autograph=False)
         def infer(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-            return {self.task.output: self.answer(self.prepare(inputs))}
+            return {self.task.output: self.answer(self.inputs.serve(inputs))}
 
         return infer
 
     def answer(self, inputs: Any) -> tf.Tensor:
         """Return the answers, float32 [N, ..., K], to prepared inputs."""
         return self.task.answer_inputs(inputs, self.model(inputs, EVALUATION), self.facts)
-
-    def prepare(self, images: tf.Tensor) -> tf.Tensor:
-        """Prepare images as `Preprocess` does for an evaluation, without an operation of tf.image."""
-        if self.preprocess is None:
-            return self.task.take(images, self.facts)
-        height, width, _ = self.shape
-        pixels = resize(tf.cast(images, tf.float32), height, width, central=self.preprocess.by_example(training=False))
-        mean, std = (tf.constant(values, tf.float32) for values in (self.preprocess.mean, self.preprocess.std))
-        return (pixels / self.preprocess.white - mean) / std
-
-
-def resize(images: tf.Tensor, height: int, width: int, *, central: bool) -> tf.Tensor:
-    """Resize float32 images [N, any height, any width, C] to [N, height, width, C], bilinearly.
-
-    Args:
-        central: take the central window only, without antialiasing. Else take the whole image, with antialiasing.
-    """
-    shape = tf.shape(images)
-    number, rows, columns, channels = shape[0], shape[1], shape[2], images.shape[-1]
-    top, left, high, wide = tf.unstack(central_window(shape[1:]) if central else tf.stack([0, 0, rows, columns]))
-    down = _weights(rows, top, high, height, antialias=not central)  # [height, rows]
-    across = _weights(columns, left, wide, width, antialias=not central)  # [width, columns]
-    images = tf.matmul(down[None], tf.reshape(images, [number, rows, columns * channels]))
-    images = tf.matmul(across[None], tf.reshape(images, [number * height, columns, channels]))
-    return tf.reshape(images, [number, height, width, channels])
-
-
-def _weights(size: tf.Tensor, first: tf.Tensor, length: tf.Tensor, new: int, *, antialias: bool) -> tf.Tensor:
-    """Return the share of each of `size` old pixels in each of `new` ones. These cover `length` from `first` on."""
-    scale = tf.cast(length, tf.float32) / new
-    reach = tf.maximum(scale, 1.0) if antialias else 1.0
-    centre = (tf.range(new, dtype=tf.float32) + 0.5) * scale - 0.5 + tf.cast(first, tf.float32)
-    pixel = tf.range(size)
-    inside = tf.cast((pixel >= first) & (pixel < first + length), tf.float32)
-    share = tf.maximum(1.0 - tf.abs(centre[:, None] - tf.cast(pixel, tf.float32)[None]) / reach, 0.0) * inside[None]
-    return share / tf.reduce_sum(share, axis=1, keepdims=True)
 
 
 def write_saved_model(exported: Exported, path: Path) -> None:
@@ -140,13 +90,13 @@ def write_keras(exported: Exported, path: Path) -> None:
 
     from accumtrain.models.keras.model import KerasSegment
 
-    height, width, channels = exported.shape
-    prepare = exported.preprocess
-    assert prepare is not None, "keras.applications takes images"
+    prepare = exported.inputs
+    assert isinstance(prepare, Pixels), "keras.applications takes images"
+    height, width, channels = prepare.shape
     mean, std = (np.resize(np.array(values, float), channels) for values in (prepare.mean, prepare.std))
     (segment,) = exported.model.segments
     assert isinstance(segment, KerasSegment)
-    images = keras.Input((None, None, channels), dtype="uint8", name=IMAGES)
+    images = keras.Input((None, None, channels), dtype="uint8", name=prepare.signature.name)
     pixels = keras.layers.Rescaling(1 / prepare.white)(images)
     pixels = keras.layers.Resizing(height, width, antialias=True)(pixels)
     logits = segment.model(keras.layers.Rescaling((1 / std).tolist(), (-mean / std).tolist())(pixels))
@@ -176,7 +126,7 @@ def write_onnx(exported: Exported, path: Path) -> None:
     import onnx
     import tf2onnx
 
-    model, _ = tf2onnx.convert.from_function(exported.function(), [exported.signature], opset=OPSET)
+    model, _ = tf2onnx.convert.from_function(exported.function(), [exported.inputs.signature], opset=OPSET)
     onnx.helper.set_model_props(model, exported.texts)
     onnx.save(model, str(path))
 

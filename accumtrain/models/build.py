@@ -37,21 +37,14 @@ def build_model(config: ModelConfig, spec: ModelSpec) -> Model:
 
 def _check_inputs(config: ModelConfig, spec: ModelSpec) -> None:
     """Raise ConfigError if the inputs are not those that a model of accumtrain takes."""
-    shape = list(spec.shape)
-    if config.takes_tokens and not spec.vocabulary:
-        raise ConfigError(
-            f"model={config.label}: takes tokens, and the data has none; choose data=tokens, or a model of images"
-        )
-    if not config.takes_tokens and spec.vocabulary:
-        raise ConfigError(
-            f"model={config.label}: takes images, and the data has tokens; choose a model of tokens, such as "
-            "model=encoder_tiny"
-        )
-    if not config.takes_tokens and len(shape) != 3:
-        raise ConfigError(
-            f"model={config.label}: takes images [height, width, channels], and an input has the shape {shape}; choose "
-            "a model for such inputs, as register_model adds one"
-        )
+    if config.takes == spec.inputs:
+        return
+    able = sorted(entry.name for entry in MODELS if entry.config.takes == spec.inputs)
+    models = " or ".join(f"a model of kind {name}" for name in able)
+    raise ConfigError(
+        f"model={config.label}: takes {config.takes}, and an example of the data is {spec.inputs} {list(spec.shape)}; "
+        f"choose {models or 'a model for such inputs, as register_model adds one'}, or data with {config.takes}"
+    )
 
 
 def find_frozen_paths(patterns: Sequence[str], paths: Sequence[str]) -> list[str]:

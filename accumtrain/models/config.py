@@ -43,7 +43,7 @@ class ModelConfig(ComponentConfig):
 
     Attributes:
         same_bits_in_every_graph: the model's operations give the same bits in every graph, as job=verify then requires.
-        takes_tokens: its inputs are tokens, not images.
+        takes: the kind of its inputs.
         reversible_twin: a reversible model of the same family, in words.
     """
 
@@ -52,7 +52,7 @@ class ModelConfig(ComponentConfig):
     freeze: list[str] = field(default_factory=list)
 
     same_bits_in_every_graph: ClassVar[bool] = True
-    takes_tokens: ClassVar[bool] = False
+    takes: ClassVar[str] = "pixels"
     reversible_twin: ClassVar[str] = "a RevNet such as model=revnet38"
 
     @property
@@ -438,7 +438,7 @@ class EncoderConfig(TransformerConfig):
         (4, 512, 8): "small",
         (12, 768, 12): "base",
     }
-    takes_tokens: ClassVar[bool] = True
+    takes: ClassVar[str] = "tokens"
     reversible_twin: ClassVar[str] = "a reversible one such as model=revencoder_tiny"
 
     kind: str = "encoder"

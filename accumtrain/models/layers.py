@@ -200,12 +200,13 @@ class ModelSpec:
     """The images, classes, precision and seed for which a model is built.
 
     Attributes:
-        shape: height, width, channels; of other inputs the shape of one.
+        shape: that of an example; of images height, width, channels.
         num_classes: number of outputs: a logit for each class or label, or a number for each number.
         precision: float32, bfloat16, float16 or float64.
         seed: the seed of the run; initial weights are a pure function of it.
         draws: `init` draws kernels. If not, they are zeros, in a model that is restored or only measured: a draw takes
             1.5 seconds of the processor for RevNet-104.
+        inputs: the kind of the inputs, such as pixels or tokens.
         vocabulary: number of different tokens; 0 for inputs that are no tokens.
         per_token: the model tells the tokens at some positions instead of the class of an example.
         init: creates variables with their initial values, in `variable_dtype`.
@@ -216,6 +217,7 @@ class ModelSpec:
     precision: str = "float32"
     seed: int = 0
     draws: bool = True
+    inputs: str = "pixels"
     vocabulary: int = 0
     per_token: bool = False
     init: Initializer = field(init=False, repr=False, compare=False)

@@ -1,4 +1,4 @@
-"""A run on disk: its lock, config.yaml, images.json and metrics.jsonl. summary.json is written by dispatch.py.
+"""A run on disk: its lock, config.yaml, inputs.json and metrics.jsonl. summary.json is written by dispatch.py.
 
 Files are replaced as a whole or not at all, and metrics.jsonl grows line by line. A last line that a kill has cut off
 is dropped when the run goes on. So a run can be stopped at any moment and continued. No TensorFlow here.
@@ -10,8 +10,6 @@ import errno
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -23,12 +21,8 @@ from accumtrain.runs.checkpoint_store import newest_manifest
 from accumtrain.runs.contents import parse_lines, read_records, read_summary
 from accumtrain.runs.files import (
     disk_errors,
-    has_form,
-    is_count,
-    is_text,
     list_folder,
     open_regular,
-    read_json,
     read_text,
     remove_unfinished,
     to_json_value,
@@ -48,48 +42,9 @@ from accumtrain.runs.names import (
     make_folder,
 )
 
-IMAGES = "images.json"  # in the run's folder
+INPUTS_FILE = "inputs.json"  # in the run's folder
 REMEDY = "run its training command again, which makes a new one"
 FORCE = "force"  # value of run.resume
-
-
-@dataclass(frozen=True)
-class Images:
-    """The images that a run's model takes, and the classes that it names.
-
-    Attributes:
-        shape: height, width and channels.
-        class_names: a name for each class, its number if it has none; of other tasks, for each label or number.
-        task_facts: about the targets, as the task has found them in the training examples.
-        plain: the inputs are no images, and `shape` is that of one.
-        vocabulary: that of tokens, as `Vocabulary.as_json` of data/text gives it; empty of other inputs.
-    """
-
-    shape: tuple[int, ...]
-    class_names: list[str]
-    task_facts: Mapping[str, Any] = field(default_factory=dict)
-    plain: bool = False
-    vocabulary: Mapping[str, Any] = field(default_factory=dict)
-
-
-def read_images(folder: Path) -> Images | None:
-    """Return the images that a run was trained on; None if the file is gone, or if the run was given its examples.
-
-    Raises:
-        CheckpointError: the file is damaged.
-    """
-    file = folder / IMAGES
-    if not file.exists():
-        return None
-    content = read_json(file)
-    shape, names = content.get("shape", []), content.get("class_names", [])
-    plain = content.get("plain") is True
-    is_shape = has_form(shape, [is_count]) and (plain or len(shape) == 3) and min(shape, default=1) > 0
-    facts, vocabulary = content.get("task_facts", {}), content.get("vocabulary", {})
-    are_mappings = isinstance(facts, dict) and isinstance(vocabulary, dict)
-    if not (is_shape and has_form(names, [is_text]) and names and are_mappings):
-        raise CheckpointError(f"{file} is damaged: it holds no shape and class names; {REMEDY}")
-    return Images(tuple(shape), names, facts, plain, vocabulary)
 
 
 class Run:
@@ -124,10 +79,8 @@ class Run:
     def save_config(self, config: Config) -> None:
         write_atomic(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(to_mapping(config))))
 
-    def save_images(self, images: Images) -> None:
-        content = {"shape": list(images.shape), "class_names": images.class_names}
-        others = {"task_facts": images.task_facts, "plain": images.plain, "vocabulary": images.vocabulary}
-        write_json(self.path / IMAGES, content | {name: value for name, value in others.items() if value})
+    def save_inputs(self, content: Mapping[str, Any]) -> None:
+        write_json(self.path / INPUTS_FILE, content)
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line to metrics.jsonl. Numbers may be NumPy scalars; non-finite ones become null.
@@ -238,7 +191,7 @@ class ReadOnlyRun(Run):
     def save_config(self, config: Config) -> None:
         pass
 
-    def save_images(self, images: Images) -> None:
+    def save_inputs(self, content: Mapping[str, Any]) -> None:
         pass
 
     def log(self, record: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from accumtrain.config.jobs import cell
 from accumtrain.console import say, table
-from accumtrain.data.pipeline import denormalize_images
+from accumtrain.data.pipeline import show_inputs
 from accumtrain.data.source import SPLIT_WORDS, Dataset, class_counts
 from accumtrain.engine.losses import Batch, Collector, PerExample, class_index, cross_entropy, example_weights, top5
 from accumtrain.engine.replica import current_replica
@@ -237,11 +237,11 @@ class ClassFindings:
         """Draw the confusion matrix and the worst mistakes."""
         pictures = [folder / f"{CONFUSION}{end}.png"]
         draw_confusion(self.confusion, title, pictures[0])
-        if self.data.plain:
+        if not self.data.inputs.is_seen:
             return pictures
         sheet = folder / f"{MISTAKES}{end}.png"
         if self.mistakes:
-            images = denormalize_images(self.data, self.split, [mistake.position for mistake in self.mistakes])
+            images = show_inputs(self.data, self.split, [mistake.position for mistake in self.mistakes])
             draw_mistakes(images, self.mistakes, self.files, self.confusion.names, sheet)
             return [*pictures, sheet]
         with disk_errors(sheet):

@@ -13,17 +13,18 @@ import tensorflow as tf
 
 from accumtrain.config.jobs import cell
 from accumtrain.console import say, table
-from accumtrain.data.source import Dataset, PlainData, Split, Stream
+from accumtrain.data.inputs.base import Inputs
+from accumtrain.data.inputs.tokens import Tokens
+from accumtrain.data.source import Dataset, Split, Stream
 from accumtrain.data.text.vocabulary import Vocabulary
 from accumtrain.engine.losses import Batch, Collector, example_weights
 from accumtrain.engine.sums import sum_buffer
 from accumtrain.errors import ConfigError, DataError
-from accumtrain.runs.run import Images
 from accumtrain.tasks.config import MaskedTokensConfig, TokenCrossEntropyConfig
-from accumtrain.tasks.masking import NONE, find_masks, mask_tokens, most_positions
+from accumtrain.tasks.masking import NONE, mask_tokens, most_positions
 from accumtrain.tasks.task import Answers, Facts, Task, round_float32
 
-MASK_ID, POSITIONS = "mask", "positions"  # facts: the id of the mask token, and P, the positions to predict
+POSITIONS = "positions"  # a fact: P, the most positions of an example to predict
 SMALL = 1e-6  # share of a token that no training example has
 SHOWN, WRITTEN = 15, 100  # tokens that are printed, and that are written down
 CHUNK = 16384  # examples that are read at a time
@@ -46,25 +47,29 @@ class MaskedTokens(Task):
     # ---- inputs and targets
 
     def fit(self, data: Dataset) -> dict[str, Any]:
-        """Return the id of the mask token, and P, the number of positions of an example to predict.
+        """Return P, the number of positions of an example to predict.
 
         Raises:
             DataError: the examples are no tokens of one length, or a stream, which has no keys to draw masks from.
         """
-        if data.vocabulary is None or len(data.shape) != 1 or isinstance(data.train, Stream):
+        if not isinstance(data.inputs, Tokens) or isinstance(data.train, Stream):
             raise DataError(
                 f"task=masked_tokens: the examples of {self.config.data.label} are no splits of tokens [N, T] with a "
-                "vocabulary; choose data=tokens, or give a Source with plain=True and its vocabulary"
+                "vocabulary; choose data=tokens, or give a Source with inputs=accumtrain.Tokens(...)"
             )
-        return {MASK_ID: data.vocabulary.mask, POSITIONS: most_positions(self._keys.share, data.shape[0])}
+        return {POSITIONS: most_positions(self._keys.share, data.shape[0])}
 
     def prepare(self, data: Dataset, facts: Facts) -> Dataset:
         """Return the data with masked tokens. Its classes are the tokens, by their names."""
-        prepared = super().prepare(data, facts)
-        assert isinstance(prepared, PlainData)
-        assert data.vocabulary is not None
-        make_batch = partial(self._mask, data.vocabulary, most_positions(self._keys.share, data.shape[0]))
-        return replace(prepared, to_input=None, to_batch=make_batch, class_names=name_tokens(data.vocabulary))
+        assert isinstance(data.inputs, Tokens)
+        vocabulary = data.inputs.vocabulary
+        make_batch = partial(self._mask, vocabulary, most_positions(self._keys.share, data.shape[0]))
+        return replace(super().prepare(data, facts), make_batch=make_batch, class_names=name_tokens(vocabulary))
+
+    def asked(self, inputs: Inputs, facts: Facts) -> Inputs:
+        """Return tokens in which masks stand for those to tell."""
+        assert isinstance(inputs, Tokens)
+        return replace(inputs, masks=facts[POSITIONS])
 
     def _mask(self, vocabulary: Vocabulary, most: int, examples: dict[str, Any]) -> dict[str, Any]:
         """Return a batch whose weights of examples are their numbers of positions to predict."""
@@ -75,25 +80,18 @@ class MaskedTokens(Task):
             "weight": examples["weight"] * tf.cast(masked.counts, tf.float32),
         }
 
-    def take(self, inputs: Any, facts: Facts) -> dict[str, tf.Tensor]:
-        """Return tokens [N, T], and the positions of mask tokens in them."""
-        tokens = tf.cast(inputs, tf.int32)
-        return {"tokens": tokens, "positions": find_masks(tokens, facts[MASK_ID], facts[POSITIONS])}
-
     def target_spec(self, data: Dataset, examples: int) -> tf.TensorSpec:
         """Return the form of the ids to predict: int32 [N, P]."""
         return tf.TensorSpec([examples, data.task_facts[POSITIONS]], tf.int32)
-
-    def _most_masks(self, images: Images) -> int:
-        return int(images.task_facts[POSITIONS])
 
     # ---- measures
 
     def guess(self, data: Dataset) -> dict[str, float]:
         """Return the losses by split of a model that knows the share of each token, and nothing of its context."""
-        if not isinstance(self.config.loss, TokenCrossEntropyConfig) or data.vocabulary is None:
+        if not (isinstance(self.config.loss, TokenCrossEntropyConfig) and isinstance(data.inputs, Tokens)):
             return {}
-        counts = {name: count_tokens(split, data.vocabulary) for name, split in data.splits.items()}
+        vocabulary = data.inputs.vocabulary
+        counts = {name: count_tokens(split, vocabulary) for name, split in data.splits.items()}
         log_share = np.log(np.maximum(counts["train"] / max(counts["train"].sum(), 1), SMALL))
         return {name: float(-np.average(log_share, weights=count)) for name, count in counts.items() if count.any()}
 

@@ -81,15 +81,6 @@ def gather_tokens(tokens: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
     return tf.where(positions >= 0, tf.gather(tokens, tf.maximum(positions, 0), batch_dims=1), NONE)
 
 
-def find_masks(tokens: tf.Tensor, mask: int, most: int) -> tf.Tensor:
-    """Return the first `most` positions of the mask token in tokens [N, T], in their order, int32 [N, most]."""
-    length = tf.shape(tokens)[1]
-    # converters of exports know top_k of floats, which hold integers up to 2^24
-    from_end = tf.where(tokens == mask, tf.cast(length - tf.range(length), tf.float32), 0.0)
-    values, positions = tf.math.top_k(from_end, most)
-    return tf.where(values > 0.0, positions, NONE)
-
-
 def _count_chosen(is_candidate: tf.Tensor, share: float) -> tf.Tensor:
     """Return the number of positions to choose among the candidates, bool [N, T]: int32 [N]."""
     count = tf.reduce_sum(tf.cast(is_candidate, tf.float64), axis=1)

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from accumtrain.config.jobs import cell
 from accumtrain.console import table
+from accumtrain.data.inputs.pixels import Pixels
 from accumtrain.data.source import Dataset, read_labels
 from accumtrain.engine.losses import Collector, PerExample
 from accumtrain.errors import DataError
@@ -66,7 +67,7 @@ class Regress(Task):
             return tf.cast((stored - mean) / std, tf.float32)
 
         notes = list(data.notes)
-        if self.config.data.augment in MOVES and not data.plain:
+        if self.config.data.augment in MOVES and isinstance(data.inputs, Pixels):
             notes.append(
                 f"data.augment={self.config.data.augment} moves training images and leaves their numbers as they are: "
                 "leave it out where a number is a place or a direction"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,26 +12,14 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.config.schema import Config
-from accumtrain.data.local_files import list_named_images
+from accumtrain.data.inputs.base import Inputs
 from accumtrain.data.open_data import open_data
-from accumtrain.data.source import ArraySplit, Dataset, PlainData, read_labels
-from accumtrain.data.sources.folder import open_files
-from accumtrain.data.text.unlabelled import open_texts, open_token_rows
+from accumtrain.data.source import Dataset, read_labels
 from accumtrain.engine.losses import Collector, PerExample
-from accumtrain.errors import ConfigError, DataError
+from accumtrain.errors import ConfigError
 from accumtrain.registry import load
-from accumtrain.runs.run import Images
 from accumtrain.tasks.collected import Collected
 from accumtrain.tasks.config import CLASSES, LOSSES, TASKS, LossConfig, MetricEntry, chosen_metrics
-
-
-@dataclass(frozen=True)
-class ToPredict:
-    """Inputs without targets: a name for each, the data whose test split they are, and the names of ignored files."""
-
-    names: list[str]
-    data: Dataset
-    ignored: list[str] = field(default_factory=list)
 
 
 class Findings(Protocol):
@@ -86,59 +74,9 @@ class Task:
 
     # ---- inputs
 
-    def read_inputs(self, text: str) -> tuple[Sequence[str], np.ndarray]:
-        """Return the inputs that predict.input names, if they are no images: a name for each, and all, [N, ...].
-
-        Raises:
-            ConfigError: the task reads none.
-        """
-        kind = self.config.task.kind
-        raise ConfigError(
-            f"predict.input={text}: task={kind} has no read_inputs, which reads such inputs; add it to "
-            f"{type(self).__name__}"
-        )
-
-    def take(self, inputs: Any, facts: Facts) -> Any:
-        """Return what the model takes of inputs that are no images, [N, ...], as they are stored. Called in graphs."""
+    def asked(self, inputs: Inputs, facts: Facts) -> Inputs:
+        """Return what the model of a trained run takes of an example, if it is not what it is trained on."""
         return inputs
-
-    def open_inputs(self, text: str, images: Images) -> ToPredict:
-        """Return what predict.input names. `images` are those that the run was trained on."""
-        if images.vocabulary:
-            texts, data = open_texts(text, self.config.data, images, self._most_masks(images))
-            return ToPredict(texts, self._with_input(data, images))
-        if images.plain:
-            names, inputs = self.read_inputs(text)
-            return ToPredict(list(names), self.open_plain(inputs, images))
-        files, ignored = list_named_images(text)
-        return ToPredict(list(map(str, files)), open_files(files, self.config.data, images), list(map(str, ignored)))
-
-    def open_plain(self, inputs: np.ndarray, images: Images) -> PlainData:
-        """Return inputs [N, ...], or tokens [N, T], as the test split of a data set. Their targets are their places.
-
-        Raises:
-            ConfigError: the model takes no single array.
-            DataError: they have not the shape that the model was trained on, or there are none.
-        """
-        check_one_input(images)
-        if images.vocabulary:
-            return self._with_input(open_token_rows(inputs, images, self._most_masks(images)), images)
-        if inputs.shape[1:] != images.shape or not len(inputs):
-            raise DataError(
-                f"the inputs have the shape {list(inputs.shape)}: the model was trained on numbers "
-                f"[N, {', '.join(map(str, images.shape))}]; give such"
-            )
-        split = ArraySplit(inputs.astype(np.float32), np.arange(len(inputs)))
-        names = images.class_names
-        data = PlainData(train=split, test=split, num_classes=len(names), class_names=names, shape=images.shape)
-        return self._with_input(data, images)
-
-    def _most_masks(self, images: Images) -> int:
-        """Return how many mask tokens, of which it needs one, a text to predict may have; 0 where it needs none."""
-        return 0
-
-    def _with_input(self, data: PlainData, images: Images) -> PlainData:
-        return replace(data, to_input=partial(self.take, facts=images.task_facts))
 
     # ---- targets
 
@@ -154,8 +92,6 @@ class Task:
 
     def prepare(self, data: Dataset, facts: Facts) -> Dataset:
         """Return the data as the model learns from it. `facts` are what `fit` returned in the training."""
-        if isinstance(data, PlainData):
-            data = replace(data, to_input=partial(self.take, facts=facts))
         return replace(data, task_facts=facts)
 
     def count(self, data: Dataset) -> list[Any]:
@@ -240,7 +176,7 @@ class Task:
         return tf.cast(outputs, tf.float32)
 
     def answer_inputs(self, inputs: Any, outputs: tf.Tensor, facts: Facts) -> tf.Tensor:
-        """Return the answers to the outputs of a model, of which `take` has prepared the inputs. Called in graphs."""
+        """Return the answers to the outputs of a model for inputs. Called in graphs."""
         return self.answer(outputs, facts)
 
     def measure_unit(self, facts: Facts) -> np.ndarray | float:
@@ -293,15 +229,6 @@ class Task:
 def round_float32(value: float) -> float:
     """Return it with the digits that a float32 has."""
     return float(f"{value:.9g}")
-
-
-def check_one_input(images: Images) -> None:
-    """Raise ConfigError if a model takes several arrays, or an array without a known shape."""
-    if not images.shape:
-        raise ConfigError(
-            "predictions and exports take a model of one array [N, ...], and this one takes several, or numbers [N]; "
-            "let the data give one array, whose split has its shape"
-        )
 
 
 def build_task(config: Config) -> Task:

@@ -8,6 +8,7 @@ from accumtrain.backprop.model import Model
 from accumtrain.config.rules import divisors, micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import say, warn
+from accumtrain.data.inputs.base import Inputs
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
 from accumtrain.engine.ema import MovingAverage
@@ -51,28 +52,24 @@ def model_for(config: Config, data: Dataset, *, draws: bool = True) -> Model:
     Raises:
         ConfigError: the model can't be built for the images of this data.
     """
-    size = 0 if data.vocabulary is None else data.vocabulary.size
-    return build_model(config.model, spec_for(config, data.shape, data.num_classes, size, draws=draws))
+    return build_model(config.model, spec_for(config, data.inputs, data.num_classes, draws=draws))
 
 
-def spec_for(
-    config: Config, shape: tuple[int, ...], outputs: int, vocabulary: int, *, precision: str = "", draws: bool = False
-) -> ModelSpec:
+def spec_for(config: Config, inputs: Inputs, outputs: int, *, precision: str = "", draws: bool = False) -> ModelSpec:
     """Return the spec of the model of a run.
 
     Args:
-        shape: that of an input.
         outputs: number of classes, labels or numbers; of masked tokens, of tokens.
-        vocabulary: number of different tokens of the inputs; 0 if they are no tokens.
         precision: in the place of that of the run.
     """
     return ModelSpec(
-        shape,
+        inputs.shape,
         outputs,
         precision or config.precision,
         config.run.seed,
         draws,
-        vocabulary,
+        inputs=inputs.kind,
+        vocabulary=inputs.vocabulary_size,
         per_token=TASKS[config.task.kind].targets == TOKENS,
     )
 

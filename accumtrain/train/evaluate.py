@@ -24,7 +24,7 @@ from accumtrain.train.config import BestBy
 from accumtrain.train.evaluator import build_evaluator
 from accumtrain.train.metrics import epochs_of
 from accumtrain.train.tell.remedies import explain_errors
-from accumtrain.train.weights import Trained, images_of, open_measured, trained_model
+from accumtrain.train.weights import Trained, note_trained_on, open_measured, trained_model
 
 FILE = "evaluation"  # without its ending
 NO_MEANS = ("examples", "seconds")  # of an evaluation's result
@@ -114,13 +114,13 @@ def evaluate_run(config: Config) -> dict[str, Any] | None:
     devices = resolve_devices(config.device)
     data, own = open_measured(config)
     if not own:
-        all_of_it = f"all its {data.train.size:,} {data.named} are measured"
+        all_of_it = f"all its {data.train.size:,} {data.inputs.examples} are measured"
         say(f"{config.data.label} is not what the run was trained on: {all_of_it}")
         for note in data.notes:
             say(note)
     with explain_errors(config, data, devices.replicas, devices.workers):
         with devices.strategy.scope():
-            trained = trained_model(config, images_of(data), data.fingerprint, config.state)
+            trained = trained_model(config, note_trained_on(config, data), data.fingerprint, config.state)
         alone = devices.workers == 1  # a worker that stopped alone would leave the others waiting for its sums
         with DeferredSignals() as interrupt:
             measured = measure_model(config, trained, data, devices, lambda: interrupt.requested and alone)
@@ -141,6 +141,6 @@ def evaluate_run(config: Config) -> dict[str, Any] | None:
             say(f"drawn: {' and '.join(pictures)}")
         result["pictures"] = pictures
     part = f"the {measured.split}" if own else "all"
-    what = f"{part} {data.named} of {config.data.label}"
+    what = f"{part} {data.inputs.examples} of {config.data.label}"
     say(f"measured: the {config.state} state, update {trained.saved.step:,}, on {what}; in {result_file(config)}")
     return result

@@ -30,7 +30,7 @@ from accumtrain.runs.folder import result_file, state_mark
 from accumtrain.runs.names import folder_of, make_folder
 from accumtrain.tasks.task import Answers, Task, build_task
 from accumtrain.train.tell.remedies import explain_errors
-from accumtrain.train.weights import Trained, trained_images, trained_model
+from accumtrain.train.weights import Trained, find_trained_on, trained_model
 
 NAME = "predictions"  # of the files
 SHOWN = 20  # images, and bad ones, that are printed; the files have all
@@ -120,15 +120,16 @@ def predict_images(config: Config) -> dict[str, Any]:
         CheckpointError: there is no trained run, or a file can't be written.
         Preempted: a signal stopped it; the answers so far are written.
     """
-    images, fingerprint = trained_images(config)
+    noted, fingerprint = find_trained_on(config)
     devices, task = resolve_devices(config.device), build_task(config)
-    given = task.open_inputs(str(config.predict.input), images)  # once the devices are known, as it makes tensors
+    named = [str(config.predict.input)]
+    given = noted.inputs.open_named(named, config.data, "predict.input")  # makes tensors, so devices must be known
     names, data = given.names, given.data
     batch = prediction_batch(config, len(names), devices.replicas)
-    kind = "texts" if images.vocabulary else "inputs" if images.plain else "images"
+    kind = noted.inputs.asked
     in_words = partial(explain_errors, config, data, devices.replicas)
     with in_words(), devices.strategy.scope():
-        trained = trained_model(config, images, fingerprint, config.state)
+        trained = trained_model(config, noted, fingerprint, config.state)
 
     answered, values, done = list[str](), list[np.ndarray](), 0
     with in_words(), DeferredSignals() as interrupt:
@@ -142,7 +143,7 @@ def predict_images(config: Config) -> dict[str, Any]:
                 report(more)
                 if interrupt.requested:
                     break
-        answers = task.tell(np.concatenate(values), task.answer_names(images.class_names), trained.facts)
+        answers = task.tell(np.concatenate(values), task.answer_names(noted.class_names), trained.facts)
         written = answer_files(config.predict.output, folder_of(config), state_mark(config))
         for file in written:
             make_folder(file.parent)

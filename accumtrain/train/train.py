@@ -53,7 +53,7 @@ from accumtrain.train.recovery import (
 )
 from accumtrain.train.tell.remedies import explain_errors
 from accumtrain.train.tell.summary import (
-    first_images,
+    first_pictures,
     print_banner,
     print_summary,
     results,
@@ -63,7 +63,7 @@ from accumtrain.train.tell.summary import (
     why_finished,
 )
 from accumtrain.train.tell.trackers import Profile, TensorBoardTracker, open_service
-from accumtrain.train.weights import Started, digest, images_of, show_start, window_with_weights
+from accumtrain.train.weights import Started, digest, note_trained_on, show_start, window_with_weights
 
 SECONDS_TO_END = 10.0  # of run.walltime, left for the last checkpoint and the end of the process
 
@@ -530,7 +530,7 @@ class Trainer:
         if self.started is not None:
             show_start(self.config, self.started, self.window, self.run.path, writes=self.devices.chief)
         if self.data.num_classes:  # examples that reach the model as they are given have none that is known here
-            self.run.save_images(images_of(self.data))
+            self.run.save_inputs(note_trained_on(self.config, self.data).as_json())
 
     def _prepare_step(self, batches: Any) -> None:
         """Trace the micro-step, and say what its precision costs here. The commit is traced in another thread."""
@@ -540,9 +540,9 @@ class Trainer:
         self.step.prepare(batches)
         if not (self.devices.xla or self.step.eager):
             tell_emulation(self.config.precision, own_layers=has_builtin_layers(self.config))
-        if self.devices.chief and self.done == 0 and self.config.log.images and not self.data.plain:
-            images = first_images(self.data, self.config.log.images, self.recovery.seed)
-            self.tensorboard.images("first images, augmented", images)
+        if self.devices.chief and self.done == 0 and self.config.log.images:
+            pictures = first_pictures(self.data, self.config.log.images, self.recovery.seed)
+            self.tensorboard.images("first images, augmented", pictures)
 
     def _measure_workspace(self, batches: Iterator[Any]) -> None:
         """Measure the workspaces of a micro-step, which changes nothing, if one is compiled and goes back alone.

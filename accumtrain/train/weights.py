@@ -18,8 +18,11 @@ from accumtrain.config.imagenet import IMAGENET, show_pixels
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table, warn
 from accumtrain.data.config import FolderConfig, TableConfig, TokensConfig
+from accumtrain.data.inputs.base import Inputs
+from accumtrain.data.inputs.tokens import Tokens
+from accumtrain.data.inputs.trained_on import TrainedOn, read_trained_on
 from accumtrain.data.source import Dataset
-from accumtrain.data.text.vocabulary import BYTES, Vocabulary
+from accumtrain.data.text.vocabulary import BYTES
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError, ConfigError, DataError
 from accumtrain.models.build import NOT, build_model
@@ -28,8 +31,7 @@ from accumtrain.runs.checkpoint_store import Saved, best_first, crc32c_of
 from accumtrain.runs.contents import read_run_config
 from accumtrain.runs.files import write_json
 from accumtrain.runs.names import ANSWER_FACTS, CHECKPOINTS, differences, folder_of, learned_values
-from accumtrain.runs.run import IMAGES, REMEDY, Images, read_images
-from accumtrain.tasks.config import TASKS
+from accumtrain.runs.run import INPUTS_FILE, REMEDY
 from accumtrain.tasks.task import build_task, open_examples, open_stored
 from accumtrain.train.build import build_window, model_for, moving_average, spec_for
 from accumtrain.train.checkpoint import again_if_changed, find_state, restore_model
@@ -51,25 +53,25 @@ MEASURED = (
 CLASSES = "data.classes"
 
 
-def images_of(data: Dataset) -> Images:
-    """Return what is noted of the images of a data set."""
-    vocabulary = {} if data.vocabulary is None else data.vocabulary.as_json()
-    return Images(tuple(data.shape), data.classes, data.task_facts, data.plain, vocabulary)
+def note_trained_on(config: Config, data: Dataset) -> TrainedOn:
+    """Return what is noted of the inputs and targets of a run's data."""
+    inputs = build_task(config).asked(data.inputs, data.task_facts)
+    return TrainedOn(inputs, data.targets, data.classes, data.task_facts)
 
 
-def trained_images(config: Config) -> tuple[Images, Mapping[str, Any]]:
+def find_trained_on(config: Config) -> tuple[TrainedOn, Mapping[str, Any]]:
     """Return what the run was trained on, and the fingerprint of its data if that had to be opened.
 
-    It has to be where images.json is gone.
+    It has to be where inputs.json is gone.
 
     Raises:
         AccumtrainError: the file of a run is damaged, or the data can't be opened.
     """
-    images = read_images(folder_of(config))
-    if images is not None:
-        return images, {}
+    noted = read_trained_on(folder_of(config), config.data)
+    if noted is not None:
+        return noted, {}
     data = open_examples(config)
-    return images_of(data), data.fingerprint
+    return TrainedOn.from_json(note_trained_on(config, data).as_json(), config.data), data.fingerprint
 
 
 def open_measured(config: Config) -> tuple[Dataset, bool]:
@@ -79,32 +81,31 @@ def open_measured(config: Config) -> tuple[Dataset, bool]:
         The data, whose classes have the names of the run's, and whether it is what the run was trained on.
 
     Raises:
-        AccumtrainError: there is no checkpoint, images.json is damaged, or the data can't be opened.
+        AccumtrainError: there is no checkpoint, inputs.json is damaged, or the data can't be opened.
     """
     folder = folder_of(config) / CHECKPOINTS
     _, manifest = again_if_changed(lambda: find_state(folder))
     trained = manifest["data"]
-    images, task = read_images(folder_of(config)), build_task(config)
+    noted, task = read_trained_on(folder_of(config), config.data), build_task(config)
     try:
         data = open_stored(config)
     except DataError:
-        if images is None or not isinstance(config.data, FolderConfig | TableConfig | TokensConfig):
+        if noted is None or not isinstance(config.data, FolderConfig | TableConfig | TokensConfig):
             raise
         data = None  # a class may have too few images to train on, and enough to be measured
-    if data is not None and (images is None or data.fingerprint == trained):
-        images = images or images_of(task.prepare(data, task.fit(data)))
-        if len(images.class_names) != data.num_classes:
+    if data is not None and (noted is None or data.fingerprint == trained):
+        noted = noted or note_trained_on(config, task.prepare(data, task.fit(data)))
+        if len(noted.class_names) != data.num_classes:
             raise CheckpointError(
-                f"{folder_of(config) / IMAGES} has the names of {len(images.class_names)} classes, the data has "
+                f"{folder_of(config) / INPUTS_FILE} has the names of {len(noted.class_names)} classes, the data has "
                 f"{data.num_classes} classes: it is damaged; {REMEDY}"
             )
-        return task.prepare(replace(data, class_names=images.class_names), images.task_facts), True
-    assert images is not None
+        return task.prepare(replace(data, class_names=noted.class_names), noted.facts), True
+    assert noted is not None
     from accumtrain.data.sources.labelled import open_labelled  # here, as a training has no use for it
 
-    targets = TASKS[config.task.kind].targets
-    data = open_labelled(config.data, images, trained, config.run.seed, targets)
-    return task.prepare(data, images.task_facts), False
+    data = open_labelled(config.data, noted, trained, config.run.seed)
+    return task.prepare(data, noted.facts), False
 
 
 class Trained(NamedTuple):
@@ -116,35 +117,32 @@ class Trained(NamedTuple):
     facts: Mapping[str, Any]
 
 
-def build_trained(config: Config, images: Images, precision: str = "") -> Model:
+def build_trained(config: Config, noted: TrainedOn, precision: str = "") -> Model:
     """Return the model of a trained run before its weights are read, in `precision` or in that of the run."""
-    vocabulary = images.vocabulary.get("size", 0)
-    return build_model(
-        config.model, spec_for(config, images.shape, len(images.class_names), vocabulary, precision=precision)
-    )
+    return build_model(config.model, spec_for(config, noted.inputs, len(noted.class_names), precision=precision))
 
 
-def trained_model(config: Config, images: Images, fingerprint: Mapping[str, Any], state: str = BEST_STATE) -> Trained:
+def trained_model(config: Config, noted: TrainedOn, fingerprint: Mapping[str, Any], state: str = BEST_STATE) -> Trained:
     """Return the model with the weights of the run's best state, or of its last. Without any evaluation both are one.
 
     With ema.decay these are the averages. Call it inside the strategy's scope.
 
     Args:
-        images: the first of the two that `trained_images` returned.
+        noted: the first of the two that `find_trained_on` returned.
         fingerprint: the second of them.
         state: `best` or `last`.
 
     Raises:
         CheckpointError: no checkpoint is whole, or it is that of another model.
     """
-    model = build_trained(config, images)
+    model = build_trained(config, noted)
     ema = moving_average(config, model)
     accept = partial(check_evaluates, config, fingerprint)
     saved, manifest = restore_model(folder_of(config) / CHECKPOINTS, model, ema, accept, state=state)
     if ema is not None:
         for average, weight in zip(ema.averages, ema.weights, strict=True):
             weight.assign(average)
-    return Trained(model, saved, manifest, {**images.task_facts, **manifest.get(ANSWER_FACTS, {})})
+    return Trained(model, saved, manifest, {**noted.facts, **manifest.get(ANSWER_FACTS, {})})
 
 
 def check_evaluates(config: Config, fingerprint: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
@@ -270,13 +268,13 @@ def _checkpoints(config: Config, place: Path) -> Path:
     return folder
 
 
-def read_weights(config: Config, vocabulary: Vocabulary | None = None) -> Mapping[str, Any] | None:
+def read_weights(config: Config, inputs: Inputs | None = None) -> Mapping[str, Any] | None:
     """Return the arrays of the run that model.weights names, or of `imagenet`, by path; None of a file, or of nothing.
 
     It builds their model and frees it again. Before the window is built, a memory limit need not hold both.
 
     Args:
-        vocabulary: that of the data; None of other inputs than tokens.
+        inputs: those of the data; None if they are not known.
 
     Raises:
         ConfigError: the attention of that run has another number of heads.
@@ -296,9 +294,9 @@ def read_weights(config: Config, vocabulary: Vocabulary | None = None) -> Mappin
             f"{show_pixels(config.data)}; where the images are alike, give the former"
         )
     with tf.device("CPU"):
-        images, fingerprint = trained_images(source)
-        _warn_of_other_tokens(config, images, vocabulary)
-        model = trained_model(source, images, fingerprint).model
+        noted, fingerprint = find_trained_on(source)
+        _warn_of_other_tokens(config, noted.inputs, inputs)
+        model = trained_model(source, noted, fingerprint).model
         arrays = {path: np.array(variable) for path, variable in model.named.items()}  # copies
         del model
         gc.collect()  # frees its memory, as a model's objects refer to each other
@@ -315,11 +313,13 @@ def _check_heads(config: Config, source: Config) -> None:
         )
 
 
-def _warn_of_other_tokens(config: Config, images: Images, vocabulary: Vocabulary | None) -> None:
+def _warn_of_other_tokens(config: Config, before: Inputs, now: Inputs | None) -> None:
     """Warn if the ids of tokens are those of another tokenizer, whose table may have the same size."""
-    if vocabulary is None or not images.vocabulary or images.vocabulary["tokenizer"] == vocabulary.tokenizer:
+    if not (isinstance(before, Tokens) and isinstance(now, Tokens)):
         return
-    theirs, own = _name_tokenizer(images.vocabulary["tokenizer"]), _name_tokenizer(vocabulary.tokenizer)
+    if before.vocabulary.tokenizer == now.vocabulary.tokenizer:
+        return
+    theirs, own = _name_tokenizer(before.vocabulary.tokenizer), _name_tokenizer(now.vocabulary.tokenizer)
     own = "those of another" if own == theirs else own
     warn(
         f"{config.model.weights} was trained on {theirs}, and this run has {own}: where an id is another token, "
@@ -390,7 +390,7 @@ def window_with_weights(
 
     Slots and averages are built on the loaded weights: some optimizers begin with a copy of them.
     """
-    arrays = read_weights(config, data.vocabulary)
+    arrays = read_weights(config, data.inputs)
     with strategy.scope():
         model = model_for(config, data)
         started = begin_with_weights(config, model, arrays)

@@ -14,6 +14,7 @@ import tensorflow as tf
 from accumtrain.config.rules import check_config
 from accumtrain.config.schema import PRECISIONS, AccumConfig, Config, LossScaleConfig
 from accumtrain.data.config import SyntheticConfig
+from accumtrain.data.inputs.tokens import Tokens
 from accumtrain.data.open_data import open_data
 from accumtrain.data.text.vocabulary import PADDING, number_ids
 from accumtrain.engine.step import Step
@@ -139,8 +140,8 @@ def update(variant: Variant, memory: str) -> Update:
     check_config(config)
     data = open_data(config.data, seed=0)
     given = examples(BATCH, data.shape)
-    if config.model.takes_tokens:
-        data = replace(data, shape=(SIZE,), vocabulary=number_ids(TOKENS))
+    if config.model.takes == "tokens":
+        data = replace(data, inputs=Tokens((SIZE,), number_ids(TOKENS)))
         given["inputs"] = tokens()
     window = build_window(config, data, 1, tf.distribute.get_strategy())
     step, before = Step(window), values(window.variables_)
@@ -179,9 +180,9 @@ def test_a_policy_changes_neither_weights_nor_gradient(variant, memory):
 
 @pytest.mark.parametrize("name", EXAMPLES["model"])
 def test_initial_weights_are_a_function_of_the_seed(name):
-    of_tokens = example_of("model", name).takes_tokens
-    shape, vocabulary = ((SIZE,), TOKENS) if of_tokens else ((size_for(name), size_for(name), 3), 0)
-    specs = [ModelSpec(shape, CLASSES, seed=seed, vocabulary=vocabulary) for seed in (1, 1, 2)]
+    kind = example_of("model", name).takes
+    shape, vocabulary = ((SIZE,), TOKENS) if kind == "tokens" else ((size_for(name), size_for(name), 3), 0)
+    specs = [ModelSpec(shape, CLASSES, seed=seed, inputs=kind, vocabulary=vocabulary) for seed in (1, 1, 2)]
     first, again, other = (values(build_model(example_of("model", name), spec).trainable_variables) for spec in specs)
     assert all(map(np.array_equal, first, again))
     assert not all(map(np.array_equal, first, other))

@@ -17,6 +17,8 @@ from accumtrain.config.schema import Config, RunConfig
 from accumtrain.data import pipeline
 from accumtrain.data.config import SOURCES, TokensConfig
 from accumtrain.data.images.encoded import EncodedSplit
+from accumtrain.data.inputs.pixels import Pixels
+from accumtrain.data.inputs.tokens import Tokens
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.data.source import Dataset
@@ -88,11 +90,11 @@ def test_a_position_is_the_whole_state(name, changes):
 @pytest.mark.parametrize("changes", CHANGES)
 def test_batches_are_as_described(name, changes):
     data = opened(name, changes)
-    size = None if data.plain else changes.get("image_size")
+    size = changes.get("image_size") if isinstance(data.inputs, Pixels) else None
     assert size is None or list(data.shape[:2]) == size
     for batches in (make_train_batches(data, batch=4, first=0, seed=0), make_eval_batches(data, batch=4)):
         assert batches.element_spec == {
-            "inputs": tf.TensorSpec([4, *data.shape], tf.float32 if data.vocabulary is None else tf.int32),
+            "inputs": tf.TensorSpec([4, *data.shape], tf.int32 if isinstance(data.inputs, Tokens) else tf.float32),
             "targets": tf.TensorSpec([4], tf.int32),
             "weight": tf.TensorSpec([4], tf.float32),
         }
@@ -164,7 +166,7 @@ def test_all_of_it_is_checked(name, tmp_path):
         counts = np.bincount(labels, minlength=data.num_classes).tolist()
         assert list(result[split]["classes"].values()) == counts
         assert result[split]["examples"] == sum(counts)
-        if data.plain:
+        if isinstance(data.inputs, Tokens):
             shortest, longest = getattr(data, split).lengths.min(), getattr(data, split).lengths.max()
             assert {"min": shortest, "max": longest}.items() <= result[split]["tokens"].items()
             continue

@@ -18,6 +18,7 @@ from accumtrain.config.registries import register_data
 from accumtrain.data.checking import check
 from accumtrain.data.checking.check import CheckedClasses, scan_split
 from accumtrain.data.config import SOURCES
+from accumtrain.data.inputs.arrays import Arrays
 from accumtrain.data.source import ArraySplit, Source
 from accumtrain.errors import ConfigError, DataError
 from tests.data.conftest import png
@@ -308,7 +309,7 @@ def test_targets_that_can_not_be(checked, form, value, reason):
 def test_inputs_that_are_no_images_are_refused(compose, monkeypatch):
     def open_rows(config, seed):
         rows = ArraySplit(np.zeros([4, 3], np.float32), np.zeros([4, 1], np.float32))
-        return Source(rows, rows, 1, plain=True)
+        return Source(rows, rows, 1, inputs=Arrays((3,)))
 
     monkeypatch.setattr(SOURCES, "entries", dict(SOURCES.entries))
     register_data("rows", open_rows, targets="numbers")

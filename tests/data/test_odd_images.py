@@ -14,13 +14,12 @@ from PIL import Image, ImageOps
 from accumtrain.data.config import FolderConfig
 from accumtrain.data.images.decode import decode, decode_window, limit_pixels, read_size
 from accumtrain.data.images.header import find_image_fault, read_unusual_headers
+from accumtrain.data.inputs.pixels import Pixels
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches
 from accumtrain.data.source import Dataset
 from accumtrain.data.sources.builtin import load_digits
-from accumtrain.data.sources.folder import open_files
 from accumtrain.errors import DataError
-from accumtrain.runs.run import Images
 from tests.data.conftest import assert_refused
 
 HEIGHT, WIDTH = 24, 32
@@ -160,7 +159,8 @@ def turned(tmp_path):
 
 def predicted_on(files: list[Path], height: int, width: int, **keys: object) -> Dataset:
     config = FolderConfig(path="", image_size=[height, width], mean=[0.0], std=[1.0], **keys)
-    return open_files(files, config, Images((height, width, 3), ["a", "b"]))
+    inputs = Pixels.from_facts({"shape": [height, width, 3]}, config)
+    return inputs.open_named(list(map(str, files)), config, "predict.input").data
 
 
 @pytest.mark.parametrize("augment", ["none", "inception"])

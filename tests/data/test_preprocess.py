@@ -7,8 +7,8 @@ import tensorflow as tf
 from accumtrain.data.config import DigitsConfig
 from accumtrain.data.images import augment
 from accumtrain.data.images.decode import central_window, decode, decode_window
+from accumtrain.data.inputs.pixels import Pixels
 from accumtrain.data.open_data import open_data
-from accumtrain.data.preprocess import Preprocess
 from accumtrain.data.stream import hash64
 from accumtrain.errors import ConfigError
 
@@ -71,26 +71,26 @@ def test_jpeg_window_is_the_window_of_the_whole():
 
 @pytest.mark.parametrize("encode", [tf.io.encode_png, tf.io.encode_jpeg])
 def test_inception_from_file_and_from_memory_agree(encode):
-    preprocess = Preprocess("inception", (24, 24), [0.5], [0.5], white=255)
+    inputs = Pixels((24, 24, 3), "inception", (24, 24), [0.5], [0.5], white=255)
     encoded = encode(photo())
     for training in (False, True):
-        file = preprocess.example(encoded, KEYS[0], channels=3, training=training)
-        memory = preprocess.example(decode(encoded, 3), KEYS[0], channels=3, training=training)
+        file = inputs.example(encoded, KEYS[0], training=training)
+        memory = inputs.example(decode(encoded, 3), KEYS[0], training=training)
         assert file.shape == (24, 24, 3)
         np.testing.assert_allclose(file, memory, atol=0.05)
 
 
 def test_normalisation_by_channel():
-    preprocess = Preprocess("none", None, [0.0, 0.5, 1.0], [1.0, 0.5, 0.25], white=255)
-    batch = preprocess.batch(tf.constant(255, tf.uint8, [1, 2, 2, 3]), KEYS[:1], training=True)
+    inputs = Pixels((2, 2, 3), "none", None, [0.0, 0.5, 1.0], [1.0, 0.5, 0.25], white=255)
+    batch = inputs.batch(tf.constant(255, tf.uint8, [1, 2, 2, 3]), KEYS[:1], training=True)
     np.testing.assert_array_equal(batch[0, 0, 0], [1.0, 1.0, 0.0])
 
 
 def test_what_enters_at_the_edge():
     white = tf.constant(255, tf.uint8, [400, 8, 8, 1])
-    shifted = Preprocess("shift", None, [0.25], [0.5], white=255).batch(white, KEYS, training=True)
+    shifted = Pixels((8, 8, 1), "shift", None, [0.25], [0.5], white=255).batch(white, KEYS, training=True)
     assert set(np.unique(shifted)) == {-0.5, 1.5}  # black
-    cropped = Preprocess("crop_flip", None, [0.25], [0.5], white=255).batch(white, KEYS, training=True)
+    cropped = Pixels((8, 8, 1), "crop_flip", None, [0.25], [0.5], white=255).batch(white, KEYS, training=True)
     assert set(np.unique(cropped)) == {0.0, 1.5}  # the mean
 
 

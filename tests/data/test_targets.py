@@ -16,16 +16,16 @@ import pytest
 from accumtrain.data import pipeline
 from accumtrain.data.config import NpzConfig, TableConfig
 from accumtrain.data.holdout import add_validation_split, hold_out_groups
+from accumtrain.data.inputs.pixels import make_pixels
+from accumtrain.data.inputs.trained_on import TrainedOn
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches, make_train_batches
-from accumtrain.data.preprocess import make_preprocess
 from accumtrain.data.source import Dataset, Source
 from accumtrain.data.sources.image_table import open_table, open_whole_table
 from accumtrain.data.sources.labelled import open_labelled
 from accumtrain.data.sources.npz import open_npz
 from accumtrain.data.sources.targets import ClassTargets, LabelTargets, NumberTargets, TargetReader
 from accumtrain.errors import ConfigError, DataError
-from accumtrain.runs.run import Images
 from accumtrain.tasks.config import LABELS, NUMBERS
 from tests.data.conftest import PLAIN, join, picture, png
 
@@ -125,9 +125,13 @@ def config(path: Path, label: Any, **keys: Any) -> TableConfig:
 
 
 def dataset(source: Source, config: TableConfig | NpzConfig) -> Dataset:
-    preprocess = make_preprocess(config, channels=3, white=source.train.white)
     assert source.train.shape is not None
-    return Dataset(**vars(source), shape=source.train.shape, preprocess=preprocess)
+    inputs = make_pixels(config, source.train.shape, source.train.white)
+    return Dataset(**{**vars(source), "inputs": inputs})
+
+
+def trained_on(names: list[str], form: str) -> TrainedOn:
+    return TrainedOn(make_pixels(TableConfig(path=""), (6, 6, 3), 255), form, names)
 
 
 def opened(config: TableConfig, reader: TargetReader) -> Dataset:
@@ -347,23 +351,23 @@ def test_groups_in_whole_splits_are_fine_and_unknown_labels_are_told(folder):
 
 
 def test_other_data_is_read_in_the_order_of_the_run(folder):
-    images = Images((6, 6, 3), ["fire", "smoke"])
+    images, numbers = (trained_on(["fire", "smoke"], form) for form in (LABELS, NUMBERS))
     for label in (["smoke", "fire"], None):
-        data = open_labelled(config(as_csv(folder), label), images, {}, 0, LABELS)
+        data = open_labelled(config(as_csv(folder), label), images, {}, 0)
         assert data.class_names == ["fire", "smoke"]
         for number, target in by_number(Dataset(**{**vars(data), "train": data.test})).items():
             np.testing.assert_array_equal(target, np.array([FIRE[number], SMOKE[number]], np.float32))
     with pytest.raises(
         DataError, match=r"the targets are smoke, age, and fire, smoke are needed: .*label_column=\[fire"
     ):
-        open_labelled(config(as_csv(folder), ["smoke", "age"]), images, {}, 0, NUMBERS)
+        open_labelled(config(as_csv(folder), ["smoke", "age"]), numbers, {}, 0)
     np.savez(folder / "few.npz", images=np.zeros([4, 6, 6, 3], np.uint8), labels=np.eye(4)[:, :1], names=["fire"])
     with pytest.raises(DataError, match="a column for each of these, and call it so in names"):
-        open_labelled(NpzConfig(path=str(folder / "few.npz")), images, {}, 0, LABELS)
-    data = open_labelled(config(as_json(folder), "tags"), Images((6, 6, 3), ["tall", "red", "new"]), {}, 0, LABELS)
+        open_labelled(NpzConfig(path=str(folder / "few.npz")), images, {}, 0)
+    data = open_labelled(config(as_json(folder), "tags"), trained_on(["tall", "red", "new"], LABELS), {}, 0)
     np.testing.assert_array_equal(data.test.known_labels[:3], [[1, 1, 0], [0, 0, 0], [0, 1, 0]])
     with pytest.raises(DataError, match="line 1: red is none of the labels: choose from tall"):
-        open_labelled(config(as_json(folder), "tags"), Images((6, 6, 3), ["tall"]), {}, 0, LABELS)
+        open_labelled(config(as_json(folder), "tags"), trained_on(["tall"], LABELS), {}, 0)
 
 
 def test_a_column_of_numbers_is_no_list_of_labels():

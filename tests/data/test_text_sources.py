@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.data.config import TokensConfig
+from accumtrain.data.inputs.tokens import read_texts
 from accumtrain.data.open_data import open_data
 from accumtrain.data.source import ArraySplit
-from accumtrain.data.text.unlabelled import read_texts
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.tasks.config import CLASSES, TOKENS
 
@@ -54,7 +54,7 @@ def test_a_folder_of_classes(tmp_path):
     assert sorted(rows) == EXPECTED
     assert data.class_names == ["cat", "dog"]
     assert data.shape == (8,)
-    assert data.vocabulary.size == 257
+    assert data.inputs.vocabulary.size == 257
     places = 7 * 8
     filled = sum(min(8, len(text)) for text in DOGS + CATS)
     assert f"2 of 7 texts are cut to their first 8 tokens (data.length); {1 - filled / places:.1%}" in data.notes[0]
@@ -140,7 +140,7 @@ def test_arrays_have_their_padding_at_the_end(tmp_path):
     by_hand = [([5, 3, -1, -1], 0), ([1, 2, 3, 4], 1), ([6, 1, -1, -1], 0), ([2, 2, -1, -1], 1)]
     assert sorted(rows) == sorted(by_hand)
     assert data.shape == (4,)
-    assert (data.vocabulary.size, data.vocabulary.mask) == (8, 7)
+    assert (data.inputs.vocabulary.size, data.inputs.vocabulary.mask) == (8, 7)
 
 
 def test_a_number_may_be_the_padding_and_the_vocabulary_larger(tmp_path):
@@ -149,7 +149,7 @@ def test_a_number_may_be_the_padding_and_the_vocabulary_larger(tmp_path):
     data = open_data(config, 0)
     assert rows_of(data.test) == [([5, 3, -1], 0)]
     assert rows_of(data.train)[1] == ([1, 2, 3], 1)
-    assert data.vocabulary.size == 101
+    assert data.inputs.vocabulary.size == 101
 
 
 BAD_ARRAYS = {
@@ -181,7 +181,7 @@ def test_an_id_beyond_the_declared_ones_names_the_number_that_works(tmp_path):
     ):
         open_data(config, 0)
     config.vocabulary = 7
-    assert open_data(config, 0).vocabulary.size == 8
+    assert open_data(config, 0).inputs.vocabulary.size == 8
 
 
 def test_labels_may_be_missing_where_tokens_are_the_targets(tmp_path):
@@ -298,9 +298,14 @@ def test_texts_to_predict_are_found_by_a_glob(tmp_path):
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "any").write_text("four")
     keys = TokensConfig(path="of_the_run", text_key="words")
-    assert [text.content for text in read_texts(str(tmp_path / "*"), keys)] == ["one", "two", "three", "four"]
+    assert [text.content for text in read_texts(str(tmp_path / "*"), keys, "predict.input")] == [
+        "one",
+        "two",
+        "three",
+        "four",
+    ]
     with pytest.raises(DataError, match="no such file or folder"):
-        read_texts(str(tmp_path / "*.md"), keys)
+        read_texts(str(tmp_path / "*.md"), keys, "predict.input")
 
 
 @pytest.mark.parametrize("name", ["t.json", "T.CSV", "t.tsv"])
@@ -312,7 +317,7 @@ def test_the_lines_of_a_table_are_not_taken_for_texts(tmp_path, name):
         ):
             open_data(TokensConfig(path=str(tmp_path / name)), 0, reader)
     with pytest.raises(DataError, match=r"whose lines are no texts"):
-        read_texts(str(tmp_path / name), TokensConfig(path="of_the_run"))
+        read_texts(str(tmp_path / name), TokensConfig(path="of_the_run"), "predict.input")
 
 
 @pytest.mark.parametrize(

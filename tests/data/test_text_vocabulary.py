@@ -61,7 +61,7 @@ def test_json_has_all_of_it(vocabulary):
 
 @pytest.mark.parametrize("change", [{"size": -1}, {"special": "x"}, {"mask": None}, {"more": 1}])
 def test_damaged_json_is_refused(change):
-    with pytest.raises(CheckpointError, match="the vocabulary of the run is damaged"):
+    with pytest.raises(CheckpointError, match="it holds no vocabulary"):
         Vocabulary.from_json({**number_ids(3).as_json(), **change})
 
 

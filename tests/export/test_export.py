@@ -167,10 +167,10 @@ def test_an_export_that_computes_something_else_is_not_kept(here, command, in_th
     whole = formats.Exported.function
 
     def another(exported):
-        exported.preprocess.mean[0] += 0.5
+        exported.inputs.mean[0] += 0.5
         infer = whole(exported)
         infer.get_concrete_function()
-        exported.preprocess.mean[0] -= 0.5
+        exported.inputs.mean[0] -= 0.5
         return infer
 
     monkeypatch.setitem(exports.QUANTIZED, "none", 1e-5)

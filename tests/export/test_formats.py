@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
 from accumtrain.config.schema import Config
-from accumtrain.data.preprocess import Preprocess
+from accumtrain.data.inputs.pixels import Pixels, make_images
 from accumtrain.export.config import FORMATS, QUANTIZED
-from accumtrain.export.export import largest_difference, make_images
+from accumtrain.export.export import largest_difference
 from accumtrain.export.formats import Exported
 from accumtrain.models.build import build_model
 from accumtrain.models.config import KerasModelConfig, LeNetConfig, ResNetConfig, RevNetConfig
@@ -49,9 +49,9 @@ CASES = [
 def exported(name: str, augment: str = "none") -> Exported:
     """Return a model with moving statistics of images. Its answers differ from image to image."""
     model = build_model(MODELS[name], ModelSpec((64, 65, 3), len(NAMES)))
-    preprocess = Preprocess(augment, (64, 65), [0.4, 0.5, 0.6], [0.25], 255)
-    what = Exported(name, model, preprocess, (64, 65, 3), NAMES, Classify(Config()), {})
-    images = what.prepare(tf.constant(make_images(what.shape, (1.0, 1.0))))
+    inputs = Pixels((64, 65, 3), augment, (64, 65), [0.4, 0.5, 0.6], [0.25], 255)
+    what = Exported(name, model, inputs, NAMES, Classify(Config()), {})
+    images = inputs.serve(tf.constant(make_images(inputs.shape, (1.0, 1.0))))
     mode = Mode(training=True, recording=True, seed=tf.zeros([2], tf.int32))
     model(images, mode)
     for norm, (mean, variance) in mode.statistics.items():
@@ -94,6 +94,6 @@ def test_the_middle_of_images(tmp_path):
 def test_answers_differ_from_image_to_image(name):
     """Else the round trips would show nothing."""
     what = exported(name)
-    answers = what.function()(tf.constant(make_images(what.shape, (1.7, 2.3))))["probabilities"].numpy()
+    answers = what.function()(tf.constant(make_images(what.inputs.shape, (1.7, 2.3))))["probabilities"].numpy()
     assert np.ptp(answers, axis=0).max() > 0.1
     assert answers.max() < 0.999

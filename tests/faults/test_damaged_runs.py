@@ -20,7 +20,7 @@ from accumtrain.measure import auto_steps
 from accumtrain.measure.probe import ProbeResult
 
 FILES = [
-    *(".lock", "config.yaml", "metrics.jsonl", "summary.json", "images.json", "results.png"),
+    *(".lock", "config.yaml", "metrics.jsonl", "summary.json", "inputs.json", "results.png"),
     *("checkpoints/step-2/manifest.json", "checkpoints/step-4/manifest.json", "checkpoints/best/*/manifest.json"),
     *("checkpoints/step-4/state.index", "checkpoints/step-4/state.data-00000-of-00001"),
 ]
@@ -78,7 +78,7 @@ ALL = {
     **CONTENTS,
     "without_steps": lambda file: file.write_text(file.read_text().replace("steps: 2", "steps: [2]")),
 }
-TEXTS = (".lock", "config.yaml", "metrics.jsonl", "summary.json", "images.json", "checkpoints/step-4/manifest.json")
+TEXTS = (".lock", "config.yaml", "metrics.jsonl", "summary.json", "inputs.json", "checkpoints/step-4/manifest.json")
 EVALUATED = ("job=evaluate", "run.name=one")
 CASES = [*product(FILES, DAMAGES), *product(TEXTS, CONTENTS)]
 IN_SHORT = {  # what must not take its time

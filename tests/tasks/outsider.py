@@ -57,12 +57,7 @@ class Two(accumtrain.Split):
 
 def open_two(config: Any, seed: Any) -> Any:
     rows = np.random.default_rng(seed).normal(size=[60, 4]).astype(np.float32)
-    return accumtrain.Source(Two(rows[:40]), Two(rows[40:]), 1, class_names=["y"], plain=True)
-
-
-class TwoInputs(accumtrain.Regress):
-    def read_inputs(self, text: Any) -> Any:
-        return ["row 1"], {"left": np.zeros([1, 2]), "right": np.zeros([1, 2])}
+    return accumtrain.Source(Two(rows[:40]), Two(rows[40:]), 1, class_names=["y"], inputs=accumtrain.Arrays(()))
 
 
 class Joined(tf.Module):
@@ -83,7 +78,6 @@ accumtrain.register_data("angles", open_angles, targets="pairs")
 accumtrain.register_task("angle", Angle, loss=distance, targets="pairs")
 accumtrain.register_model("of_two", build_of_two)
 accumtrain.register_data("two", open_two, targets="numbers")
-accumtrain.register_task("two", TwoInputs, loss=accumtrain.SquaredErrorConfig, targets="numbers")
 
 if __name__ == "__main__":
     if sys.argv[1] == "load":

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -30,7 +29,7 @@ from accumtrain.tasks.masked_tokens import name_tokens
 from accumtrain.tasks.task import build_task, open_examples
 from accumtrain.train.build import build_window
 from accumtrain.train.evaluator import build_evaluator
-from accumtrain.train.weights import images_of
+from accumtrain.train.weights import note_trained_on
 from tests.tasks import texts
 from tests.train.conftest import assert_same_tensors, json_of, records_of, tensors_of
 
@@ -219,7 +218,7 @@ def open_with_padding(config, seed):
     tokens = texts.encode(texts.write_sentences(10, seed))
     tokens[3], tokens[6:] = -1, -1
     split = texts.Tokens(tokens)
-    return Source(split, split, texts.VOCABULARY.size, plain=True, vocabulary=texts.VOCABULARY)
+    return Source(split, split, texts.VOCABULARY.size, inputs=accumtrain.Tokens((texts.LENGTH,), texts.VOCABULARY))
 
 
 def test_examples_of_padding_alone_count_in_nothing(compose):
@@ -269,7 +268,7 @@ def test_what_does_not_go_with_it_is_refused(command, overrides, message):
 def test_data_without_a_vocabulary_is_refused(compose):
     def opened(config, seed):
         split = texts.Tokens(texts.encode(texts.write_sentences(4, 0)))
-        return Source(split, split, 257, plain=True)
+        return Source(split, split, 257, inputs=accumtrain.Arrays((texts.LENGTH,)))
 
     accumtrain.register_data("without_vocabulary", opened, targets="tokens")
     with pytest.raises(DataError, match="examples of without_vocabulary are no splits of tokens"):
@@ -351,9 +350,14 @@ UNTOLD = [
 @pytest.fixture
 def opened(config):
     """Opens what predict.input names, or an array, for a run of texts that is not trained."""
-    data, task = open_examples(config()), build_task(config())
-    images = replace(images_of(data), task_facts=task.fit(data))
-    return lambda given: (task.open_plain if isinstance(given, np.ndarray) else task.open_inputs)(given, images)
+    inputs = note_trained_on(config(), open_examples(config())).inputs
+
+    def open_given(given):
+        if isinstance(given, np.ndarray):
+            return inputs.open_array(given, config().data)
+        return inputs.open_named([given], config().data, "predict.input")
+
+    return open_given
 
 
 @pytest.mark.parametrize(("content", "message"), UNTOLD)

@@ -20,7 +20,7 @@ from tests.programs import run_python
 PROGRAM = Path(__file__).parent / "outsider.py"
 CLASSES = accumtrain.CrossEntropyConfig
 PAIRS = ("task=angle", "data=angles", "model=lenet5", "train.steps=4", "batch_size=16", "run.name=one")
-TWO = ("task=two", "data=two", "model=of_two", "train.steps=2", "batch_size=16", "run.name=two")
+TWO = ("task=regress", "data=two", "model=of_two", "train.steps=2", "batch_size=16", "run.name=two")
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,10 @@ def test_what_is_no_class_of_tasks_is_refused(monkeypatch, build):
 def test_keys_of_images_are_refused_for_other_inputs(monkeypatch, given):
     monkeypatch.setattr(REGISTRIES["data"], "entries", dict(REGISTRIES["data"].entries))
     split = accumtrain.ArraySplit(np.zeros([4, 3], np.float32), np.arange(4, dtype=np.int32) % 2)
-    chosen = accumtrain.register_data("plain", lambda config, seed: accumtrain.Source(split, split, 2, plain=True))
-    assert open_data(chosen(), 0).plain
+    chosen = accumtrain.register_data(
+        "plain", lambda config, seed: accumtrain.Source(split, split, 2, inputs=accumtrain.Arrays((3,)))
+    )
+    assert open_data(chosen(), 0).inputs == accumtrain.Arrays((3,))
     (key,) = given
     with pytest.raises(ConfigError, match=rf"data\.{key}=.*is for images, and the inputs of data=plain are others"):
         open_data(chosen(**given), 0)

@@ -1,4 +1,4 @@
-"""examples/table_of_numbers.py: a task from outside, of inputs that are no images, has the jobs of the command line."""
+"""examples/table_of_numbers.py: inputs from outside have the jobs of the command line."""
 
 import csv
 import json
@@ -10,7 +10,7 @@ import pytest
 from tests.programs import run_python
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "table_of_numbers.py"
-TRAINING = ("task=number_from_row", "data=rows", "data.path=rows.csv", "model=mlp", "optim=adam", "optim.lr=0.01")
+TRAINING = ("task=regress", "data=rows", "data.path=rows.csv", "model=mlp", "optim=adam", "optim.lr=0.01")
 TRUE = np.array([2.0, -1.0, 0.5])
 
 
@@ -90,8 +90,8 @@ def test_it_has_the_jobs_that_measure(folder, job):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("task=number_from_row",), "task=number_from_row: data=digits has no numbers for it; choose "),
-        ((*TRAINING[:3], "model=lenet5"), "model=lenet5: takes images"),
+        (("task=regress",), "task=regress: data=digits has no numbers for it; choose "),
+        ((*TRAINING[:3], "model=lenet5"), "model=lenet5: takes pixels, and an example of the data is rows [3]"),
         ((*TRAINING, "loss=cross_entropy"), "loss=cross_entropy: takes classes, and the targets of task="),
     ],
 )

@@ -64,7 +64,7 @@ def encode(sentences: list[str]) -> np.ndarray:
 def open_sentences(config: SentencesConfig, seed: int) -> Source:
     counts = (config.train_examples, config.test_examples)
     train, test = (Tokens(encode(write_sentences(count, seed))) for seed, count in enumerate(counts))
-    return Source(train, test, VOCABULARY.size, plain=True, vocabulary=VOCABULARY)
+    return Source(train, test, VOCABULARY.size, inputs=accumtrain.Tokens((LENGTH,), VOCABULARY))
 
 
 class Mixer(tf.Module):

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.data.open_data import open_data
-from accumtrain.data.pipeline import denormalize_images
+from accumtrain.data.pipeline import show_inputs
 from accumtrain.dispatch import run
 from accumtrain.engine.replica import as_replica
 from accumtrain.engine.runtime import Runtime
@@ -24,7 +24,7 @@ from accumtrain.tasks.classify import ClassFindings
 from accumtrain.tasks.task import build_task
 from accumtrain.train.evaluator import build_evaluator
 from accumtrain.train.predict import compile_answers, predictions
-from accumtrain.train.weights import images_of, trained_model
+from accumtrain.train.weights import note_trained_on, trained_model
 from tests.train.conftest import assert_error, json_of, records_of
 
 TRAINED = (
@@ -55,7 +55,7 @@ def test_findings_are_of_the_replicas_of_the_runtime(trained):
         replicas = 3
 
     data, runtime = open_data(trained.data, 0), OfThree(tf.distribute.get_strategy())
-    model = trained_model(trained, images_of(data), {}).model
+    model = trained_model(trained, note_trained_on(trained, data), {}).model
     (finder,) = build_evaluator(trained, data, "test", 60, model, runtime, finding=True).collectors
     with as_replica(tf.constant(2), 3):
         finder.update({"targets": tf.zeros([20], tf.int32)}, tf.one_hot(tf.ones([20], tf.int32), 10))
@@ -66,7 +66,7 @@ def test_findings_are_of_the_replicas_of_the_runtime(trained):
 def test_it_equals_predictions(trained, here, command):
     data = open_data(trained.data, 0)
     strategy = tf.distribute.get_strategy()
-    answers = compile_answers(build_task(trained), trained_model(trained, images_of(data), {}), strategy)
+    answers = compile_answers(build_task(trained), trained_model(trained, note_trained_on(trained, data), {}), strategy)
     parts = predictions(answers, data, batch=50, strategy=strategy)
     labels, probabilities = (np.concatenate(each) for each in zip(*parts, strict=True))
     classes = np.argsort(-probabilities, axis=1, kind="stable")
@@ -141,7 +141,7 @@ def test_the_images_are_those_that_are_stored(trained):
     for split, positions in (("test", [300, 7]), ("val", [5])):
         stored, _ = data.splits[split].read(tf.constant(positions, tf.int64))
         expected = stored.numpy() / data.test.white
-        np.testing.assert_allclose(denormalize_images(data, split, positions), expected, atol=1e-6)
+        np.testing.assert_allclose(show_inputs(data, split, positions), expected, atol=1e-6)
 
 
 def test_without_mistakes_there_is_no_sheet(trained, here, capfd):
@@ -176,14 +176,14 @@ def test_of_too_many_classes_there_are_means_only(here, command, monkeypatch):
 
 
 def test_names_come_from_the_run(here, command):
-    content = json_of(here, "images")
+    content = json_of(here, "inputs")
     names = [f"digit {number}" for number in range(10)]
-    (here / "images.json").write_text(json.dumps(content | {"class_names": names}))
+    (here / "inputs.json").write_text(json.dumps(content | {"targets": {"form": "classes", "names": names}}))
     assert command("job=evaluate", "run.name=one").code == 0
     assert {each["name"] for each in json_of(here, "evaluation")["classes"]} == set(names)
-    (here / "images.json").write_text(json.dumps(content | {"class_names": names[:4]}))
+    (here / "inputs.json").write_text(json.dumps(content | {"targets": {"form": "classes", "names": names[:4]}}))
     answer = command("job=evaluate", "run.name=one")
-    assert_error(answer, CheckpointError, "images.json has the names of 4 classes, the data has 10 classes")
+    assert_error(answer, CheckpointError, "inputs.json has the names of 4 classes, the data has 10 classes")
 
 
 @pytest.mark.parametrize("name", ["confusion.png", "mistakes.png"])

@@ -9,12 +9,13 @@ import yaml
 from PIL import Image
 
 from accumtrain.data.config import TfrecordConfig
+from accumtrain.data.inputs.pixels import make_pixels
+from accumtrain.data.inputs.trained_on import TrainedOn
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches
 from accumtrain.data.sources.labelled import open_labelled
 from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError, ConfigError, DataError
-from accumtrain.runs.run import Images
 from tests.data.conftest import PLAIN, example, picture, png, write_records
 from tests.train.conftest import assert_error, json_of
 
@@ -204,7 +205,7 @@ def test_images_are_prepared_as_in_training(key, value, here, command):
 
 @pytest.mark.slow
 def test_the_remedy_for_damaged_names_works(here, command):
-    (here / "runs/one/images.json").write_text("{}")
+    (here / "runs/one/inputs.json").write_text("{}")
     answer = command(*EVALUATE, "data.path=moved")
     assert_error(answer, CheckpointError, "run its training command again, which makes a new one")
     assert command(*RUN, "data.path=moved").code == 0
@@ -214,6 +215,10 @@ def test_the_remedy_for_damaged_names_works(here, command):
 def write_examples(name, numbers, image):
     features = [{"image/encoded": image(number), "image/class/label": number % 3} for number in numbers]
     write_records(name, *map(example, features))
+
+
+def trained_on(shape):
+    return TrainedOn(make_pixels(TfrecordConfig(**PLAIN), shape, 255), "classes", ["0", "1", "2"])
 
 
 def numbers_of(batch):
@@ -231,7 +236,7 @@ def test_records_that_the_run_has_had_are_left_out(tmp_path, monkeypatch):
         return TfrecordConfig(**PLAIN, **{"path": "train", "test_path": "test", **places}, num_classes=3)
 
     trained = open_data(tfrecord_config(), 0)
-    images = Images((6, 6, 3), ["0", "1", "2"])
+    images = trained_on((6, 6, 3))
     data = open_labelled(tfrecord_config(path="new"), images, trained.fingerprint, 0)
     assert data.notes[0] == "left out, as the run has had its files: test"
     (batch,) = make_eval_batches(data, batch=5)
@@ -248,6 +253,6 @@ def test_pixels_of_several_files_of_records(tmp_path, monkeypatch):
         write_examples(name, numbers, lambda number: picture(number).tobytes())
     shape = list(picture(0).shape)
     config = TfrecordConfig(**PLAIN, path="a", test_path="b", num_classes=3, raw_shape=shape)
-    data = open_labelled(config, Images(tuple(shape), ["0", "1", "2"]), {}, 0)
+    data = open_labelled(config, trained_on(tuple(shape)), {}, 0)
     (batch,) = make_eval_batches(data, batch=5)
     assert numbers_of(batch) == [0, 1, 2, 10, 11]

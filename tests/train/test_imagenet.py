@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
 from accumtrain.config.imagenet import MEAN, PUBLISHED, STD, find_published
-from accumtrain.data.preprocess import make_preprocess
+from accumtrain.data.inputs.pixels import make_pixels
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.models.build import build_model
 from accumtrain.models.keras.applications import read_keras_file, read_published
@@ -92,7 +92,7 @@ def begun(config, shape=(64, 64, 3), classes=10):
 
 def logits_of(config, model, image):
     """Those of an image of numbers from 0 to 255, which is prepared as the configuration says."""
-    prepare = make_preprocess(config.data, channels=3, white=255)
+    prepare = make_pixels(config.data, image.shape[1:], 255)
     pixels = prepare.batch(tf.constant(image), tf.zeros([1], tf.uint64), training=False)
     return np.asarray(model(model.cast(pixels), Mode(training=False)))
 

@@ -120,15 +120,19 @@ def test_a_glob_of_folders_and_files_names_each_image_once(pattern, here, comman
 
 
 def test_the_data_is_not_needed(here, command):
-    """The names come from images.json, although data.path is elsewhere by now."""
+    """The names come from inputs.json, although data.path is elsewhere by now."""
     config = here / "runs/plain/config.yaml"
     config.write_text(config.read_text().replace("path: ", "path: /nowhere"))
-    assert json_of(here / "runs/plain", "images") == {"shape": [9, 10, 3], "class_names": [*NAMES]}
+    assert json_of(here / "runs/plain", "inputs") == {
+        "inputs": {"kind": "pixels", "shape": [9, 10, 3]},
+        "targets": {"form": "classes", "names": [*NAMES]},
+        "facts": {},
+    }
     assert command(*PREDICT).code == 0
 
 
 def test_a_run_of_earlier_versions_looks_at_its_data(here, command, photos):
-    (here / "runs/plain/images.json").unlink()
+    (here / "runs/plain/inputs.json").unlink()
     assert command(*PREDICT).code == 0
     assert {each["class"] for each in lines(here / "runs/plain/predictions.jsonl")} <= set(NAMES)
     config = here / "runs/plain/config.yaml"
@@ -139,7 +143,7 @@ def test_a_run_of_earlier_versions_looks_at_its_data(here, command, photos):
 
 def test_classes_without_names_are_numbers(here, command):
     assert command("run.name=numbers", "train.steps=1", "model=lenet5").code == 0
-    assert json_of(here / "runs/numbers", "images") == {"shape": [8, 8, 1], "class_names": [*"0123456789"]}
+    assert json_of(here / "runs/numbers", "inputs")["targets"]["names"] == [*"0123456789"]
     assert command("job=predict", "run.name=numbers", "predict.input=new/sub/0.PNG", "predict.top=99").code == 0
     (answer,) = lines(here / "runs/numbers/predictions.jsonl")
     assert sorted(each["class"] for each in answer["top"]) == [*"0123456789"]
@@ -165,11 +169,25 @@ def test_bad_files_are_named_and_the_others_answered(here, command):
     assert "warning: 4 of 7 images can't be used" in answer.err
 
 
-@pytest.mark.parametrize("text", ['{"shape": [9, 10], "class_names": ["a", "b"]}', '{"shape": [9, 10, 3]}', "{"])
-def test_damaged_images_json(text, here, command):
-    (here / "runs/plain/images.json").write_text(text)
+TARGETS = '"targets": {"form": "classes", "names": ["a", "b"]}, "facts": {}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{{"inputs": {{"kind": "pixels", "shape": [9, 10]}}, {TARGETS}}}',
+        f'{{"inputs": {{"kind": "pixels", "shape": [9, 0, 3]}}, {TARGETS}}}',
+        f'{{"inputs": {{"kind": "tokens", "shape": [9]}}, {TARGETS}}}',
+        f'{{"inputs": {{"shape": [9, 10, 3]}}, {TARGETS}}}',
+        '{"inputs": {"kind": "pixels", "shape": [9, 10, 3]}, "targets": {"form": "classes", "names": []}, "facts": {}}',
+        '{"inputs": {"kind": "pixels", "shape": [9, 10, 3]}}',
+        "{",
+    ],
+)
+def test_damaged_inputs_json(text, here, command):
+    (here / "runs/plain/inputs.json").write_text(text)
     answer = command(*PREDICT)
-    assert_error(answer, CheckpointError, "runs/plain/images.json is damaged")
+    assert_error(answer, CheckpointError, "runs/plain/inputs.json is damaged")
 
 
 @pytest.mark.slow

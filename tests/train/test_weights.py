@@ -14,7 +14,7 @@ from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.optim.keras_optimizer import update_rules
 from accumtrain.runs.contents import read_config
-from accumtrain.train.weights import begin_with_weights, trained_images, trained_model, window_with_weights
+from accumtrain.train.weights import begin_with_weights, find_trained_on, trained_model, window_with_weights
 from tests.engine.small import examples, train, window_for
 from tests.train.conftest import assert_same_tensors, json_of, records_of, tensors_of
 
@@ -28,7 +28,7 @@ def best_of(folder):
     """The variables of a run's best state, averages in place, by path."""
     values = read_config(folder / "config.yaml")
     config = from_mapping({**values, "run": {**values["run"], "dir": str(folder.parent), "name": folder.name}})
-    model = trained_model(config, *trained_images(config)).model
+    model = trained_model(config, *find_trained_on(config)).model
     return {path: variable.numpy() for path, variable in model.named.items()}
 
 

@@ -23,6 +23,7 @@ from accumtrain.config.jobs import cell
 from accumtrain.config.schema import Config
 from accumtrain.console import format_things, say, table, warn
 from accumtrain.data.images.encoded import EncodedSplit
+from accumtrain.data.inputs.base import Inputs
 from accumtrain.data.open_data import open_data
 from accumtrain.data.source import SPLIT_WORDS, BadExample, Split, Target, contradict, read_labels, read_target
 from accumtrain.data.text.token_split import TokenSplit
@@ -48,14 +49,14 @@ def check_data(config: Config) -> dict[str, Any]:
     """
     form = TASKS[config.task.kind].targets
     data = open_data(replace(config.data, on_error="skip"), config.run.seed, form)  # all bad examples are listed
-    other_inputs = data.plain and data.vocabulary is None
+    inputs = data.inputs
+    other_inputs = not inputs.sizes
     if other_inputs or form not in CHECKED:
         raise ConfigError(
             f"job=check: reads images and texts with {', '.join(CHECKED)}; data={config.data.kind} has other "
             f"{'inputs' if other_inputs else 'targets'}, which job=train reads as they are"
         )
-    inputs = IMAGES if data.vocabulary is None else TEXTS
-    targets = CHECKED[form](data.classes, inputs.named)
+    targets = CHECKED[form](data.classes, inputs.asked)
     statistics = {}
     for name, split in data.whole_splits.items():
         with counting(f"reading {name}", split.size) as report:
@@ -85,19 +86,6 @@ def check_data(config: Config) -> dict[str, Any]:
             result,
         )
     return result
-
-
-@dataclass(frozen=True)
-class CheckedInputs:
-    """The inputs in words: their name, the names of their sizes, and how they are the same."""
-
-    named: str
-    sizes: tuple[str, ...]
-    alike: str
-
-
-IMAGES = CheckedInputs("images", ("height", "width"), "byte for byte")
-TEXTS = CheckedInputs("texts", ("tokens",), "token for token")
 
 
 # ---- one split ----
@@ -426,7 +414,7 @@ def _name_odd(one: str, several: str, names: list[str], fault: str) -> list[str]
 # ---- check.json ----
 
 
-def _summarize(statistics: SplitStatistics, targets: CheckedTargets, inputs: CheckedInputs) -> dict[str, Any]:
+def _summarize(statistics: SplitStatistics, targets: CheckedTargets, inputs: Inputs) -> dict[str, Any]:
     return {
         "examples": sum(statistics.targets.values()),
         **targets.describe(statistics.targets),
@@ -478,12 +466,12 @@ def _find_two_targets(statistics: dict[str, SplitStatistics], targets: CheckedTa
 # ---- tables ----
 
 
-def _print_tables(label: str, result: dict[str, Any], targets: CheckedTargets, inputs: CheckedInputs) -> None:
+def _print_tables(label: str, result: dict[str, Any], targets: CheckedTargets, inputs: Inputs) -> None:
     splits = [name for name in SPLIT_WORDS if name in result]
     targets.show(label, {split: result[split] for split in splits})
     table(
         "sizes, smallest / median / largest",
-        ("split", inputs.named, *reversed(inputs.sizes), "bad"),
+        ("split", inputs.asked, *reversed(inputs.sizes), "bad"),
         [_format_row(split, result[split], inputs) for split in splits],
     )
     bad, duplicates, twice = result["bad"], result["duplicates"], result[targets.twice]
@@ -492,17 +480,17 @@ def _print_tables(label: str, result: dict[str, Any], targets: CheckedTargets, i
     _say_first(bad, lambda example: f"{example['name']} {example['reason']}")
     if others := " and ".join(splits[1:]):
         tell = warn if duplicates["count"] else say
-        tell(f"{duplicates['count']} {others} {inputs.named} are also in the training split, {inputs.alike}")
+        tell(f"{duplicates['count']} {others} {inputs.asked} are also in the training split, {inputs.alike}")
     _say_first(duplicates, lambda pair: f"{pair.get('test', pair.get('val'))} is {pair['train']}")
     if twice["count"]:
-        warn(f"{twice['count']} {inputs.named} {targets.are_twice}, {inputs.alike}")
+        warn(f"{twice['count']} {inputs.asked} {targets.are_twice}, {inputs.alike}")
     _say_first(twice, lambda by_target: " is ".join(by_target.values()))
 
 
-def _verdict(result: dict[str, Any], targets: CheckedTargets, inputs: CheckedInputs) -> str:
+def _verdict(result: dict[str, Any], targets: CheckedTargets, inputs: Inputs) -> str:
     """Return the last line: the data can be trained on, or what must be looked at before."""
     splits = [name for name in SPLIT_WORDS if name in result]
-    bad, twice, one = result["bad"]["count"], result[targets.twice]["count"], inputs.named.removesuffix("s")
+    bad, twice, one = result["bad"]["count"], result[targets.twice]["count"], inputs.asked.removesuffix("s")
     odd = [format_things(bad, "bad example")] if bad else []
     for split in splits[1:]:
         repeated = sum(split in pair for pair in result["duplicates"]["examples"])
@@ -511,11 +499,11 @@ def _verdict(result: dict[str, Any], targets: CheckedTargets, inputs: CheckedInp
     if twice:
         odd.append(f"{format_things(twice, one)} {targets.that_are_twice}")
     for split in splits:
-        odd += targets.find_odd(f"{SPLIT_WORDS[split]} {inputs.named}", result[split])
+        odd += targets.find_odd(f"{SPLIT_WORDS[split]} {inputs.asked}", result[split])
     return f"Look at this before you train: {', '.join(odd)}." if odd else "The data can be trained on."
 
 
-def _format_row(split: str, summary: dict[str, Any], inputs: CheckedInputs) -> tuple[str, ...]:
+def _format_row(split: str, summary: dict[str, Any], inputs: Inputs) -> tuple[str, ...]:
     sizes = (summary[key] for key in reversed(inputs.sizes))
     shown = (cell(size, lambda size: " / ".join(map(str, size.values()))) for size in sizes)
     return split, f"{summary['examples']:,}", *shown, str(summary["bad"])

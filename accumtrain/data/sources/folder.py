@@ -9,7 +9,7 @@ import os
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -33,11 +33,9 @@ from accumtrain.data.local_files import (
     list_first,
     readable,
 )
-from accumtrain.data.preprocess import Preprocess, make_preprocess
-from accumtrain.data.source import Dataset, Source, UnreadableExample, hash_texts
+from accumtrain.data.source import Source, UnreadableExample, hash_texts
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
-from accumtrain.runs.run import Images
 
 SPLIT_NAMES = {  # the words in the names of their folders
     "train": ("train", "training"),
@@ -48,7 +46,6 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _WITH_SET = re.compile(r"(set|data|images)$")  # of a word such as testset
 _TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 _CHANNELS = 3
-_WHITE = 255  # of the pixels of a file
 _LISTED = 5  # faults in a message
 
 
@@ -144,34 +141,20 @@ def make_splits(listings: Mapping[str, Listing], config: DataConfig) -> tuple[di
     return splits, _describe_headers({file: header for found in unusual.values() for file, header in found.items()})
 
 
-def open_files(files: Sequence[Path], config: DataConfig, images: Images) -> Dataset:
-    """Return the files as the test images of a data set. The label of an image is its place in `files`.
+def open_files(files: Sequence[Path], config: DataConfig, channels: int) -> tuple[FolderSplit, list[str]]:
+    """Return the files as a split, and notes about them. The label of an image is its index in `files`.
 
     Those that can't be read or decoded are left out, and named in `skipped`.
 
     Args:
         config: the data keys of the run.
-        images: those that the run was trained on.
+        channels: those of the images that the run was trained on.
     """
     keys = FolderConfig(path="", max_pixels=config.max_pixels, on_error="skip")
     unusual = read_unusual_headers(files)
     split = FolderSplit(files, np.arange(len(files), dtype=np.int32), unusual, keys)
-    split.channels = images.shape[-1]
-    return Dataset(
-        train=split,
-        test=split,
-        num_classes=len(images.class_names),
-        shape=images.shape,
-        preprocess=preprocess_any_size(config, images),
-        class_names=images.class_names,
-        notes=_describe_headers(unusual),
-    )
-
-
-def preprocess_any_size(config: DataConfig, images: Images) -> Preprocess:
-    """Return the preprocessing of the run, for pixels 0..255 in images of any size."""
-    height, width, channels = images.shape
-    return replace(make_preprocess(config, channels=channels, white=_WHITE), image_size=(height, width))
+    split.channels = channels
+    return split, _describe_headers(unusual)
 
 
 # ---- a split of image files ----

@@ -12,10 +12,13 @@ import tensorflow as tf
 
 from accumtrain.data.config import SOURCES, DataConfig, FolderConfig, NpzConfig, TableConfig, TokensConfig
 from accumtrain.data.images.encoded import EncodedSplit
+from accumtrain.data.inputs.base import Inputs
+from accumtrain.data.inputs.pixels import Pixels, make_pixels
+from accumtrain.data.inputs.tokens import Tokens
+from accumtrain.data.inputs.trained_on import TrainedOn
 from accumtrain.data.local_files import list_first, readable
 from accumtrain.data.open_data import make_reader
-from accumtrain.data.preprocess import make_preprocess
-from accumtrain.data.source import ArraySplit, Dataset, PlainData, Source, Split
+from accumtrain.data.source import ArraySplit, Dataset, Source, Split
 from accumtrain.data.sources.folder import list_all, list_by_class, make_source
 from accumtrain.data.sources.image_table import open_whole_table
 from accumtrain.data.sources.npz import open_npz
@@ -23,38 +26,34 @@ from accumtrain.data.sources.targets import LabelTargets, NumberTargets
 from accumtrain.data.sources.tfrecord import RecordSplit
 from accumtrain.data.text.token_split import TokenSplit, join
 from accumtrain.data.text.tokens import open_whole_tokens
-from accumtrain.data.text.vocabulary import Vocabulary
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
-from accumtrain.runs.run import Images
 from accumtrain.tasks.config import CLASSES
 
 
-def open_labelled(
-    config: DataConfig, images: Images, trained: Mapping[str, Any], seed: int, targets: str = CLASSES
-) -> Dataset:
+def open_labelled(config: DataConfig, of_run: TrainedOn, trained: Mapping[str, Any], seed: int) -> Dataset:
     """Return the examples of all splits but those that are the run's own, as one test split with the labels of the run.
 
     Images are resized to those of the run.
 
     Args:
         config: the data to measure, with the preprocessing of the run.
-        images: those that the run was trained on. Its classes may be without an example.
+        of_run: the inputs and targets of the run. Its classes may be without an example. Labels and numbers must have
+            its names.
         trained: the fingerprint of the run's data.
-        targets: the form of the targets. Labels and numbers must have the names of the run's.
 
     Raises:
         DataError: the data can't be opened, or has a class that the run was not trained on.
     """
-    if images.vocabulary and isinstance(config, TokensConfig):
-        return _open_tokens(config, images, trained, targets)
-    if images.plain:
-        return _open_plain(config, images, trained, seed)
-    height, width, channels = images.shape
+    if isinstance(of_run.inputs, Tokens) and isinstance(config, TokensConfig):
+        return _open_tokens(config, of_run, of_run.inputs, trained)
+    if not isinstance(of_run.inputs, Pixels):
+        return _open_plain(config, of_run, trained, seed)
+    height, width, channels = of_run.inputs.shape
     config = replace(config, image_size=[height, width])
-    reader = make_reader(targets)
+    reader = make_reader(of_run.form)
     if isinstance(reader, LabelTargets | NumberTargets):
-        reader = replace(reader, names=images.class_names)
+        reader = replace(reader, names=of_run.class_names)
     if isinstance(config, FolderConfig):
         with readable():
             listing, notes = list_all(config)
@@ -73,55 +72,40 @@ def open_labelled(
             f"data={config.kind}: its images have {split.channels} channel(s), the run was trained on {channels}; give "
             f"images with {channels}"
         )
+    return _as_dataset(split, make_pixels(config, of_run.inputs.shape, split.white), of_run, source, config)
+
+
+def _as_dataset(split: Split, inputs: Inputs, of_run: TrainedOn, source: Source, config: DataConfig) -> Dataset:
+    """Return a split as the test split of a data set with the targets of the run."""
     return Dataset(
         train=split,
         test=split,
-        num_classes=len(images.class_names),
-        shape=images.shape,
-        preprocess=make_preprocess(config, channels=channels, white=split.white),
+        num_classes=len(of_run.class_names),
+        inputs=inputs,
         notes=source.notes,
-        class_names=images.class_names,
-        targets=targets,
-        to_target=_label_map(config, source, images.class_names) if targets == CLASSES else None,
+        class_names=of_run.class_names,
+        targets=of_run.form,
+        to_target=_label_map(config, source, of_run.class_names) if of_run.form == CLASSES else None,
     )
 
 
-def _open_plain(config: DataConfig, images: Images, trained: Mapping[str, Any], seed: int) -> Dataset:
+def _open_plain(config: DataConfig, of_run: TrainedOn, trained: Mapping[str, Any], seed: int) -> Dataset:
     source: Source = SOURCES.build(config, seed)
     split = _join_splits(_select_new_splits(source, trained), config)
-    if split.shape != images.shape or source.classes != images.class_names:
+    if split.shape != of_run.inputs.shape or source.classes != of_run.class_names:
         raise DataError(
             f"data={config.kind}: its inputs have the shape {list(split.shape or ())} and its targets are "
-            f"{list_first(source.classes)}; the run was trained on {list(images.shape)} and "
-            f"{list_first(images.class_names)}; give such data"
+            f"{list_first(source.classes)}; the run was trained on {list(of_run.inputs.shape)} "
+            f"and {list_first(of_run.class_names)}; give such data"
         )
-    return PlainData(
-        train=split,
-        test=split,
-        num_classes=source.num_classes,
-        shape=images.shape,
-        notes=source.notes,
-        class_names=images.class_names,
-    )
+    return _as_dataset(split, of_run.inputs, of_run, source, config)
 
 
-def _open_tokens(config: TokensConfig, images: Images, trained: Mapping[str, Any], targets: str) -> Dataset:
-    (length,) = images.shape
-    vocabulary = Vocabulary.from_json(images.vocabulary)
-    keys = replace(config, length=length, buckets=[])
-    source = open_whole_tokens(keys, vocabulary, make_reader(targets))
+def _open_tokens(config: TokensConfig, of_run: TrainedOn, tokens: Tokens, trained: Mapping[str, Any]) -> Dataset:
+    keys = replace(config, length=tokens.shape[0], buckets=[])
+    source = open_whole_tokens(keys, tokens.vocabulary, make_reader(of_run.form))
     split = join([split for split in _select_new_splits(source, trained) if isinstance(split, TokenSplit)])
-    return PlainData(
-        train=split,
-        test=split,
-        num_classes=len(images.class_names),
-        shape=images.shape,
-        notes=source.notes,
-        class_names=images.class_names,
-        targets=targets,
-        to_target=_label_map(config, source, images.class_names) if targets == CLASSES else None,
-        vocabulary=vocabulary,
-    )
+    return _as_dataset(split, replace(tokens, masks=0), of_run, source, config)
 
 
 def _select_new_splits(source: Source, trained: Mapping[str, Any]) -> list[Split]:

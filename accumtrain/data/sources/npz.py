@@ -66,7 +66,7 @@ def open_npz(config: NpzConfig, seed: int, reader: TargetReader = _CLASSES) -> S
     for other_images in images.values():
         _check_shapes(path, images["train"], other_images, resized=config.pixels is not None)
     pixels = [
-        Pixels(f"{prefixes[split]}images", array.dtype, array.min(), array.max()) for split, array in images.items()
+        PixelRange(f"{prefixes[split]}images", array.dtype, array.min(), array.max()) for split, array in images.items()
     ]
     white, notes = find_white(path, pixels, config.scale)
     arrays = {split: _scale(images.pop(split), white) for split in prefixes}
@@ -304,7 +304,7 @@ class NpzFile:
 
 
 @dataclass(frozen=True)
-class Pixels:
+class PixelRange:
     """An array of pixels by its name, its dtype, its smallest and its largest value."""
 
     name: str
@@ -333,7 +333,7 @@ class Pixels:
         return 255 if whole_range else None
 
 
-def find_white(file: str, arrays: Sequence[Pixels], scale: int | str) -> tuple[int, list[str]]:
+def find_white(file: str, arrays: Sequence[PixelRange], scale: int | str) -> tuple[int, list[str]]:
     """Return the value of white in all arrays of a file, and notes about it.
 
     Args:
@@ -356,6 +356,6 @@ def find_white(file: str, arrays: Sequence[Pixels], scale: int | str) -> tuple[i
     return white, [_describe(pixels, white) for pixels in arrays if pixels.are_floats or white == 1]
 
 
-def _describe(pixels: Pixels, white: int) -> str:
+def _describe(pixels: PixelRange, white: int) -> str:
     note = f"{pixels.name} is {pixels.dtype} with a maximum of {pixels.high}: taken as 0..{white}"
     return note if pixels.low >= 0 and pixels.high <= white else f"{note}, values beyond that are cut off"

@@ -16,6 +16,8 @@ from accumtrain.data.text.encode import Encoded, no_label
 from accumtrain.data.text.vocabulary import LARGEST, PADDING, Vocabulary, number_ids
 from accumtrain.errors import DataError
 
+ARRAYS = ".npz"
+
 
 class TokenFile(NpzFile):
     INPUTS: ClassVar[str] = "tokens"

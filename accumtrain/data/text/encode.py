@@ -80,6 +80,21 @@ def encode_texts(
     return encoded, kinds
 
 
+def join_encoded(parts: Sequence[Encoded]) -> Encoded:
+    """Return the texts of all parts, in their order."""
+    starts = np.cumsum([0, *(len(part.ids) for part in parts)]).tolist()
+    return Encoded(
+        [name for part in parts for name in part.names],
+        [ids for part in parts for ids in part.ids],
+        np.concatenate([part.labels for part in parts]),
+        {
+            start + index: fault
+            for start, part in zip(starts, parts, strict=False)
+            for index, fault in part.faults.items()
+        },
+    )
+
+
 def raise_first(faults: Mapping[int, BadExample]) -> None:
     """Raise the first fault, if there is one."""
     if faults:

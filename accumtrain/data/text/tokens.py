@@ -11,11 +11,12 @@ import numpy as np
 
 from accumtrain.data.config import TokensConfig
 from accumtrain.data.holdout import hold_out_evenly
+from accumtrain.data.inputs.tokens import Tokens
 from accumtrain.data.local_files import list_first
 from accumtrain.data.source import Source, hash_texts
 from accumtrain.data.sources.targets import ClassTargets, TargetReader
 from accumtrain.data.stream import UNREADABLE
-from accumtrain.data.text.arrays import read_token_arrays
+from accumtrain.data.text.arrays import ARRAYS, read_token_arrays
 from accumtrain.data.text.encode import Encoded, encode_texts, raise_first
 from accumtrain.data.text.listing import list_texts
 from accumtrain.data.text.token_split import TokenSplit, cut, cut_into_pieces
@@ -23,7 +24,6 @@ from accumtrain.data.text.vocabulary import BYTES, Vocabulary, open_vocabulary
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import format_value
 
-ARRAYS = ".npz"
 _PURPOSES = {"train": "train on", "val": "validate on", "test": "test on"}
 _CLASSES = ClassTargets()
 _HEX_DIGITS = 16
@@ -187,8 +187,7 @@ def _make_source(config: TokensConfig, content: _Content, *, by_class: bool) -> 
             "data.tokenizer": _digest_tokenizer(vocabulary),
             **{f"data.{name}.texts": _digest(split) for name, split in splits.items()},
         },
-        plain=True,
-        vocabulary=vocabulary,
+        inputs=Tokens((length,), vocabulary, tuple(config.buckets)),
     )
 
 

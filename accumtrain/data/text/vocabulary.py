@@ -87,7 +87,7 @@ class Vocabulary:
     def from_json(cls, values: Mapping[str, Any]) -> Vocabulary:
         """Raise CheckpointError if they are not what `as_json` returns."""
         if values.keys() != _FORM.keys() or not has_form(dict(values), _FORM):
-            raise CheckpointError(f"the vocabulary of the run is damaged; {REMEDY}")
+            raise CheckpointError("it holds no vocabulary")
         return cls(**{**values, "special": tuple(values["special"])})
 
     @cached_property

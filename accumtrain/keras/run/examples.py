@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, ClassVar
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.holdout import hold_out_evenly
-from accumtrain.data.source import PlainData, Split, Stream
+from accumtrain.data.inputs.arrays import Arrays
+from accumtrain.data.source import Dataset, Split, Stream
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.keras.run.arrays import as_arrays, hash_arrays, length_of
 from accumtrain.keras.run.streams import open_stream
@@ -77,7 +78,7 @@ def given_data(train: Split, val: Split, notes: Sequence[str] = (), batch_size: 
         None,
         val=val,
         num_classes=0,
-        shape=(),
+        inputs=Arrays(()),
         notes=list(notes),
         fingerprint=sizes | contents,
         batch_size=batch_size,
@@ -173,7 +174,7 @@ class OwnSplit(Split):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GivenData(PlainData):
+class GivenData(Dataset):
     """Examples of any structure, without preparation.
 
     Attributes:
@@ -181,8 +182,4 @@ class GivenData(PlainData):
     """
 
     batch_size: int
-    fills_last_batch: ClassVar[bool] = False  # a loss over a whole batch would count the copies
-
-    @property
-    def facts(self) -> str:
-        return f"{self.sizes} examples"
+    fills_last_batch: bool = False  # a loss over a whole batch would count the copies

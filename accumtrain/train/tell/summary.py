@@ -15,6 +15,7 @@ from accumtrain.config.jobs import cell
 from accumtrain.config.rules import Epochs, micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import banner, format_bytes, format_measure, format_seconds, format_things, say, table, warn
+from accumtrain.data.inputs.pixels import Pixels
 from accumtrain.data.pipeline import make_train_batches
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
@@ -194,22 +195,14 @@ def _waiting(pauses: Sequence[float]) -> dict[str, Any]:
     }
 
 
-# ---- the first images ------------------------------------------------------------------------------------------------
-
-CHANNELS = (1, 3, 4)  # of a PNG file
+# ---- the first examples ----------------------------------------------------------------------------------------------
 
 
-def first_images(data: Dataset, count: int, seed: int) -> list[bytes]:
-    """Return the first images of the training stream, augmented, as PNG files; none if the inputs are no images.
-
-    Each is spread over the range of grey values by itself, which undoes the standardisation but for contrast.
-    """
-    images = next(iter(make_train_batches(data, batch=count, first=0, seed=seed)))["inputs"]
-    if images.shape.rank != 4 or images.shape[-1] not in CHANNELS:
+def first_pictures(data: Dataset, count: int, seed: int) -> list[bytes]:
+    """Return the first examples of the training stream, augmented, as PNG files; none of what can't be seen."""
+    if not data.inputs.is_seen:
         return []
-    low, high = (edge(images, axis=(1, 2, 3), keepdims=True) for edge in (tf.reduce_min, tf.reduce_max))
-    grey = tf.cast(255 * tf.math.divide_no_nan(images - low, high - low), tf.uint8)
-    return [tf.io.encode_png(image).numpy() for image in grey]
+    return data.inputs.pictures(next(iter(make_train_batches(data, batch=count, first=0, seed=seed)))["inputs"])
 
 
 # ---- the banner ------------------------------------------------------------------------------------------------------
@@ -291,8 +284,7 @@ def _show_factors(config: Config, data: Dataset) -> None:
 
 def _too_small(config: Config, data: Dataset) -> list[str]:
     """Say if the model halves images more often than they can be halved."""
-    side = min(data.shape[:2], default=0)
-    if not side or side >> config.model.halvings:
+    if not isinstance(data.inputs, Pixels) or min(data.shape[:2]) >> config.model.halvings:
         return []
     return [
         f"{config.model.label} halves images {config.model.halvings} times, and {config.data.label} has "

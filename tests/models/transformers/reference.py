@@ -72,7 +72,7 @@ def classify(model: Any, config: Any, inputs: Any) -> Any:
     weights = model.named
     head = next(path.removesuffix("/dense/kernel") for path in weights if path.endswith("/dense/kernel"))
     mask = None
-    if config.takes_tokens:
+    if config.takes == "tokens":
         mask = inputs >= 0
         x = tf.gather(weights["segments/0/layers/0/embed/embedding"], tf.where(mask, inputs, 0))
         if config.has_class_token:

@@ -41,8 +41,8 @@ def small(family, **keys) -> TransformerConfig:
 
 def build(config, precision="float64", per_token=False):
     """A model whose variables all differ from their simple first values."""
-    shape, vocabulary, classes = ((7,), 11, 11 if per_token else 3) if config.takes_tokens else ((8, 12, 3), 0, 3)
-    spec = ModelSpec(shape, classes, precision, vocabulary=vocabulary, per_token=per_token)
+    shape, vocabulary, classes = ((7,), 11, 11 if per_token else 3) if config.takes == "tokens" else ((8, 12, 3), 0, 3)
+    spec = ModelSpec(shape, classes, precision, inputs=config.takes, vocabulary=vocabulary, per_token=per_token)
     model = build_model(config, spec)
     for number, variable in enumerate(model.trainable_variables):
         variable.assign_add(0.2 * tf.random.stateless_normal(variable.shape, [number, 7], dtype=variable.dtype))
@@ -50,7 +50,7 @@ def build(config, precision="float64", per_token=False):
 
 
 def inputs_for(config, dtype=tf.float64):
-    if not config.takes_tokens:
+    if config.takes != "tokens":
         return tf.random.stateless_normal([4, 8, 12, 3], [1, 2], dtype=dtype)
     tokens = tf.random.stateless_uniform([4, 7], [1, 2], 0, 11, tf.int32)
     return tf.where(tf.range(7) < tf.constant(LENGTHS)[:, None], tokens, -1)
@@ -316,7 +316,7 @@ def test_vision_transformers_have_as_many_parameters_as_in_the_papers(config, pu
 )
 def test_encoders_have_as_many_parameters_as_bert(config, published):
     """Of BERT's published numbers, the pooler and the two segment vectors are not there; the last norm is its first."""
-    model = build_model(config, ModelSpec((512,), 2, vocabulary=30_522, draws=False))
+    model = build_model(config, ModelSpec((512,), 2, inputs="tokens", vocabulary=30_522, draws=False))
     head = 2 * (config.width + 1)
     assert model.params - head == published - config.width * (config.width + 1) - 2 * config.width
 

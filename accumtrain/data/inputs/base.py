@@ -1,0 +1,183 @@
+"""`Inputs`: what a model takes of an example. A subclass is a kind, which `INPUTS` of data/config.py names."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.data.config import DataConfig
+from accumtrain.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    from accumtrain.data.source import Dataset
+
+
+class Asked(NamedTuple):
+    """The examples that a trained run is asked: their names, the examples as a test split, and files left aside.
+
+    The target of an example is its index.
+    """
+
+    names: list[str]
+    data: Dataset
+    ignored: list[str]
+
+
+@dataclass(frozen=True)
+class Inputs(ABC):
+    """The inputs of a model, from the stored examples to an export.
+
+    A new kind needs `open_named`, and what differs of the others.
+
+    Attributes:
+        kind: The name of the kind.
+        examples: The word for examples of a data set.
+        asked: The word for what a trained run is asked, and for what job=check reads.
+        sizes: The names of the sizes of an example, such as height and width; job=check reads inputs that have some.
+        alike: How two examples are the same, in words.
+        is_seen: A person can look at an example.
+        shape: That of an example in a batch; () of nested arrays.
+    """
+
+    kind: ClassVar[str]
+    examples: ClassVar[str] = "examples"
+    asked: ClassVar[str] = "inputs"
+    sizes: ClassVar[tuple[str, ...]] = ()
+    alike: ClassVar[str] = "byte for byte"
+    is_seen: ClassVar[bool] = False
+
+    shape: tuple[int, ...]
+
+    # ---- in training and evaluation; called in graphs
+
+    def by_example(self, *, training: bool) -> bool:
+        """Return whether stored examples pass through `example` one by one, even if they need no decoding."""
+        return False
+
+    def example(self, stored: Any, key: tf.Tensor, orientation: tf.Tensor | None = None, *, training: bool) -> Any:
+        """Return one example as `batch` takes it.
+
+        Args:
+            stored: As `Split.read` returns it.
+            key: Of its random numbers, uint64 [].
+            orientation: That of an image file, by EXIF.
+        """
+        return stored
+
+    def batch(self, inputs: Any, key: tf.Tensor | None, *, training: bool) -> Any:
+        """Return examples [n, ...], with keys uint64 [n], as the model takes them."""
+        return inputs
+
+    @property
+    def longest(self) -> Inputs:
+        """The same with all batches as long as the longest, to measure the memory that they take."""
+        return self
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The number of different tokens; 0 if they are no tokens."""
+        return 0
+
+    def describe(self) -> str:
+        """Return the shape of an example in words."""
+        return " x ".join(map(str, self.shape))
+
+    # ---- in the files of a run
+
+    def facts(self) -> dict[str, Any]:
+        """Return JSON values, from which `from_facts` makes the inputs again."""
+        return {"kind": self.kind, **{key.name: _plain(getattr(self, key.name)) for key in fields(self)}}
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any], config: DataConfig) -> Inputs:
+        """Return the inputs of a trained run.
+
+        Args:
+            facts: Those of `facts`.
+            config: The data keys of the run.
+
+        Raises:
+            CheckpointError: They are damaged.
+        """
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()}
+        values.pop("kind", None)
+        if values.keys() != {key.name for key in fields(cls)}:
+            raise CheckpointError(f"its inputs have {', '.join(values) or 'no values'}")
+        return cls(**values)
+
+    # ---- asked of a trained run
+
+    @abstractmethod
+    def open_named(self, named: Sequence[str], config: DataConfig, key: str) -> Asked:
+        """Return the examples that texts name.
+
+        Args:
+            named: Paths of files or folders, or globs.
+            config: The data keys of the run.
+            key: That gives the texts, for messages.
+
+        Raises:
+            ConfigError: The kind reads no files.
+            DataError: There are none, or they are not such inputs.
+        """
+
+    @abstractmethod
+    def open_array(self, array: np.ndarray, config: DataConfig) -> Dataset:
+        """Return the examples of an array [N, ...]. Raise DataError if it is none of such inputs."""
+
+    def check_one(self) -> None:
+        """Raise ConfigError if an example is several arrays, or one without a known shape."""
+        if not self.shape:
+            raise ConfigError(
+                "predictions and exports take a model of one array [N, ...], and this one takes several, or numbers "
+                "[N]; let the data give one array, whose split has its shape"
+            )
+
+    # ---- in an export
+
+    @property
+    @abstractmethod
+    def signature(self) -> tf.TensorSpec:
+        """The array that an export takes, with its name."""
+
+    def serve(self, given: tf.Tensor) -> Any:
+        """Return what the model takes of an array as `signature` has it. Called in graphs, which exports hold."""
+        return self.batch(given, None, training=False)
+
+    @abstractmethod
+    def samples(self) -> list[np.ndarray]:
+        """Return arrays as `signature` has them, the same in every call."""
+
+    def prepare(self, given: np.ndarray) -> Any:
+        """Return an array as `signature` has it as an evaluation prepares it, with which `serve` is compared."""
+        key = tf.zeros([], tf.uint64)
+        examples = [self.example(tf.constant(one), key, training=False) for one in given]
+        return self.batch(tf.stack(examples), tf.fill([len(given)], key), training=False)
+
+    def texts(self) -> dict[str, Any]:
+        """Return what goes along with an export, as JSON values by name."""
+        return {}
+
+    @property
+    def resized_to(self) -> tuple[int, ...] | None:
+        """The size to which an export resizes what it takes; None if it takes one size."""
+        return None
+
+    # ---- for a person to look at
+
+    def pictures(self, inputs: tf.Tensor) -> list[bytes]:
+        """Return a batch as PNG files; none of what can't be seen."""
+        return []
+
+    def show(self, inputs: np.ndarray) -> np.ndarray:
+        """Return a batch as it was before it was normalised."""
+        return inputs
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
