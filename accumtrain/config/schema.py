@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from accumtrain.config.jobs import JOBS
 from accumtrain.data.config import DataConfig, DigitsConfig
@@ -19,6 +19,7 @@ from accumtrain.fields import (
     NotEmpty,
     OneOf,
     Range,
+    Role,
     Word,
     parse_duration,
 )
@@ -44,9 +45,11 @@ class AccumConfig:
     replicas, and takes twice the memory.
     """
 
-    steps: Annotated[int | str, COUNT, Word("auto", "must be a number of micro-batches per update, or auto")] = 1
-    reduction: Annotated[str, OneOf(("mean", "sum"))] = "mean"
-    dtype: Annotated[str, OneOf(("float32", "float64"))] = "float32"
+    steps: Annotated[
+        int | str, COUNT, Word("auto", "must be a number of micro-batches per update, or auto"), Role.RULE | Role.MEMORY
+    ] = 1
+    reduction: Annotated[str, OneOf(("mean", "sum")), Role.RULE] = "mean"
+    dtype: Annotated[str, OneOf(("float32", "float64")), Role.MEMORY] = "float32"
 
     @property
     def is_auto(self) -> bool:
@@ -74,7 +77,7 @@ class TrainConfig:
     epochs: Annotated[float | None, POSITIVE] = 25.0
     steps: Annotated[int | None, COUNT] = None
     patience: Annotated[int | None, COUNT] = None
-    monitor: str | None = None
+    monitor: Annotated[str | None, Role.RULE | Role.BEST] = None
     min_delta: Annotated[float, NOT_NEGATIVE] = 0.0
 
 
@@ -90,7 +93,7 @@ class EvalConfig:
     every: Annotated[
         int | str, COUNT, Word("epoch", "must be a number of updates or epoch; for example eval.every=epoch")
     ] = "epoch"
-    metrics: Annotated[list[str] | None, NamesIn(METRICS)] = None
+    metrics: Annotated[list[str] | None, NamesIn(METRICS), Role.RULE | Role.BEST] = None
 
 
 @dataclass(kw_only=True)
@@ -117,6 +120,8 @@ class LogConfig:
     `tracker`: service that also receives the records: none, mlflow, wandb, or one that you have registered.
     """
 
+    ROLE: ClassVar[Role] = Role.UNNAMED
+
     every: Annotated[int, COUNT] = 10
     images: Annotated[int, Range(0, 64)] = 4
     tracker: Annotated[str, NameIn(TRACKERS, (NONE,))] = NONE
@@ -128,6 +133,8 @@ class EmaConfig:
 
     `decay`: share of the average that each update keeps, such as 0.999; 0 turns the average off.
     """
+
+    ROLE: ClassVar[Role] = Role.LEARNED | Role.MEASURED
 
     decay: Annotated[float, FRACTION] = 0.0
 
@@ -162,11 +169,13 @@ class RunConfig:
     `max_nonfinite`: number of skipped updates in a row, or of rollbacks, after which the run stops anyway.
     """
 
-    name: str | None = None
-    dir: Annotated[str, LOCAL_PATH] = "runs"
-    seed: Annotated[int, Range(0, 2**31)] = 0
-    resume: Annotated[bool | str, Word("force", "must be true, false or force")] = True
-    walltime: Annotated[str | int | None, Duration()] = None
+    ROLE: ClassVar[Role] = Role.SESSION
+
+    name: Annotated[str | None, Role.SESSION | Role.COMMAND] = None
+    dir: Annotated[str, LOCAL_PATH, Role.SESSION | Role.COMMAND] = "runs"
+    seed: Annotated[int, Range(0, 2**31), Role.RULE] = 0
+    resume: Annotated[bool | str, Word("force", "must be true, false or force"), Role.SESSION | Role.COMMAND] = True
+    walltime: Annotated[str | int | None, Duration(), Role.SESSION | Role.COMMAND] = None
     hang_timeout: Annotated[float, NOT_NEGATIVE] = 1800.0
     on_nonfinite: Annotated[str, OneOf(("stop", "skip", "rollback"))] = "stop"
     max_nonfinite: Annotated[int, COUNT] = 10
@@ -185,6 +194,8 @@ class BenchConfig:
     `seconds`: shortest time in seconds.
     """
 
+    ROLE: ClassVar[Role] = Role.UNNAMED
+
     updates: Annotated[int, COUNT] = 5
     seconds: Annotated[float, NOT_NEGATIVE] = 10.0
 
@@ -198,6 +209,8 @@ class RangeTestConfig:
     `high`: the rate of the last update; must be above range_test.low.
     """
 
+    ROLE: ClassVar[Role] = Role.UNNAMED
+
     updates: Annotated[int, Range(2)] = 100
     low: Annotated[float, POSITIVE] = 1e-6
     high: Annotated[float, POSITIVE] = 10.0
@@ -209,6 +222,8 @@ class ReportConfig:
 
     `runs`: names of the runs; empty: all in run.dir.
     """
+
+    ROLE: ClassVar[Role] = Role.SESSION
 
     runs: list[str] = field(default_factory=list)
 
@@ -223,6 +238,8 @@ class PredictConfig:
     `top`: number of classes listed for each example, the most probable first. With task=masked_tokens: of tokens for
     each mask.
     """
+
+    ROLE: ClassVar[Role] = Role.UNNAMED
 
     input: Annotated[str | None, NotEmpty("say which images, predict.input=<file, folder or glob>"), LOCAL_PATH] = None
     output: Annotated[str | None, NotEmpty("leave it out to write into the run's folder"), LOCAL_PATH] = None
@@ -239,6 +256,8 @@ class ExportConfig:
     `output`: the file to write, or the folder for a savedmodel; null: one in the run's folder.
     """
 
+    ROLE: ClassVar[Role] = Role.UNNAMED
+
     format: Annotated[str, OneOf(tuple(FORMATS.names))] = "savedmodel"
     quantize: Annotated[str, OneOf(tuple(QUANTIZED))] = "none"
     output: Annotated[str | None, NotEmpty("leave it out to write into the run's folder"), LOCAL_PATH] = None
@@ -250,6 +269,8 @@ class SweepConfig:
 
     `fail_fast`: true: once a run fails, no further run of the sweep starts. false: the others go on.
     """
+
+    ROLE: ClassVar[Role] = Role.COMMAND | Role.UNNAMED
 
     fail_fast: bool = False
 
@@ -264,8 +285,10 @@ class DebugConfig:
     `profile`: number of updates to profile for TensorBoard, after the first three of a session; null: none.
     """
 
+    ROLE: ClassVar[Role] = Role.COMMAND
+
     eager: bool = False
-    profile: Annotated[int | None, COUNT] = None
+    profile: Annotated[int | None, COUNT, Role.COMMAND | Role.SESSION] = None
 
 
 @dataclass(kw_only=True)
@@ -285,9 +308,9 @@ class Config:
     `state`: the saved state that jobs such as evaluate, predict and export use: the best or the last.
     """
 
-    job: Annotated[str, NameIn(JOBS)] = "train"
-    batch_size: Annotated[int, COUNT] = 64
-    precision: Annotated[str, OneOf(PRECISIONS)] = "float32"
+    job: Annotated[str, NameIn(JOBS), Role.COMMAND | Role.SESSION] = "train"
+    batch_size: Annotated[int, COUNT, Role.RULE] = 64
+    precision: Annotated[str, OneOf(PRECISIONS), Role.LEARNED | Role.MEASURED] = "float32"
     task: TaskConfig = field(default_factory=ClassifyConfig)
     model: ModelConfig = field(default_factory=RevNetConfig)
     optim: OptimConfig = field(default_factory=AdafactorConfig)
@@ -295,7 +318,7 @@ class Config:
     loss: LossConfig = None  # type: ignore[assignment]  # until __post_init__
     data: DataConfig = field(default_factory=DigitsConfig)
     device: DeviceConfig = field(default_factory=AutoConfig)
-    state: Annotated[str, OneOf(STATES)] = BEST_STATE
+    state: Annotated[str, OneOf(STATES), Role.COMMAND] = BEST_STATE
     accum: AccumConfig = field(default_factory=AccumConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 from accumtrain.errors import ConfigError
-from accumtrain.fields import FRACTION, POSITIVE, SHARE, Range, Word, format_value, suggest_names
+from accumtrain.fields import FRACTION, POSITIVE, SHARE, Range, Role, Word, format_value, suggest_names
 from accumtrain.registry import ComponentConfig, Entry, Registry
 
 Code = str | Callable[..., Any]  # a function or class, or "module:attribute"
@@ -28,6 +28,7 @@ SHOWN = 12  # classes in a message
 class LossConfig(ComponentConfig):
     """Base class of the keys of a loss. It has no keys of its own."""
 
+    ROLE: ClassVar[Role] = Role.RULE | Role.MEASURED
     factors_key: ClassVar[str] = "loss.class_weights"  # that `factors` come from
 
     def for_training(self, names: Sequence[str], counts: Callable[[], list[int]]) -> LossConfig:

@@ -23,7 +23,6 @@ from accumtrain import errors
 from accumtrain.backprop.model import Model
 from accumtrain.cli.choices import all_choices
 from accumtrain.cli.help import help_text
-from accumtrain.cli.run_values import COMMAND_GROUPS, COMMAND_KEYS
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.keys import list_config_classes, list_keys
 from accumtrain.config.schema import Config
@@ -31,23 +30,12 @@ from accumtrain.data.config import SOURCES, TokensConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.dispatch import run
-from accumtrain.measure.settle import LIMITING_KEYS
+from accumtrain.fields import Role, roles_of
 from accumtrain.models.build import build_model
 from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.config import OPTIMIZERS
-from accumtrain.runs.names import (
-    BEST_KEYS,
-    EXCLUDED_KEYS,
-    EXCLUDED_PREFIXES,
-    HOLDOUT_KEYS,
-    LEARNED_GROUPS,
-    PREPROCESS_KEYS,
-    RULE_PREFIXES,
-    UNLEARNED_KEYS,
-)
 from accumtrain.train.build import build_window
 from accumtrain.train.checkpoint import Checkpoints
-from accumtrain.train.weights import MEASURED
 from tests.conftest import composed
 from tests.contract.examples import EXAMPLES, example_of
 from tests.contract.files import WRITERS
@@ -101,29 +89,10 @@ def roles() -> Lines:
     for group, found in classes.items():
         for record in found:
             kind = f" (kind {record.kind})" if getattr(record, "kind", "") else ""
-            for name in (each.name for each in fields(record) if group or each.name not in classes):
-                key = f"{group}.{name}".lstrip(".")
-                yield f"{key}{kind}: {' '.join(_roles_of(key)) or '-'}"
-
-
-def _roles_of(key: str) -> list[str]:
-    group, unlearned = key.partition(".")[0], key in UNLEARNED_KEYS
-    always = ("batch_size", "precision", "run.seed", "accum.steps", "accum.reduction", *BEST_KEYS)
-    learned = (group in LEARNED_GROUPS and not unlearned) or key in always
-    found = {
-        "learned": learned,
-        "rule": learned and key.startswith(RULE_PREFIXES),
-        "best": key in BEST_KEYS,
-        "measured": learned and key.startswith(MEASURED),
-        "seen": key in [f"data.{name}" for name in PREPROCESS_KEYS],
-        "held_out": key in [f"data.{name}" for name in HOLDOUT_KEYS],
-        "place": unlearned and key not in LIMITING_KEYS,
-        "memory": key in LIMITING_KEYS,
-        "command": group in COMMAND_GROUPS or key in COMMAND_KEYS,
-        "unnamed": key in EXCLUDED_KEYS or key.startswith(EXCLUDED_PREFIXES),
-        "session": key in EXCLUDED_KEYS,
-    }
-    return [name for name, holds in found.items() if holds]
+            for name, role in roles_of(record).items():
+                if group or name not in classes:
+                    said = (each.lower() for each, part in Role.__members__.items() if part and part in role)
+                    yield f"{group}.{name}".lstrip(".") + f"{kind}: {' '.join(said) or '-'}"
 
 
 def jobs() -> Lines:
