@@ -1,6 +1,6 @@
 """Constraints on the values of keys, their roles, suggestions for unknown names, and values as text.
 
-A field declares them in its type: `lr: Annotated[float | None, POSITIVE, Role.RULE]`. `config/rules.py` checks the
+A field declares them in its type: `lr: Annotated[float | None, POSITIVE, Role.RULE]`. `config/check.py` checks the
 constraints.
 """
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from accumtrain.config.check import check_config
 from accumtrain.config.compiled import KIND
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.read import expand_home, expand_homes, to_mapping
 from accumtrain.config.roles import keys_with
-from accumtrain.config.rules import check_config
 from accumtrain.config.schema import Config
 from accumtrain.console import silenced, warn
 from accumtrain.data.config import DataConfig

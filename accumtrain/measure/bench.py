@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.registries import has_builtin_layers
-from accumtrain.config.rules import micro_batch_size
 from accumtrain.config.schema import BenchConfig, Config
 from accumtrain.console import banner, format_bytes, format_count, format_seconds, say
 from accumtrain.data.pipeline import HostShard, distribute_batches, make_train_batches

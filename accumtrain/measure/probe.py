@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.read import from_mapping, to_mapping
-from accumtrain.config.rules import micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import say
 from accumtrain.devices.config import JAX, DeviceConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from accumtrain.backprop.model import Model
-from accumtrain.config.rules import divisors, micro_batch_size
+from accumtrain.config.arithmetic import divisors, micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import say, warn
 from accumtrain.data.source import Dataset

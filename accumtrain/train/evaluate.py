@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from accumtrain.config.rules import micro_batch_size
+from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import format_measure, say, table, warn
 from accumtrain.data.source import Dataset

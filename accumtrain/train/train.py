@@ -10,10 +10,10 @@ from typing import Any, NoReturn
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.config.arithmetic import Epochs, micro_batch_size, total_steps
 from accumtrain.config.read import flatten_keys, to_mapping
 from accumtrain.config.registries import has_builtin_layers
 from accumtrain.config.roles import keys_with
-from accumtrain.config.rules import Epochs, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
 from accumtrain.console import format_measure, say
 from accumtrain.data.checking.repeats import find_repeats

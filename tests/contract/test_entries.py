@@ -13,11 +13,11 @@ import yaml
 import accumtrain
 from accumtrain.cli.choices import all_choices
 from accumtrain.cli.help import help_text
+from accumtrain.config.check import check_config
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.keys import CONF_DIR
 from accumtrain.config.read import from_mapping, to_mapping
 from accumtrain.config.registries import REGISTRIES
-from accumtrain.config.rules import check_config
 from accumtrain.config.schema import Config
 from accumtrain.data.config import NpzConfig, TokensConfig
 from accumtrain.devices.config import DEVICES

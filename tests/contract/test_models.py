@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config.rules import check_config
+from accumtrain.config.check import check_config
 from accumtrain.config.schema import PRECISIONS, AccumConfig, Config, LossScaleConfig
 from accumtrain.data.config import SyntheticConfig
 from accumtrain.data.open_data import open_data

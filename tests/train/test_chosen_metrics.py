@@ -8,10 +8,10 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.cli.sweep.table import begin_outcome
+from accumtrain.config.check import check_config
 from accumtrain.config.compiled import CompiledLossConfig, CompiledTaskConfig
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.registries import TAKEN, register_metric
-from accumtrain.config.rules import check_config
 from accumtrain.config.schema import Config, EvalConfig, TrainConfig
 from accumtrain.dispatch import run
 from accumtrain.engine.losses import top5

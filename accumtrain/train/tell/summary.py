@@ -11,8 +11,8 @@ from typing import Any
 import tensorflow as tf
 
 from accumtrain.backprop.mode import MovingStatistics
+from accumtrain.config.arithmetic import Epochs, micro_batch_size
 from accumtrain.config.jobs import cell
-from accumtrain.config.rules import Epochs, micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import banner, format_bytes, format_measure, format_seconds, format_things, say, table, warn
 from accumtrain.data.pipeline import make_train_batches
