@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from accumtrain.config.check import check_config
+from accumtrain.config.check import check_answers, check_config
 from accumtrain.config.compiled import KIND
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.read import expand_home, expand_homes, to_mapping
@@ -28,7 +28,6 @@ from accumtrain.process import environment
 from accumtrain.runs.contents import read_config, read_records, read_run_config, read_summary
 from accumtrain.runs.kernels import choose_kernels
 from accumtrain.runs.run import Images
-from accumtrain.tasks.config import check_answers
 from accumtrain.train.config import BEST_STATE, STATES
 from accumtrain.train.tell.remedies import explain_errors
 

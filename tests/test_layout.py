@@ -225,6 +225,16 @@ def test_what_a_command_imports_before_its_job_is_light():
     assert_none(found)
 
 
+def test_a_configuration_has_its_type():
+    """A function takes a Config, or the parts of it that it needs."""
+    assert_none(
+        f"{module}, line {each.lineno}: {ast.unparse(each)}"
+        for module, tree in TREES.items()
+        for each in ast.walk(tree)
+        if isinstance(each, ast.arg) and ast.unparse(each) == "config: Any"
+    )
+
+
 def test_what_is_light_is_there():
     names = {room_of(module) for module in INSIDE} | {module.partition(".")[2] for module in INSIDE}
     assert names >= LIGHT

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from accumtrain.config.jobs import JOBS, Job
+from accumtrain.config.schema import Config
 from accumtrain.data.config import SOURCES, DataConfig, SourceEntry
 from accumtrain.devices.config import DEVICES
 from accumtrain.models.config import MODELS, ModelConfig
@@ -45,13 +46,13 @@ REGISTRIES: dict[str, Registry[Any]] = {
 BUILTIN_CODE = "accumtrain."  # beginning of the modules with accumtrain's own code
 
 
-def has_only_builtin_entries(config: Any) -> bool:
+def has_only_builtin_entries(config: Config) -> bool:
     """Return whether accumtrain's own code builds all that a configuration chooses."""
     chosen = [(registry, getattr(config, group).kind) for group, registry in REGISTRIES.items()]
     return all(kind in known.names and module_of(known[kind].build).startswith(BUILTIN_CODE) for known, kind in chosen)
 
 
-def has_builtin_layers(config: Any) -> bool:
+def has_builtin_layers(config: Config) -> bool:
     """Return whether all layers are accumtrain's, which choose the dtype of their kernels; Keras's do not."""
     return config.model.kind != "keras" and has_only_builtin_entries(config)
 

@@ -228,7 +228,7 @@ class Task:
 
     @property
     def _chosen(self) -> list[MetricEntry]:
-        return chosen_metrics(self.config)
+        return chosen_metrics(self.config.task, self.config.loss, self.config.eval.metrics)
 
     # ---- answers
 

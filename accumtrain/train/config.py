@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from accumtrain.errors import ConfigError
-from accumtrain.fields import suggest_names
 from accumtrain.registry import Registry
-from accumtrain.tasks.config import LOSS, METRICS, TASKS, Code, check_metric, chosen_metrics
+from accumtrain.tasks.config import LOSS, METRICS, TASKS, Code, LossConfig, TaskConfig, chosen_metrics
 
 BEST_STATE, LAST_STATE = STATES = ("best", "last")  # of a run
 
@@ -23,18 +21,26 @@ class BestBy:
     higher_is_better: bool
 
     @classmethod
-    def of(cls, config: Any, measured: Collection[str] | None = None) -> BestBy:
+    def of(
+        cls,
+        task: TaskConfig,
+        loss: LossConfig,
+        chosen: Sequence[str] | None,
+        monitor: str | None,
+        measured: Collection[str] | None = None,
+    ) -> BestBy:
         """Return what a run monitors. Without a choice it is the first metric, or else the loss.
 
         Args:
-            config: that of the run.
-            measured: names of the metrics that are measured; None is those that its keys tell.
+            chosen: eval.metrics.
+            monitor: train.monitor.
+            measured: names of the metrics that are measured; None is those that the keys tell.
         """
-        chosen, best = config.eval.metrics, TASKS[config.task.kind].best
+        best = TASKS[task.kind].best
         if measured is None:
-            measured = [metric.name for metric in chosen_metrics(config)]
+            measured = [metric.name for metric in chosen_metrics(task, loss, chosen)]
         first = [best] if chosen is None and best in measured else chosen
-        name = config.train.monitor or (first[0] if first else LOSS)
+        name = monitor or (first[0] if first else LOSS)
         return cls(name, name != LOSS and METRICS[name].higher_is_better)
 
     def rank(self, result: Mapping[str, Any]) -> tuple[float, float]:
@@ -54,19 +60,6 @@ class BestBy:
         if value is None or math.isnan(value):
             return -math.inf
         return value if higher_is_better else -value
-
-
-def check_monitor(config: Any) -> None:
-    """Raise ConfigError if train.monitor is no metric, or one that is not measured."""
-    monitor, measured = config.train.monitor, [metric.name for metric in chosen_metrics(config)]
-    if monitor is None or monitor == LOSS or (monitor in METRICS.names and monitor in measured):
-        return
-    if monitor in METRICS.names:
-        check_metric(config, "train.monitor", METRICS[monitor])
-        raise ConfigError(
-            f"train.monitor={monitor}: is not measured; add it: eval.metrics=[{','.join([*measured, monitor])}]"
-        )
-    raise ConfigError(f"train.monitor={monitor}: no such metric; {suggest_names(monitor, [LOSS, *METRICS.names])}")
 
 
 # ---- trackers, chosen by log.tracker ---------------------------------------------------------------------------------

@@ -132,7 +132,8 @@ class Trainer:
             self.step = devices.runtime.build_step(self.window, eager=config.debug.eager)
             self.evaluator = self._build_evaluator(data.evaluated_split)
             self.tester = self._build_evaluator("test") if data.val and data.test else None  # of the best state
-        self.best_by = BestBy.of(config, self.evaluator.names)
+        chosen, monitor = config.eval.metrics, config.train.monitor
+        self.best_by = BestBy.of(config.task, config.loss, chosen, monitor, self.evaluator.names)
 
         self.hooks = Hooks(
             ADDED if devices.chief else (),
