@@ -1,11 +1,12 @@
-"""The formats of job=export: the code of each, the end of its name, and the packages that it takes."""
+"""The keys of job=export, and its formats: the code of each, the end of its name, and the packages that it takes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
+from accumtrain.fields import LOCAL_PATH, NotEmpty, OneOf, Role
 from accumtrain.registry import Registry
 
 
@@ -41,3 +42,20 @@ FORMATS.add(
 
 # The types of weights (export.quantize), each with the largest difference of an answer from the run's.
 QUANTIZED = {"none": 1e-3, "float16": 2e-2, "int8": 0.1}
+
+
+@dataclass(kw_only=True)
+class ExportConfig:
+    """The file that job=export writes.
+
+    `format`: format of the file.
+    `quantize`: type of the weights in a TFLite file; none: float32. float16 halves the file of a large model, and int8
+    quarters it. Both change the answers a little, and the job says by how much.
+    `output`: the file to write, or the folder for a savedmodel; null: one in the run's folder.
+    """
+
+    ROLE: ClassVar[Role] = Role.UNNAMED
+
+    format: Annotated[str, OneOf(tuple(FORMATS.names))] = "savedmodel"
+    quantize: Annotated[str, OneOf(tuple(QUANTIZED))] = "none"
+    output: Annotated[str | None, NotEmpty("leave it out to write into the run's folder"), LOCAL_PATH] = None

@@ -1,13 +1,14 @@
-"""The measure that decides which state is the best, the states of a run, and the trackers: `BestBy`, `TRACKERS`."""
+"""The keys of a training, the measure that decides which state is the best, and the trackers: `BestBy`, `TRACKERS`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from accumtrain.registry import Registry
+from accumtrain.fields import COUNT, LOCAL_PATH, NOT_NEGATIVE, POSITIVE, NotEmpty, Range, Role, Word
+from accumtrain.registry import NameIn, NamesIn, Registry
 from accumtrain.tasks.config import LOSS, METRICS, TASKS, Code, LossConfig, TaskConfig, chosen_metrics
 
 BEST_STATE, LAST_STATE = STATES = ("best", "last")  # of a run
@@ -88,3 +89,106 @@ TRACKERS.add(
     TrackerEntry("mlflow", "accumtrain.train.tell.trackers:MlflowTracker", "mlflow", "mlflow"),
     TrackerEntry("wandb", "accumtrain.train.tell.trackers:WandbTracker", "wandb", "wandb"),
 )
+
+
+# ---- keys ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class TrainConfig:
+    """The length of a run.
+
+    `epochs`: passes over the training examples; a fraction is allowed.
+    `steps`: number of updates; takes precedence over train.epochs.
+    `patience`: the run ends after this many evaluations in a row without a new best; null: it never ends early.
+    `monitor`: the value that decides which state is the best: loss, or a metric that is measured. null: the first of
+    eval.metrics, or what the task names, which is accuracy for task=classify. Reports and sweeps rank by it, too.
+    `min_delta`: the smallest improvement that train.patience counts as better. It does not change which state is the
+    best.
+    """
+
+    epochs: Annotated[float | None, POSITIVE] = 25.0
+    steps: Annotated[int | None, COUNT] = None
+    patience: Annotated[int | None, COUNT] = None
+    monitor: Annotated[str | None, Role.RULE | Role.BEST] = None
+    min_delta: Annotated[float, NOT_NEGATIVE] = 0.0
+
+
+@dataclass(kw_only=True)
+class EvalConfig:
+    """The times at which a run evaluates, and what it measures.
+
+    `every`: updates from one evaluation to the next; epoch: after each epoch.
+    `metrics`: metrics that are measured beside the loss. null: those of the task, or of a loss that has its own.
+    train.monitor says which of them decides.
+    """
+
+    every: Annotated[
+        int | str, COUNT, Word("epoch", "must be a number of updates or epoch; for example eval.every=epoch")
+    ] = "epoch"
+    metrics: Annotated[list[str] | None, NamesIn(METRICS), Role.RULE | Role.BEST] = None
+
+
+@dataclass(kw_only=True)
+class CheckpointConfig:
+    """The times at which a run saves its state, and the number of states it keeps.
+
+    `every`: updates from one checkpoint to the next.
+    `keep`: number of latest checkpoints that are kept.
+    `keep_hours`: also keep one checkpoint for every period of this many hours; null: none.
+    """
+
+    every: Annotated[int, COUNT] = 200
+    keep: Annotated[int, COUNT] = 3
+    keep_hours: Annotated[float | None, POSITIVE] = None
+
+
+@dataclass(kw_only=True)
+class LogConfig:
+    """The records of a run.
+
+    `every`: updates from one record of the metrics to the next. The progress line shows means over the same number of
+    updates.
+    `images`: number of training images, augmented, that TensorBoard shows; 0: none.
+    `tracker`: service that also receives the records: none, mlflow, wandb, or one that you have registered.
+    """
+
+    ROLE: ClassVar[Role] = Role.UNNAMED
+
+    every: Annotated[int, COUNT] = 10
+    images: Annotated[int, Range(0, 64)] = 4
+    tracker: Annotated[str, NameIn(TRACKERS, (NONE,))] = NONE
+
+
+@dataclass(kw_only=True)
+class PredictConfig:
+    """The images or texts that job=predict answers for, and the place of its results.
+
+    `input`: an image, a folder that is searched for images, or a glob. Of a run on texts: a file or a folder of texts,
+    a glob, or an .npz file of tokens.
+    `output`: a folder for predictions.csv and predictions.jsonl, or one such file; null: the run's folder.
+    `top`: number of classes listed for each example, the most probable first. With task=masked_tokens: of tokens for
+    each mask.
+    """
+
+    ROLE: ClassVar[Role] = Role.UNNAMED
+
+    input: Annotated[str | None, NotEmpty("say which images, predict.input=<file, folder or glob>"), LOCAL_PATH] = None
+    output: Annotated[str | None, NotEmpty("leave it out to write into the run's folder"), LOCAL_PATH] = None
+    top: Annotated[int, COUNT] = 3
+
+
+@dataclass(kw_only=True)
+class DebugConfig:
+    """Settings for finding mistakes in a model.
+
+    `eager`: run micro-steps without graphs, so that a debugger and prints work inside layers. This is slow. Jobs and
+    settings that measure compiled graphs refuse it: job=bench, memory, plan and verify; accum.steps=auto; a number for
+    model.memory; on a CPU, device.memory_limit_mb.
+    `profile`: number of updates to profile for TensorBoard, after the first three of a session; null: none.
+    """
+
+    ROLE: ClassVar[Role] = Role.COMMAND
+
+    eager: bool = False
+    profile: Annotated[int | None, COUNT, Role.COMMAND | Role.SESSION] = None
