@@ -17,8 +17,9 @@ from accumtrain.config.read import expand_homes
 from accumtrain.config.schema import Config
 from accumtrain.console import say_at_once, silence, warn
 from accumtrain.devices.cluster import find_cluster
-from accumtrain.devices.config import JAX, TENSORFLOW, AutoConfig
+from accumtrain.devices.config import AutoConfig
 from accumtrain.errors import AccumtrainError, CheckpointError, Preempted
+from accumtrain.fields import JAX, TENSORFLOW
 from accumtrain.process import environment
 from accumtrain.process.cuda import has_jax_for_gpu, shows_gpu
 from accumtrain.process.signals import DeferredSignals, JobSignals, StoppedBySignal, nothing_saved, without_traceback

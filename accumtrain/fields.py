@@ -178,6 +178,8 @@ FRACTION = Range(0, 1)
 MEAN_SHARE = Range(0, 1 - 2.0**-25)  # what is kept of a mean; float32 makes 1 of numbers from there on
 SHARE = Range(0, 1, closed=True)
 LOCAL_PATH = LocalPath()
+CLASSES, LABELS, NUMBERS, TOKENS = "classes", "labels", "numbers", "tokens"  # forms of targets, words of many rooms
+TENSORFLOW, JAX = "tensorflow", "jax"  # values of device.runtime
 SMALLEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # normal numbers of float32
 DURATION = re.compile(r"(?:(?P<days>[0-9]{1,6})-)?([0-9]{1,9})(?::([0-9]{1,6}))?(?::(?P<third>[0-9]{1,6}))?")
 

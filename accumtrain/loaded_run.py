@@ -25,10 +25,10 @@ from accumtrain.dispatch import settle_kept_activations
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import Role, format_value, suggest_names
 from accumtrain.process import environment
+from accumtrain.runs.config import BEST_STATE, STATES
 from accumtrain.runs.contents import read_config, read_records, read_run_config, read_summary
 from accumtrain.runs.kernels import choose_kernels
 from accumtrain.runs.run import Images
-from accumtrain.train.config import BEST_STATE, STATES
 from accumtrain.train.tell.remedies import explain_errors
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from accumtrain.config.jobs import JOBS, Job
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
 from accumtrain.data.config import SOURCES
-from accumtrain.devices.config import JAX, TpuConfig
+from accumtrain.devices.config import TpuConfig
 from accumtrain.errors import ConfigError
 from accumtrain.export.config import FORMATS
-from accumtrain.fields import Constraint, check_size, constraints_of, format_value, suggest_names, walk_values
+from accumtrain.fields import JAX, Constraint, check_size, constraints_of, format_value, suggest_names, walk_values
 from accumtrain.registry import ComponentConfig
 from accumtrain.tasks.config import (
     BALANCED,

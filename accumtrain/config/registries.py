@@ -13,12 +13,12 @@ from accumtrain.config.jobs import JOBS, Job
 from accumtrain.config.schema import Config
 from accumtrain.data.config import SOURCES, DataConfig, SourceEntry
 from accumtrain.devices.config import DEVICES
+from accumtrain.fields import CLASSES
 from accumtrain.models.config import MODELS, ModelConfig
 from accumtrain.optim.config import OPTIMIZERS, OptimConfig
 from accumtrain.optim.schedules import SCHEDULES, ScheduleConfig
 from accumtrain.registry import ComponentConfig, Entry, Registry, module_of, with_kind
 from accumtrain.tasks.config import (
-    CLASSES,
     LOSS,
     LOSSES,
     METRICS,

@@ -16,18 +16,9 @@ from accumtrain.models.config import ModelConfig, RevNetConfig
 from accumtrain.optim.config import AdafactorConfig, OptimConfig
 from accumtrain.optim.schedules import CosineConfig, ScheduleConfig
 from accumtrain.registry import NameIn
-from accumtrain.runs.config import ReportConfig, RunConfig, SweepConfig
+from accumtrain.runs.config import BEST_STATE, STATES, ReportConfig, RunConfig, SweepConfig
 from accumtrain.tasks.config import TASKS, ClassifyConfig, LossConfig, TaskConfig
-from accumtrain.train.config import (
-    BEST_STATE,
-    STATES,
-    CheckpointConfig,
-    DebugConfig,
-    EvalConfig,
-    LogConfig,
-    PredictConfig,
-    TrainConfig,
-)
+from accumtrain.train.config import CheckpointConfig, DebugConfig, EvalConfig, LogConfig, PredictConfig, TrainConfig
 
 PRECISIONS = ("float32", "bfloat16", "float16", "float64")
 

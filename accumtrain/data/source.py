@@ -22,7 +22,7 @@ from accumtrain.data.stream import UNREADABLE
 from accumtrain.data.text.by_length import trim
 from accumtrain.data.text.vocabulary import Vocabulary
 from accumtrain.errors import DataError
-from accumtrain.tasks.config import CLASSES, TOKENS
+from accumtrain.fields import CLASSES, TOKENS
 
 SPLIT_WORDS = {"train": "training", "val": "validation", "test": "test"}  # in the order of messages
 _HEX_DIGITS = 16

@@ -7,13 +7,23 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 from accumtrain.errors import ConfigError
-from accumtrain.fields import COUNT, NOT_NEGATIVE, OneOf, Range, Role, Word, format_value, suggest_names
+from accumtrain.fields import (
+    COUNT,
+    JAX,
+    NOT_NEGATIVE,
+    TENSORFLOW,
+    OneOf,
+    Range,
+    Role,
+    Word,
+    format_value,
+    suggest_names,
+)
 from accumtrain.registry import ComponentConfig, Entry, Registry
 
 # GiB of HBM that one device addresses, from "System architecture" of each version in the Cloud TPU documentation:
 # per chip 16, 32, 32, 16, 95 and 32. A chip of v2 and v3 has two devices; v4 and v5p join two cores into one device.
 HBM = {"v2": 8, "v3": 16, "v4": 32, "v5e": 16, "v5p": 95, "v6e": 32}
-TENSORFLOW, JAX = "tensorflow", "jax"  # values of device.runtime
 MEMORY, SESSION = Role.COMMAND | Role.MEMORY, Role.COMMAND | Role.SESSION
 TOPOLOGY = re.compile(r"(?P<generation>\w+):[1-9]\d*(x[1-9]\d*){1,2}")
 

@@ -16,9 +16,8 @@ from accumtrain.config.read import from_mapping, to_mapping
 from accumtrain.config.roles import keys_with
 from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, warn
-from accumtrain.devices.config import TENSORFLOW
 from accumtrain.errors import CheckpointError, OutOfMemoryError
-from accumtrain.fields import Role, format_value, is_finite_number, value_at
+from accumtrain.fields import TENSORFLOW, Role, format_value, is_finite_number, value_at
 from accumtrain.measure.probe import ProbeFunction, ProbeResult, find_micro_batch, probe
 from accumtrain.measure.search import largest_that_fits
 from accumtrain.process.environment import kernel_settings

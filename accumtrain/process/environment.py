@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from accumtrain.devices.config import DEVICES, JAX, DeviceConfig
+from accumtrain.devices.config import DEVICES, DeviceConfig
 from accumtrain.errors import ConfigError
-from accumtrain.fields import format_value
+from accumtrain.fields import JAX, format_value
 from accumtrain.process import tpu_runtime
 from accumtrain.process.cuda import load_cusolver, shows_gpu
 from accumtrain.process.jax_packages import import_jax

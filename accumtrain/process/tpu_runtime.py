@@ -9,8 +9,9 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from accumtrain.devices.config import JAX, DeviceConfig
+from accumtrain.devices.config import DeviceConfig
 from accumtrain.errors import ConfigError
+from accumtrain.fields import JAX
 
 INSTALL_JAX_TPU = "pip install 'accumtrain[jax-tpu]'"
 LOCAL = "local"

@@ -14,6 +14,7 @@ from accumtrain.config.roles import keys_with
 from accumtrain.config.schema import Config
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.fields import Role
+from accumtrain.runs.config import BEST_STATE
 from accumtrain.runs.contents import read_config
 from accumtrain.runs.files import list_folder
 from accumtrain.runs.names import (
@@ -26,7 +27,6 @@ from accumtrain.runs.names import (
     replace_odd,
     shorten_name,
 )
-from accumtrain.train.config import BEST_STATE
 
 TRIALS = "trials"  # within run.dir, the folders of jobs that leave no run
 LONGEST = 32  # characters of a run's name in the name of a trial, and of a path in that of a result, without a hash

@@ -10,11 +10,23 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 from accumtrain.errors import ConfigError
-from accumtrain.fields import FRACTION, POSITIVE, SHARE, Range, Role, Word, format_value, suggest_names
+from accumtrain.fields import (
+    CLASSES,
+    FRACTION,
+    LABELS,
+    NUMBERS,
+    POSITIVE,
+    SHARE,
+    TOKENS,
+    Range,
+    Role,
+    Word,
+    format_value,
+    suggest_names,
+)
 from accumtrain.registry import ComponentConfig, Entry, Registry
 
 Code = str | Callable[..., Any]  # a function or class, or "module:attribute"
-CLASSES, LABELS, NUMBERS, TOKENS = "classes", "labels", "numbers", "tokens"  # forms of targets
 
 # ---- losses ----------------------------------------------------------------------------------------------------------
 

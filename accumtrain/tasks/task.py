@@ -19,10 +19,11 @@ from accumtrain.data.sources.folder import open_files
 from accumtrain.data.text.unlabelled import open_texts, open_token_rows
 from accumtrain.engine.losses import Collector, PerExample
 from accumtrain.errors import ConfigError, DataError
+from accumtrain.fields import CLASSES
 from accumtrain.registry import load
 from accumtrain.runs.run import Images
 from accumtrain.tasks.collected import Collected
-from accumtrain.tasks.config import CLASSES, LOSSES, TASKS, LossConfig, MetricEntry, chosen_metrics
+from accumtrain.tasks.config import LOSSES, TASKS, LossConfig, MetricEntry, chosen_metrics
 
 
 @dataclass(frozen=True)

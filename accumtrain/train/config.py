@@ -11,8 +11,6 @@ from accumtrain.fields import COUNT, LOCAL_PATH, NOT_NEGATIVE, POSITIVE, NotEmpt
 from accumtrain.registry import NameIn, NamesIn, Registry
 from accumtrain.tasks.config import LOSS, METRICS, TASKS, Code, LossConfig, TaskConfig, chosen_metrics
 
-BEST_STATE, LAST_STATE = STATES = ("best", "last")  # of a run
-
 
 @dataclass(frozen=True)
 class BestBy:

@@ -28,6 +28,7 @@ from accumtrain.fields import Role
 from accumtrain.models.build import NOT, build_model
 from accumtrain.models.config import KerasModelConfig, TransformerConfig
 from accumtrain.runs.checkpoint_store import Saved, best_first, crc32c_of
+from accumtrain.runs.config import BEST_STATE
 from accumtrain.runs.contents import read_run_config
 from accumtrain.runs.files import write_json
 from accumtrain.runs.names import ANSWER_FACTS, CHECKPOINTS, differences, folder_of, learned_values
@@ -36,7 +37,6 @@ from accumtrain.tasks.config import TASKS
 from accumtrain.tasks.task import build_task, open_examples, open_stored
 from accumtrain.train.build import build_window, model_for, moving_average, spec_for
 from accumtrain.train.checkpoint import again_if_changed, find_state, restore_model
-from accumtrain.train.config import BEST_STATE
 
 # ---- a trained run ---------------------------------------------------------------------------------------------------
 

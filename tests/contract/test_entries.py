@@ -22,9 +22,9 @@ from accumtrain.config.schema import Config
 from accumtrain.data.config import NpzConfig, TokensConfig
 from accumtrain.devices.config import DEVICES
 from accumtrain.errors import ConfigError
-from accumtrain.fields import format_value
+from accumtrain.fields import CLASSES, TOKENS, format_value
 from accumtrain.registry import load
-from accumtrain.tasks.config import CLASSES, TASKS, TOKENS
+from accumtrain.tasks.config import TASKS
 from tests.contract.examples import EXAMPLES, example_of
 
 ENTRIES = [(group, name) for group, table in REGISTRIES.items() for name in table.names]

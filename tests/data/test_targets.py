@@ -25,8 +25,8 @@ from accumtrain.data.sources.labelled import open_labelled
 from accumtrain.data.sources.npz import open_npz
 from accumtrain.data.sources.targets import ClassTargets, LabelTargets, NumberTargets, TargetReader
 from accumtrain.errors import ConfigError, DataError
+from accumtrain.fields import LABELS, NUMBERS
 from accumtrain.runs.run import Images
-from accumtrain.tasks.config import LABELS, NUMBERS
 from tests.data.conftest import PLAIN, join, picture, png
 
 COUNT = 24

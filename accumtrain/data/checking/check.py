@@ -27,10 +27,11 @@ from accumtrain.data.open_data import open_data
 from accumtrain.data.source import SPLIT_WORDS, BadExample, Split, Target, contradict, read_labels, read_target
 from accumtrain.data.text.token_split import TokenSplit
 from accumtrain.errors import ConfigError, DataError
+from accumtrain.fields import CLASSES, LABELS, NUMBERS, TOKENS
 from accumtrain.process.logs import caught_stderr
 from accumtrain.progress import counting
 from accumtrain.runs.folder import result_file
-from accumtrain.tasks.config import CLASSES, LABELS, NUMBERS, TASKS, TOKENS
+from accumtrain.tasks.config import TASKS
 
 _SHOWN = 20  # targets, bad examples and duplicates that are printed; the file has all
 _CHUNK = 256  # examples between two reports

@@ -25,9 +25,8 @@ from accumtrain.data.text.token_split import TokenSplit, join
 from accumtrain.data.text.tokens import open_whole_tokens
 from accumtrain.data.text.vocabulary import Vocabulary
 from accumtrain.errors import DataError
-from accumtrain.fields import normal_form
+from accumtrain.fields import CLASSES, normal_form
 from accumtrain.runs.run import Images
-from accumtrain.tasks.config import CLASSES
 
 
 def open_labelled(
