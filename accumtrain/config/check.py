@@ -277,6 +277,11 @@ def _check_tracker(tracker: TrackerEntry) -> None:
         )
 
 
+def form_of_targets(config: Config) -> str:
+    """Return the form of the targets that a run learns."""
+    return TASKS[config.task.kind].targets
+
+
 # ---- rules of a job ----
 
 

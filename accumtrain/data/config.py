@@ -10,10 +10,14 @@ from typing import Annotated, ClassVar
 
 from accumtrain.errors import ConfigError
 from accumtrain.fields import (
+    CLASSES,
     COUNT,
     FRACTION,
+    LABELS,
     LOCAL_PATH,
+    NUMBERS,
     SHARE,
+    TOKENS,
     ImageSize,
     NotEmpty,
     OneOf,
@@ -447,17 +451,17 @@ class SourceEntry(Entry[DataConfig]):
     """A source.
 
     Attributes:
-        targets: the forms of targets that it can have (tasks/config.py). With more than one, its opener takes the
+        targets: the forms of targets that it can have. With more than one, its opener takes the
             reader of the targets, too: (config, seed, reader) -> Source. It is None for those without a reader.
     """
 
-    targets: tuple[str, ...] = ("classes",)
+    targets: tuple[str, ...] = (CLASSES,)
 
 
 READERS = {  # of targets, by their form
-    "classes": "accumtrain.data.sources.targets:ClassTargets",
-    "labels": "accumtrain.data.sources.targets:LabelTargets",
-    "numbers": "accumtrain.data.sources.targets:NumberTargets",
+    CLASSES: "accumtrain.data.sources.targets:ClassTargets",
+    LABELS: "accumtrain.data.sources.targets:LabelTargets",
+    NUMBERS: "accumtrain.data.sources.targets:NumberTargets",
 }
 
 SOURCES: Registry[SourceEntry] = Registry("data.kind")
@@ -471,5 +475,5 @@ SOURCES.add(
     SourceEntry(CifarBinaryConfig, "accumtrain.data.sources.cifar:open_cifar_binary"),
     SourceEntry(IdxConfig, "accumtrain.data.sources.idx:open_idx"),
     SourceEntry(TfrecordConfig, "accumtrain.data.sources.tfrecord:open_tfrecord"),
-    SourceEntry(TokensConfig, "accumtrain.data.text.tokens:open_tokens", ("classes", "tokens")),
+    SourceEntry(TokensConfig, "accumtrain.data.text.tokens:open_tokens", (CLASSES, TOKENS)),
 )

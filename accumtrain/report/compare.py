@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from accumtrain.config.jobs import JOBS, cell
+from accumtrain.config.keys import label_of
 from accumtrain.config.read import flatten_keys
 from accumtrain.config.roles import keys_with
 from accumtrain.console import format_bytes, warn
-from accumtrain.data.config import SOURCES
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.fields import Role, format_value, is_finite_number, value_at
 from accumtrain.runs.contents import measured, read_config, read_records, read_summary
@@ -66,16 +65,7 @@ class ComparedRun:
     @property
     def data(self) -> str:
         """The name of the data that the run was trained on; "-" without a configuration."""
-        kind = self.config.get("data.kind", "-")
-        if kind not in SOURCES.names:
-            return str(kind)
-        keys = SOURCES[kind].config
-        values = {
-            key.name: self.config[f"data.{key.name}"] for key in fields(keys) if f"data.{key.name}" in self.config
-        }
-        with suppress(TypeError):  # a key is missing, or has a value of another type
-            return str(keys(**values).label)
-        return str(kind)
+        return label_of("data", self.config)
 
     @property
     def measured_on(self) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import Annotated, ClassVar
 
 from accumtrain.fields import COUNT, LOCAL_PATH, NOT_NEGATIVE, Duration, OneOf, Range, Role, Word, parse_duration
 
-BEST_STATE, LAST_STATE = STATES = ("best", "last")  # of a run
+BEST_STATE = "best"
+STATES = (BEST_STATE, "last")  # of a run
 
 
 @dataclass(kw_only=True)
