@@ -55,6 +55,7 @@ from .errors import CheckpointError as CheckpointError
 from .errors import ConfigError as ConfigError
 from .errors import DataError as DataError
 from .export.config import ExportConfig as ExportConfig
+from .fields import Role as Role
 from .keras.run.fit import fit as fit
 from .loaded_run import LoadedRun as LoadedRun
 from .loaded_run import Predictions as Predictions

@@ -153,7 +153,10 @@ class Duration(Constraint):
 
 
 class Role(Flag):
-    """The facts about a key beside its value. A class gives its keys their role, ROLE; a field may say another."""
+    """The facts about a key beside its value, which its type says: `path: Annotated[str, Role.PLACE]`.
+
+    A class gives the role of its keys that say none, `ROLE`.
+    """
 
     NONE = 0
     LEARNED = 1  # it decides what is learned: a continued run must have the same value
