@@ -10,14 +10,16 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+from accumtrain.config.arithmetic import micro_batch_size
+from accumtrain.config.check import check_config, explain_missing_jax
 from accumtrain.config.jobs import JOBS, Job
 from accumtrain.config.read import expand_homes
-from accumtrain.config.rules import check_config, explain_missing_jax, micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import say_at_once, silence, warn
 from accumtrain.devices.cluster import find_cluster
-from accumtrain.devices.config import JAX, TENSORFLOW, AutoConfig
+from accumtrain.devices.config import AutoConfig
 from accumtrain.errors import AccumtrainError, CheckpointError, Preempted
+from accumtrain.fields import JAX, TENSORFLOW
 from accumtrain.process import environment
 from accumtrain.process.cuda import has_jax_for_gpu, shows_gpu
 from accumtrain.process.signals import DeferredSignals, JobSignals, StoppedBySignal, nothing_saved, without_traceback

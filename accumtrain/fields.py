@@ -1,19 +1,23 @@
-"""Constraints on the values of keys, suggestions for unknown names, and values as text.
+"""Constraints on the values of keys, their roles, suggestions for unknown names, and values as text.
 
-A field declares its constraints in its type: `lr: Annotated[float | None, POSITIVE]`. `config/rules.py` checks them.
+A field declares them in its type: `lr: Annotated[float | None, POSITIVE, Role.RULE]`. `config/check.py` checks the
+constraints.
 """
 
 from __future__ import annotations
 
 import difflib
+import inspect
 import math
 import re
 import sys
 import typing
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from enum import Flag
+from functools import cache
+from typing import Any, TypeVar
 
 from accumtrain.errors import ConfigError
 
@@ -148,6 +152,28 @@ class Duration(Constraint):
         return "minutes, h:m:s, d-h or another time as for SLURM's --time"
 
 
+class Role(Flag):
+    """The facts about a key beside its value, which its type says: `path: Annotated[str, Role.PLACE]`.
+
+    A class gives the role of its keys that say none, `ROLE`.
+    """
+
+    NONE = 0
+    LEARNED = 1  # it decides what is learned: a continued run must have the same value
+    RULE = LEARNED | 2  # it changes what is learned from here on, but fits the state: run.resume=force may change it
+    BEST = 4  # it decides which state is the best
+    MEASURED = 8  # an evaluation must have the value of the training
+    SEEN = MEASURED | 16  # what a model sees of an example: data that is new is prepared in the same way
+    HELD_OUT = 32  # which examples are held out
+    PLACE = 64  # where something lies, or how it is read: fingerprints tell its content
+    MEMORY = 128  # it decides the peak of memory
+    COMMAND = 256  # never that of the run that a job goes on with
+    UNNAMED = 512  # no part of a derived name
+    SESSION = UNNAMED | 1024  # how a process works: nothing that runs are compared by
+
+
+Declared = TypeVar("Declared")
+
 POSITIVE = Range(0, above=True)
 NOT_NEGATIVE = Range(0)
 COUNT = Range(1)
@@ -155,6 +181,8 @@ FRACTION = Range(0, 1)
 MEAN_SHARE = Range(0, 1 - 2.0**-25)  # what is kept of a mean; float32 makes 1 of numbers from there on
 SHARE = Range(0, 1, closed=True)
 LOCAL_PATH = LocalPath()
+CLASSES, LABELS, NUMBERS, TOKENS = "classes", "labels", "numbers", "tokens"  # forms of targets, words of many rooms
+TENSORFLOW, JAX = "tensorflow", "jax"  # values of device.runtime
 SMALLEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # normal numbers of float32
 DURATION = re.compile(r"(?:(?P<days>[0-9]{1,6})-)?([0-9]{1,9})(?::([0-9]{1,6}))?(?::(?P<third>[0-9]{1,6}))?")
 
@@ -179,7 +207,29 @@ def check_size(key: str, number: int | float) -> None:
 def constraints_of(record: type) -> dict[str, tuple[Constraint, ...]]:
     """Return the constraints that the fields of a class declare, by name of the field."""
     hints = typing.get_type_hints(record, include_extras=True)
-    return {name: tuple(getattr(hint, "__metadata__", ())) for name, hint in hints.items()}
+    return {name: _declared(hint, Constraint) for name, hint in hints.items()}
+
+
+def _declared(hint: Any, kind: type[Declared]) -> tuple[Declared, ...]:
+    return tuple(item for item in getattr(hint, "__metadata__", ()) if isinstance(item, kind))
+
+
+@cache
+def roles_of(record: type) -> dict[str, Role]:
+    """Return the roles of the fields of a class, by name.
+
+    A field has the role in the type that it has in the class, or in the nearest base that gives one. A field without
+    any has the `ROLE` of the class.
+    """
+    hints = {cls: typing.get_type_hints(cls, include_extras=True) for cls in record.__mro__}
+    declared = {
+        name: role
+        for cls in reversed(record.__mro__)
+        for name in inspect.get_annotations(cls)
+        for role in _declared(hints[cls][name], Role)
+    }
+    by_class = getattr(record, "ROLE", Role.NONE)
+    return {field.name: declared.get(field.name, by_class) for field in fields(record)}
 
 
 def value_at(values: Any, key: str) -> Any:

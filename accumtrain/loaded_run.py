@@ -12,23 +12,22 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from accumtrain.config.check import check_answers, check_config
 from accumtrain.config.compiled import KIND
 from accumtrain.config.jobs import JOBS
-from accumtrain.config.read import expand_home, expand_homes
-from accumtrain.config.rules import check_config
+from accumtrain.config.read import expand_home, expand_homes, to_mapping
+from accumtrain.config.roles import keys_with
 from accumtrain.config.schema import Config
 from accumtrain.console import silenced, warn
 from accumtrain.data.config import DataConfig
 from accumtrain.data.local_files import list_first
 from accumtrain.dispatch import settle_kept_activations
 from accumtrain.errors import ConfigError, DataError
-from accumtrain.fields import format_value, suggest_names
+from accumtrain.fields import Role, format_value, suggest_names
 from accumtrain.process import environment
+from accumtrain.runs.config import BEST_STATE, STATES
 from accumtrain.runs.contents import read_config, read_records, read_run_config, read_summary
 from accumtrain.runs.kernels import choose_kernels
-from accumtrain.runs.names import HOLDOUT_KEYS, PREPROCESS_KEYS
-from accumtrain.tasks.config import check_answers
-from accumtrain.train.config import BEST_STATE, STATES
 from accumtrain.train.tell.remedies import explain_errors
 
 if TYPE_CHECKING:
@@ -293,6 +292,7 @@ class LoadedRun:
                     "configuration such as accumtrain.FolderConfig(path=...)"
                 )
             data = replace(own, path=os.fspath(data))  # type: ignore[call-arg]
-        of_run = (*PREPROCESS_KEYS, *(HOLDOUT_KEYS if data.kind == own.kind else ()))
-        names = {key.name for key in fields(data)}
-        return expand_homes(replace(data, **{key: getattr(own, key) for key in of_run if key in names}))
+        of_run = [Role.SEEN, Role.HELD_OUT] if data.kind == own.kind else [Role.SEEN]
+        kept = {key for role in of_run for key in keys_with(role, to_mapping(self.config))}
+        names = [key.name for key in fields(data) if f"data.{key.name}" in kept]
+        return expand_homes(replace(data, **{name: getattr(own, name) for name in names}))

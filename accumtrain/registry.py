@@ -9,10 +9,10 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from accumtrain.errors import ConfigError
-from accumtrain.fields import Constraint, format_value, suggest_names
+from accumtrain.fields import Constraint, Role, format_value, suggest_names
 
 
 def required(example: str) -> Any:
@@ -25,9 +25,14 @@ class ComponentConfig:
     """The keys of a kind. `kind` is the name of its entry; a subclass sets it as the default.
 
     A subclass declares its own keys, each with a default unless the user must set it, and its rules in `check`.
+
+    Attributes:
+        ROLE: the role of the keys that do not say another.
     """
 
     kind: str = ""
+
+    ROLE: ClassVar[Role] = Role.LEARNED
 
     @property
     def label(self) -> str:

@@ -32,7 +32,7 @@ Arrays = dict[str, np.ndarray]
 def write(folder: Path, overrides: list[str], updates: int, rounds: bool) -> None:
     from workbench import compose
 
-    from accumtrain.config.rules import Epochs, micro_batch_size, total_steps
+    from accumtrain.config.arithmetic import Epochs, micro_batch_size, total_steps
     from accumtrain.process import environment
 
     config = compose("device=cpu", *overrides)

@@ -9,6 +9,7 @@ Each row of a CSV file is an example. Its first row names the columns, and the l
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import accumtrain  # before TensorFlow, whose log lines it hides
 
@@ -25,8 +26,8 @@ class RowsConfig(accumtrain.DataConfig):
     `test_every`: every so many rows, one is a test example.
     """
 
-    path: str = "rows.csv"
-    test_every: int = 5
+    path: Annotated[str, accumtrain.Role.PLACE] = "rows.csv"
+    test_every: Annotated[int, accumtrain.Role.RULE] = 5
 
 
 def read_rows(path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config.rules import Epochs, total_steps
+from accumtrain.config.arithmetic import Epochs, total_steps
 from accumtrain.dispatch import run
 from accumtrain.runs.names import CHECKPOINTS, folder_of
 from accumtrain.tasks.task import open_examples

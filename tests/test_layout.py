@@ -35,9 +35,7 @@ LAYERS = [  # from the top; the members of a layer do not import each other
     {"errors", "version"},
 ]
 LEVELS = {room: level for level, layer in enumerate(LAYERS) for room in layer}
-# The core computes from values: of the layer config it imports these alone.
-CORE = {"backprop", "engine", "optim"}
-CONFIG_OF_CORE = {"accumtrain.optim.config", "accumtrain.optim.schedules"}
+CORE = {"backprop", "engine", "optim"}  # computes from values, and knows no keys but its own
 # What a command imports before its job begins; whole rooms, or modules of a room.
 LIGHT = {
     *("cli", "report", "runs", "process", "config", "dispatch", "registry", "fields", "progress", "console", "errors"),
@@ -62,9 +60,22 @@ INSIDE = [module for module in FILES if module not in ("accumtrain", "accumtrain
 
 
 def room_of(name: str) -> str:
-    """accumtrain.engine.window -> engine. Each room's config.py and the schedules are of the layer config."""
-    room, *inner = name.split(".")[1:]
-    return "config" if inner[:1] == ["config"] or (room, *inner[:1]) == ("optim", "schedules") else room
+    """accumtrain.engine.window -> engine."""
+    return name.split(".")[1]
+
+
+def has_keys(name: str) -> bool:
+    """Whether a module is the config.py of a room, at any depth, or has the schedules, whose formulas are among keys.
+
+    The room config is above all of them, and they are in its files named by texts.
+    """
+    module = known_module(name) or ""
+    return room_of(f"{module}..") != "config" and (module.endswith(".config") or module == "accumtrain.optim.schedules")
+
+
+def has_rows(module: str) -> bool:
+    """Whether a module may name code as text."""
+    return room_of(module) in ("config", "registry") or has_keys(module)
 
 
 def imports(nodes: Iterator[ast.AST]) -> Iterator[str]:
@@ -86,10 +97,30 @@ def called(call: ast.Call) -> str:
 def at_module_level(node: ast.AST) -> Iterator[ast.AST]:
     """What importing the module runs: all but the bodies of functions, and what type checkers alone read."""
     for child in ast.iter_child_nodes(node):
-        for_types = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
-        if not (for_types or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)):
+        if not (is_for_types(child) or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)):
             yield child
             yield from at_module_level(child)
+
+
+def for_types(module: str) -> set[str]:
+    """The names that type checkers alone import."""
+    return {*imports(ast.walk(TREES[module]))} - {*imports(without_types(TREES[module]))}
+
+
+def without_types(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but what type checkers alone read."""
+    for child in ast.iter_child_nodes(node):
+        if not is_for_types(child):
+            yield child
+            yield from without_types(child)
+
+
+def is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def is_ours(name: str) -> bool:
+    return name.split(".")[0] == "accumtrain"
 
 
 def known_module(name: str) -> str | None:
@@ -143,24 +174,35 @@ def test_every_file_is_in_a_room():
 
 
 def test_imports_run_downward():
+    def is_wrong(module: str, name: str) -> bool:
+        of_all = has_keys(name) and (room_of(module) == "config" or name in for_types(module))
+        return is_ours(name) and not of_all and not runs_downward(room_of(module), room_of(f"{name}."))
+
+    assert_no_import(is_wrong)
+
+
+def test_keys_know_only_keys_of_lower_rooms():
+    may = {"registry", "fields", "console", "errors"}
     assert_no_import(
         lambda module, name: (
-            name.split(".")[0] == "accumtrain" and not runs_downward(room_of(module), room_of(f"{name}."))
+            has_keys(module) and is_ours(name) and not has_keys(name) and room_of(f"{name}.") not in may
         )
     )
 
 
-def test_the_core_knows_no_configuration():
+def test_the_core_knows_no_configuration_but_its_own():
     def is_config(name: str) -> bool:
-        return name.startswith("accumtrain.") and room_of(name) == "config" and known_module(name) not in CONFIG_OF_CORE
+        return room_of(f"{name}.") == "config" or (has_keys(name) and room_of(f"{name}.") not in CORE)
 
-    assert_no_import(lambda module, name: room_of(module) in CORE and is_config(name))
+    assert_no_import(lambda module, name: room_of(module) in CORE and is_ours(name) and is_config(name))
 
 
 def test_only_the_dispatch_measures():
     """Training, evaluation and export import no measuring; `accumulate(model, "auto")` of Keras does."""
     may = {module for module in INSIDE if room_of(module) in ("measure", "dispatch")} | {"accumtrain.keras.auto_steps"}
-    assert_no_import(lambda module, name: module not in may and name.startswith("accumtrain.measure."))
+    assert_no_import(
+        lambda module, name: module not in may and name.startswith("accumtrain.measure.") and not has_keys(name)
+    )
 
 
 def test_a_room_has_few_files():
@@ -182,7 +224,7 @@ def test_code_is_named_by_a_text_only_in_rows_and_for_children():
     assert_none(
         f"{module} names {target}"
         for module in INSIDE
-        if room_of(module) not in ("config", "registry")
+        if not has_rows(module)
         for target in targets(module)
         if not target.startswith(f"{module}:") or f"TASK = {target!r}" not in map(ast.unparse, TREES[module].body)
     )
@@ -193,7 +235,7 @@ def test_modules_are_imported_by_name_only_in_the_tables():
     assert_none(
         f"{module}, line {call.lineno}: {ast.unparse(call)}"
         for module in INSIDE
-        if room_of(module) not in ("config", "registry")
+        if not has_rows(module)
         for call in calls(module)
         if called(call) in IMPORTERS and not is_text_of_others(call.args)
     )
@@ -213,7 +255,7 @@ def test_code_that_is_named_by_a_text_is_there():
 
 
 def test_what_a_command_imports_before_its_job_is_light():
-    light = [module for module in INSIDE if {room_of(module), module.partition(".")[2]} & LIGHT]
+    light = [module for module in INSIDE if {room_of(module), module.partition(".")[2]} & LIGHT or has_keys(module)]
     seen, waiting = set(light), light
     found = []
     while waiting:
@@ -223,6 +265,16 @@ def test_what_a_command_imports_before_its_job_is_light():
         waiting += loads(module) - seen
         seen |= loads(module)
     assert_none(found)
+
+
+def test_a_configuration_has_its_type():
+    """A function takes a Config, or the parts of it that it needs."""
+    assert_none(
+        f"{module}, line {each.lineno}: {ast.unparse(each)}"
+        for module, tree in TREES.items()
+        for each in ast.walk(tree)
+        if isinstance(each, ast.arg) and ast.unparse(each) == "config: Any"
+    )
 
 
 def test_what_is_light_is_there():

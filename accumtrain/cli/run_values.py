@@ -19,16 +19,15 @@ from accumtrain.config.interpolation import resolve_interpolations
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.read import expand_home, explain_other_kind, from_mapping
 from accumtrain.config.registries import REGISTRIES
+from accumtrain.config.roles import list_roles
 from accumtrain.config.schema import Config
 from accumtrain.console import warn
 from accumtrain.data.config import SOURCES
 from accumtrain.errors import CheckpointError, ConfigError
-from accumtrain.fields import format_value, value_at
+from accumtrain.fields import Role, format_value, value_at
 from accumtrain.runs.contents import check_values, read_config
-from accumtrain.runs.names import HOLDOUT_KEYS, PREPROCESS_KEYS, has_checkpoints, learned_values, run_name
+from accumtrain.runs.names import has_checkpoints, learned_values, run_name
 
-COMMAND_GROUPS = ("job", "device", "state", "sweep", "debug")  # never those of the run
-COMMAND_KEYS = ("run.name", "run.dir", "run.resume", "run.walltime")  # neither
 DEPENDENT_KEYS = {  # keys that a given key makes obsolete
     "model.memory": ("model.kept_convs", "model.kept_share", "model.kept_blocks"),
     "train.epochs": ("train.steps",),
@@ -65,7 +64,6 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
             raise
         warn(f"{error}; the command's own values are used")  # Run holds them against the checkpoints
         return values
-    of_run = {f"data.{key}" for key in (*PREPROCESS_KEYS, *HOLDOUT_KEYS)}
     given = _given(values, overrides)
     fixed = _fixed(before)
     try:
@@ -74,6 +72,8 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
         from_mapping(values)  # names a value of the wrong type
         removing = " ".join(override for override in overrides if override.startswith("~")) or "the command"
         raise ConfigError(f"{removing}: removes a key that decides what is learned; leave it out") from error
+    roles = list_roles(before) | list_roles(values)
+    of_run = {key for key, role in roles.items() if Role.SEEN in role or Role.HELD_OUT in role}
     if given.get("data") == "data":  # a choice, which says where the data is
         same = find_given_value(overrides, "data", "") == before["data"]["kind"]
         given = {key: by for key, by in given.items() if by != "data" or not (same or key in of_run)}
@@ -88,14 +88,15 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
     for group, new in values.items():
         old = before.get(group)
         if not (isinstance(new, Mapping) and isinstance(old, Mapping)):
-            merged[group] = new if group in given or group in COMMAND_GROUPS or group not in before else old
-        elif group in COMMAND_GROUPS:
-            merged[group] = dict(new)
+            is_own = group in given or group not in before or Role.COMMAND in roles.get(group, Role.NONE)
+            merged[group] = new if is_own else old
         elif new.get("kind") != old.get("kind") and f"{group}.kind" in given:
-            merged[group] = {**new, **{key: old[key] for key in PREPROCESS_KEYS if group == "data"}}
+            seen = {key: item for key, item in old.items() if key in new and Role.SEEN in roles[f"{group}.{key}"]}
+            merged[group] = {**new, **seen}
         else:
-            kept = {key: item for key, item in old.items() if f"{group}.{key}" not in outdated}
-            chosen = {key: item for key, item in new.items() if f"{group}.{key}" in {*given, *COMMAND_KEYS}}
+            own = {key for key in {*old, *new} if Role.COMMAND in roles[f"{group}.{key}"]}
+            kept = {key: item for key, item in old.items() if key not in own and f"{group}.{key}" not in outdated}
+            chosen = {key: item for key, item in new.items() if key in own or f"{group}.{key}" in given}
             merged[group] = {**kept, **chosen}
     return merged
 

@@ -12,11 +12,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from accumtrain.data.config import SOURCES, DataConfig, SourceEntry
 from accumtrain.devices.config import DEVICES, DeviceConfig, DeviceEntry
 from accumtrain.errors import ConfigError
+from accumtrain.fields import Role
 from accumtrain.models.config import MODELS, STORE, ModelConfig
 from accumtrain.optim.config import OPTIMIZERS, OptimConfig
 from accumtrain.registry import Entry, load
@@ -39,7 +40,7 @@ class CompiledModelConfig(ModelConfig):
     """
 
     kind: str = KIND
-    title: str = "model"
+    title: Annotated[str, Role.PLACE] = "model"
     layers: str = ""
     cuts: bool = True
 

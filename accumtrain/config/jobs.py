@@ -245,7 +245,7 @@ JOBS.add(
         "accumtrain.export.export:export_run",
         "export.json",
         "Write a trained run into a file for other programs.",
-        check="accumtrain.export.config:check_export",
+        check="accumtrain.config.check:check_export",
         scope="trained",
         without_effect=("model.memory",),
         columns={

@@ -11,6 +11,7 @@ import inspect
 import re
 import typing
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import UnionType
 from typing import Any
@@ -68,6 +69,22 @@ def _flatten_groups(values: Mapping[str, Any], where: str = "") -> Iterator[tupl
             yield from _flatten_groups(value, f"{key}.")
         else:
             yield f"{where}{key}", value
+
+
+def label_of(group: str, values: Mapping[str, Any]) -> str:
+    """Return the label of the choice of a group; its kind if the keys do not tell, and "-" without one.
+
+    Args:
+        values: the content of a config.yaml, by dotted key.
+    """
+    kind = values.get(f"{group}.{KIND}", "-")
+    if kind not in REGISTRIES[group].names:
+        return str(kind)
+    record = REGISTRIES[group][kind].config
+    names = [field.name for field in dataclasses.fields(record) if f"{group}.{field.name}" in values]
+    with suppress(TypeError):  # a key is missing, or has a value of another type
+        return str(record(**{name: values[f"{group}.{name}"] for name in names}).label)
+    return str(kind)
 
 
 # ---- what is declared ----

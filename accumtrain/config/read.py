@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import yaml
 
+from accumtrain.config.check import check_config
 from accumtrain.config.interpolation import FromEnvironment, resolve_interpolations, restore_expressions
 from accumtrain.config.registries import REGISTRIES
-from accumtrain.config.rules import check_config
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
 from accumtrain.fields import (

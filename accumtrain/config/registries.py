@@ -10,14 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from accumtrain.config.jobs import JOBS, Job
+from accumtrain.config.schema import Config
 from accumtrain.data.config import INPUTS, SOURCES, DataConfig, InputEntry, SourceEntry
 from accumtrain.devices.config import DEVICES
+from accumtrain.fields import CLASSES
 from accumtrain.models.config import MODELS, ModelConfig
 from accumtrain.optim.config import OPTIMIZERS, OptimConfig
 from accumtrain.optim.schedules import SCHEDULES, ScheduleConfig
 from accumtrain.registry import ComponentConfig, Entry, Registry, module_of, with_kind
 from accumtrain.tasks.config import (
-    CLASSES,
     LOSS,
     LOSSES,
     METRICS,
@@ -45,13 +46,13 @@ REGISTRIES: dict[str, Registry[Any]] = {
 BUILTIN_CODE = "accumtrain."  # beginning of the modules with accumtrain's own code
 
 
-def has_only_builtin_entries(config: Any) -> bool:
+def has_only_builtin_entries(config: Config) -> bool:
     """Return whether accumtrain's own code builds all that a configuration chooses."""
     chosen = [(registry, getattr(config, group).kind) for group, registry in REGISTRIES.items()]
     return all(kind in known.names and module_of(known[kind].build).startswith(BUILTIN_CODE) for known, kind in chosen)
 
 
-def has_builtin_layers(config: Any) -> bool:
+def has_builtin_layers(config: Config) -> bool:
     """Return whether all layers are accumtrain's, which choose the dtype of their kernels; Keras's do not."""
     return config.model.kind != "keras" and has_only_builtin_entries(config)
 

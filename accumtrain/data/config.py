@@ -10,14 +10,19 @@ from typing import Annotated, Any, ClassVar
 
 from accumtrain.errors import ConfigError
 from accumtrain.fields import (
+    CLASSES,
     COUNT,
     FRACTION,
+    LABELS,
     LOCAL_PATH,
+    NUMBERS,
     SHARE,
+    TOKENS,
     ImageSize,
     NotEmpty,
     OneOf,
     Range,
+    Role,
     Word,
     format_value,
     normal_form,
@@ -56,20 +61,20 @@ class DataConfig(ComponentConfig):
     and tokens without a validation split of their own. Other sources validate on their test split.
     """
 
-    augment: Annotated[str, _AUGMENT] = "none"
-    jitter: Annotated[float, FRACTION] = 0.0
-    randaugment: Annotated[int, Range(0, 17)] = 0
-    magnitude: Annotated[float, Range(0, 10, closed=True)] = 9.0
-    erasing: Annotated[float, SHARE] = 0.0
-    mixup: Annotated[float, _MIX_ALPHA] = 0.0
-    cutmix: Annotated[float, _MIX_ALPHA] = 0.0
-    sampling: Annotated[str, OneOf(("shuffled", "balanced"))] = "shuffled"
-    image_size: Annotated[int | list[int] | None, ImageSize()] = None
-    max_pixels: Annotated[int, COUNT] = 89_478_485
-    mean: list[float] = field(default_factory=lambda: [0.5])
-    std: list[float] = field(default_factory=lambda: [0.25])
-    on_error: Annotated[str, OneOf(("raise", "skip"))] = "raise"
-    val_fraction: Annotated[float | None, Range(0, 1)] = None
+    augment: Annotated[str, _AUGMENT, Role.RULE | Role.SEEN] = "none"
+    jitter: Annotated[float, FRACTION, Role.RULE] = 0.0
+    randaugment: Annotated[int, Range(0, 17), Role.RULE] = 0
+    magnitude: Annotated[float, Range(0, 10, closed=True), Role.RULE] = 9.0
+    erasing: Annotated[float, SHARE, Role.RULE] = 0.0
+    mixup: Annotated[float, _MIX_ALPHA, Role.RULE] = 0.0
+    cutmix: Annotated[float, _MIX_ALPHA, Role.RULE] = 0.0
+    sampling: Annotated[str, OneOf(("shuffled", "balanced")), Role.RULE] = "shuffled"
+    image_size: Annotated[int | list[int] | None, ImageSize(), Role.LEARNED | Role.SEEN] = None
+    max_pixels: Annotated[int, COUNT, Role.PLACE] = 89_478_485
+    mean: Annotated[list[float], Role.RULE | Role.SEEN] = field(default_factory=lambda: [0.5])
+    std: Annotated[list[float], Role.RULE | Role.SEEN] = field(default_factory=lambda: [0.25])
+    on_error: Annotated[str, OneOf(("raise", "skip")), Role.PLACE] = "raise"
+    val_fraction: Annotated[float | None, Range(0, 1), Role.RULE | Role.HELD_OUT] = None
 
     VAL_SHARE: ClassVar[float] = 0.0  # of val_fraction=null
     WHITE: ClassVar[int] = 255  # of integer pixels that a program gives
@@ -148,8 +153,8 @@ class SyntheticConfig(DataConfig):
     image_size: Annotated[int | list[int] | None, ImageSize()] = 32
     channels: Annotated[int, COUNT] = 3
     num_classes: Annotated[int, _CLASSES] = 10
-    train_examples: Annotated[int, COUNT] = 1024
-    test_examples: Annotated[int, COUNT] = 256
+    train_examples: Annotated[int, COUNT, Role.RULE] = 1024
+    test_examples: Annotated[int, COUNT, Role.RULE] = 256
 
 
 @dataclass(kw_only=True)
@@ -196,10 +201,10 @@ class TfdsConfig(RecordsConfig):
 
     kind: str = "tfds"
     name: Annotated[str, NotEmpty("say which data set, data.name=<value>")] = required("cifar10")
-    dir: Annotated[str | None, LOCAL_PATH] = None
-    download: bool = False
-    train_split: str = "train"
-    test_split: str = "test"
+    dir: Annotated[str | None, LOCAL_PATH, Role.PLACE] = None
+    download: Annotated[bool, Role.PLACE | Role.SESSION] = False
+    train_split: Annotated[str, Role.RULE] = "train"
+    test_split: Annotated[str, Role.RULE] = "test"
 
     def about_labels(self, num_classes: int) -> tuple[str, str]:
         if self.num_classes is not None:
@@ -223,8 +228,8 @@ class FolderConfig(DataConfig):
     VAL_SHARE: ClassVar[float] = 0.1
 
     kind: str = "folder"
-    path: Annotated[str, _PATH, LOCAL_PATH] = required("photos")
-    test_fraction: Annotated[float, Range(0, 1, above=True)] = 0.2
+    path: Annotated[str, _PATH, LOCAL_PATH, Role.PLACE] = required("photos")
+    test_fraction: Annotated[float, Range(0, 1, above=True), Role.RULE | Role.HELD_OUT] = 0.2
 
     @property
     def label(self) -> str:
@@ -252,14 +257,14 @@ class TableConfig(DataConfig):
     VAL_SHARE: ClassVar[float] = 0.1
 
     kind: str = "table"
-    path: Annotated[str, _PATH, LOCAL_PATH] = required("labels.csv")
+    path: Annotated[str, _PATH, LOCAL_PATH, Role.PLACE] = required("labels.csv")
     image_column: Annotated[str | int | None, COUNT] = None
     label_column: Annotated[str | int | list[str] | None, COUNT] = None
-    val_path: Annotated[str | None, LOCAL_PATH] = None
-    test_path: Annotated[str | None, LOCAL_PATH] = None
+    val_path: Annotated[str | None, LOCAL_PATH, Role.RULE] = None
+    test_path: Annotated[str | None, LOCAL_PATH, Role.PLACE] = None
     split_column: Annotated[str | int | None, COUNT] = None
     group: Annotated[str | int | None, COUNT] = None
-    test_fraction: Annotated[float, Range(0, 1, above=True)] = 0.2
+    test_fraction: Annotated[float, Range(0, 1, above=True), Role.RULE | Role.HELD_OUT] = 0.2
 
     @property
     def label(self) -> str:
@@ -293,9 +298,9 @@ class NpzConfig(DataConfig):
     VAL_SHARE: ClassVar[float] = 0.1
 
     kind: str = "npz"
-    path: Annotated[str, _PATH, LOCAL_PATH] = required("mine.npz")
+    path: Annotated[str, _PATH, LOCAL_PATH, Role.PLACE] = required("mine.npz")
     scale: Annotated[int | str, Word("auto", _SCALE)] = "auto"
-    test_fraction: Annotated[float, Range(0, 1, above=True)] = 0.2
+    test_fraction: Annotated[float, Range(0, 1, above=True), Role.RULE | Role.HELD_OUT] = 0.2
 
     def check(self) -> None:
         super().check()
@@ -315,7 +320,7 @@ class CifarBinaryConfig(DataConfig):
     """
 
     kind: str = "cifar_binary"
-    path: Annotated[str, _PATH, LOCAL_PATH] = required("cifar-10-batches-bin")
+    path: Annotated[str, _PATH, LOCAL_PATH, Role.PLACE] = required("cifar-10-batches-bin")
     mean: list[float] = field(default_factory=lambda: [0.4914, 0.4822, 0.4465])
     std: list[float] = field(default_factory=lambda: [0.2470, 0.2435, 0.2616])
     augment: Annotated[str, _AUGMENT] = "crop_flip"
@@ -335,7 +340,7 @@ class IdxConfig(DataConfig):
     """
 
     kind: str = "idx"
-    path: Annotated[str, _PATH, LOCAL_PATH] = required("MNIST_Data")
+    path: Annotated[str, _PATH, LOCAL_PATH, Role.PLACE] = required("MNIST_Data")
     class_names: list[str] = field(default_factory=list)
     mean: list[float] = field(default_factory=lambda: [0.1307])
     std: list[float] = field(default_factory=lambda: [0.3081])
@@ -365,9 +370,9 @@ class TfrecordConfig(RecordsConfig):
     """
 
     kind: str = "tfrecord"
-    path: Annotated[str, _PATH, LOCAL_PATH] = required("'path/to/train-*.tfrecord'")
-    test_path: Annotated[str, NotEmpty("say where the data is, data.test_path=<value>"), LOCAL_PATH] = required(
-        "'path/to/test-*.tfrecord'"
+    path: Annotated[str, _PATH, LOCAL_PATH, Role.PLACE] = required("'path/to/train-*.tfrecord'")
+    test_path: Annotated[str, NotEmpty("say where the data is, data.test_path=<value>"), LOCAL_PATH, Role.PLACE] = (
+        required("'path/to/test-*.tfrecord'")
     )
     image_feature: str = "image/encoded"
     label_feature: str = "image/class/label"
@@ -413,16 +418,16 @@ class TokensConfig(DataConfig):
     LENGTH: ClassVar[int] = 128  # of data.length=null
 
     kind: str = "tokens"
-    path: Annotated[str, _PATH, LOCAL_PATH] = required("texts")
-    tokenizer: Annotated[str, NotEmpty("give bytes, or the path of a tokenizer.json"), LOCAL_PATH] = "bytes"
-    length: Annotated[int | None, COUNT] = None
+    path: Annotated[str, _PATH, LOCAL_PATH, Role.PLACE] = required("texts")
+    tokenizer: Annotated[str, NotEmpty("give bytes, or the path of a tokenizer.json"), LOCAL_PATH, Role.PLACE] = "bytes"
+    length: Annotated[int | None, COUNT, Role.LEARNED | Role.MEASURED] = None
     text_key: str = "text"
     label_key: str = "label"
     padding: int | None = None
     vocabulary: Annotated[int | None, Range(1, 2**31 - 1)] = None
-    by_length: bool = False
-    buckets: list[int] = field(default_factory=list)
-    test_fraction: Annotated[float, Range(0, 1, above=True)] = 0.2
+    by_length: Annotated[bool, Role.RULE] = False
+    buckets: Annotated[list[int], Role.RULE] = field(default_factory=list)
+    test_fraction: Annotated[float, Range(0, 1, above=True), Role.RULE | Role.HELD_OUT] = 0.2
 
     @property
     def label(self) -> str:
@@ -446,11 +451,11 @@ class SourceEntry(Entry[DataConfig]):
     """A source.
 
     Attributes:
-        targets: the forms of targets that it can have (tasks/config.py). With more than one, its opener takes the
+        targets: the forms of targets that it can have. With more than one, its opener takes the
             reader of the targets, too: (config, seed, reader) -> Source. It is None for those without a reader.
     """
 
-    targets: tuple[str, ...] = ("classes",)
+    targets: tuple[str, ...] = (CLASSES,)
 
 
 @dataclass(frozen=True)
@@ -469,9 +474,9 @@ INPUTS.add(
 )
 
 READERS = {  # of targets, by their form
-    "classes": "accumtrain.data.sources.targets:ClassTargets",
-    "labels": "accumtrain.data.sources.targets:LabelTargets",
-    "numbers": "accumtrain.data.sources.targets:NumberTargets",
+    CLASSES: "accumtrain.data.sources.targets:ClassTargets",
+    LABELS: "accumtrain.data.sources.targets:LabelTargets",
+    NUMBERS: "accumtrain.data.sources.targets:NumberTargets",
 }
 
 SOURCES: Registry[SourceEntry] = Registry("data.kind")
@@ -485,5 +490,5 @@ SOURCES.add(
     SourceEntry(CifarBinaryConfig, "accumtrain.data.sources.cifar:open_cifar_binary"),
     SourceEntry(IdxConfig, "accumtrain.data.sources.idx:open_idx"),
     SourceEntry(TfrecordConfig, "accumtrain.data.sources.tfrecord:open_tfrecord"),
-    SourceEntry(TokensConfig, "accumtrain.data.text.tokens:open_tokens", ("classes", "tokens")),
+    SourceEntry(TokensConfig, "accumtrain.data.text.tokens:open_tokens", (CLASSES, TOKENS)),
 )

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from accumtrain.config.check import check_answers
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError, DataError
-from accumtrain.tasks.config import check_answers
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp")  # of the files in a folder that count as images
 CSV, JSONL = ".csv", ".jsonl"

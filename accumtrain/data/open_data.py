@@ -15,9 +15,8 @@ from accumtrain.data.inputs.pixels import make_pixels
 from accumtrain.data.source import SPLIT_WORDS, Dataset, Source, Stream, compute_fingerprint
 from accumtrain.data.sources.targets import TargetReader
 from accumtrain.errors import ConfigError, DataError
-from accumtrain.fields import format_value
+from accumtrain.fields import CLASSES, format_value
 from accumtrain.registry import load
-from accumtrain.tasks.config import CLASSES
 
 _OF_ALL_INPUTS = {"kind", "sampling", "val_fraction", "on_error"}  # keys of every source that are not of images alone
 

@@ -20,7 +20,7 @@ from accumtrain.data.images.augment import Mix
 from accumtrain.data.inputs.base import Inputs
 from accumtrain.data.stream import UNREADABLE
 from accumtrain.errors import DataError
-from accumtrain.tasks.config import CLASSES, TOKENS
+from accumtrain.fields import CLASSES, TOKENS
 
 SPLIT_WORDS = {"train": "training", "val": "validation", "test": "test"}  # in the order of messages
 _HEX_DIGITS = 16

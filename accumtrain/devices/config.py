@@ -7,13 +7,24 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 from accumtrain.errors import ConfigError
-from accumtrain.fields import COUNT, NOT_NEGATIVE, OneOf, Range, Word, format_value, suggest_names
+from accumtrain.fields import (
+    COUNT,
+    JAX,
+    NOT_NEGATIVE,
+    TENSORFLOW,
+    OneOf,
+    Range,
+    Role,
+    Word,
+    format_value,
+    suggest_names,
+)
 from accumtrain.registry import ComponentConfig, Entry, Registry
 
 # GiB of HBM that one device addresses, from "System architecture" of each version in the Cloud TPU documentation:
 # per chip 16, 32, 32, 16, 95 and 32. A chip of v2 and v3 has two devices; v4 and v5p join two cores into one device.
 HBM = {"v2": 8, "v3": 16, "v4": 32, "v5e": 16, "v5p": 95, "v6e": 32}
-TENSORFLOW, JAX = "tensorflow", "jax"  # values of device.runtime
+MEMORY, SESSION = Role.COMMAND | Role.MEMORY, Role.COMMAND | Role.SESSION
 TOPOLOGY = re.compile(r"(?P<generation>\w+):[1-9]\d*(x[1-9]\d*){1,2}")
 
 
@@ -68,17 +79,19 @@ class DeviceConfig(ComponentConfig):
         as_it_is: the kind takes a process in which TensorFlow computes already as it is.
     """
 
-    virtual: Annotated[int | None, COUNT] = None
-    memory_limit_mb: Annotated[int | None, COUNT] = None
+    kind: Annotated[str, MEMORY] = ""
+    virtual: Annotated[int | None, COUNT, MEMORY] = None
+    memory_limit_mb: Annotated[int | None, COUNT, MEMORY] = None
     tpu: str | None = None
-    xla: Annotated[bool | str, Word("auto", "must be true, false or auto")] = "auto"
+    xla: Annotated[bool | str, Word("auto", "must be true, false or auto"), MEMORY] = "auto"
     tensor_float_32: bool = False
-    workers: list[str] = field(default_factory=list)
-    index: Annotated[int | None, NOT_NEGATIVE] = None
+    workers: Annotated[list[str], SESSION] = field(default_factory=list)
+    index: Annotated[int | None, NOT_NEGATIVE, SESSION] = None
     timeout: Annotated[int, Range(1, 7 * 24 * 3600, closed=True)] = 300
     tpu_topology: str = "v5e:2x2"
     runtime: Annotated[str, OneOf((TENSORFLOW, JAX, "auto"))] = TENSORFLOW
 
+    ROLE: ClassVar[Role] = Role.COMMAND
     splits_cpu: ClassVar[bool] = False
     has_limit: ClassVar[bool] = True
     has_workers: ClassVar[bool] = False

@@ -9,10 +9,11 @@ import tensorflow as tf
 
 from accumtrain.console import warn
 from accumtrain.devices.cluster import describe_others
-from accumtrain.devices.config import DEVICES, JAX, CpuConfig, DeviceConfig, GpuConfig, MirroredConfig, TpuConfig
+from accumtrain.devices.config import DEVICES, CpuConfig, DeviceConfig, GpuConfig, MirroredConfig, TpuConfig
 from accumtrain.devices.found import Devices, make_devices
 from accumtrain.devices.local import limit_gpus, read_gpu_name
 from accumtrain.errors import ConfigError
+from accumtrain.fields import JAX
 from accumtrain.process import tpu_runtime
 from accumtrain.process.cuda import shows_gpu
 from accumtrain.process.environment import computes_already

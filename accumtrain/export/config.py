@@ -1,15 +1,13 @@
-"""The formats of job=export: the code of each, the end of its name, and the packages that it takes."""
+"""The keys of job=export, and its formats: the code of each, the end of its name, and the packages that it takes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from accumtrain.errors import ConfigError
+from accumtrain.fields import LOCAL_PATH, NotEmpty, OneOf, Role
 from accumtrain.registry import Registry
-from accumtrain.tasks.config import check_answers
 
 
 @dataclass(frozen=True)
@@ -46,29 +44,18 @@ FORMATS.add(
 QUANTIZED = {"none": 1e-3, "float16": 2e-2, "int8": 0.1}
 
 
-def check_export(config: Any) -> None:
-    """Raise ConfigError if the run's model can't be exported in this format, or a package for it is missing."""
-    check_answers(config)
-    chosen, model, output = FORMATS[config.export.format], config.model, config.export.output
-    if chosen.model_kinds and model.kind not in chosen.model_kinds:
-        raise ConfigError(
-            f"export.format={chosen.name}: {model.label} is made of TensorFlow operations, not of Keras layers, so a "
-            "Keras file of it would not load without accumtrain; choose export.format=savedmodel, which Keras loads"
-        )
-    if config.data.augment == "inception" and not chosen.cuts:
-        raise ConfigError(
-            f"export.format={chosen.name}: data.augment=inception looks at the middle of an image, which no "
-            "Keras layer cuts out of images of any size; choose export.format=savedmodel"
-        )
-    if missing := [name for name in chosen.packages if find_spec(name) is None]:
-        raise ConfigError(
-            f"export.format={chosen.name}: needs {' and '.join(missing)}; pip install 'accumtrain[{chosen.name}]'"
-        )
-    if config.export.quantize != "none" and not chosen.quantizes:
-        able = " or ".join(f"export.format={name}" for name in FORMATS.names if FORMATS[name].quantizes)
-        raise ConfigError(
-            f"export.quantize={config.export.quantize}: export.format={chosen.name} is written in float32 alone; "
-            f"choose {able}, or leave export.quantize out"
-        )
-    if output is not None and not output.endswith(chosen.suffix):
-        raise ConfigError(f"export.output={output}: must end in {chosen.suffix} with export.format={chosen.name}")
+@dataclass(kw_only=True)
+class ExportConfig:
+    """The file that job=export writes.
+
+    `format`: format of the file.
+    `quantize`: type of the weights in a TFLite file; none: float32. float16 halves the file of a large model, and int8
+    quarters it. Both change the answers a little, and the job says by how much.
+    `output`: the file to write, or the folder for a savedmodel; null: one in the run's folder.
+    """
+
+    ROLE: ClassVar[Role] = Role.UNNAMED
+
+    format: Annotated[str, OneOf(tuple(FORMATS.names))] = "savedmodel"
+    quantize: Annotated[str, OneOf(tuple(QUANTIZED))] = "none"
+    output: Annotated[str | None, NotEmpty("leave it out to write into the run's folder"), LOCAL_PATH] = None

@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.registries import has_builtin_layers
-from accumtrain.config.rules import micro_batch_size
-from accumtrain.config.schema import BenchConfig, Config
+from accumtrain.config.schema import Config
 from accumtrain.console import banner, format_bytes, format_count, format_seconds, say
 from accumtrain.data.pipeline import HostShard, distribute_batches, make_train_batches
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve_devices
 from accumtrain.engine.runtime import Runtime
+from accumtrain.measure.config import BenchConfig
 from accumtrain.measure.dry_run import DryRun
 from accumtrain.measure.flops import count_flops, matmul_flops_per_second
 from accumtrain.models.kernels import tell_emulation

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.read import from_mapping, to_mapping
-from accumtrain.config.rules import micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import say
-from accumtrain.devices.config import JAX, DeviceConfig
+from accumtrain.devices.config import DeviceConfig
 from accumtrain.errors import OutOfMemoryError, Preempted
+from accumtrain.fields import JAX
 from accumtrain.measure.search import doubled, micro_batches
 from accumtrain.process import child, environment
 from accumtrain.process.machine import free_bytes

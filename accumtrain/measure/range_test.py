@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from accumtrain.config.rules import micro_batch_size
+from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.data.pipeline import make_train_stream

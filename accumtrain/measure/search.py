@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 
-from accumtrain.config.rules import divisors
+from accumtrain.config.arithmetic import divisors
 
 Point = tuple[int, float]  # micro-batch, bytes that it takes
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from accumtrain.config.read import from_mapping, to_mapping
+from accumtrain.config.roles import keys_with
 from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, warn
-from accumtrain.devices.config import TENSORFLOW
 from accumtrain.errors import CheckpointError, OutOfMemoryError
-from accumtrain.fields import format_value, is_finite_number, value_at
+from accumtrain.fields import TENSORFLOW, Role, format_value, is_finite_number, value_at
 from accumtrain.measure.probe import ProbeFunction, ProbeResult, find_micro_batch, probe
 from accumtrain.measure.search import largest_that_fits
 from accumtrain.process.environment import kernel_settings
@@ -30,12 +30,7 @@ from accumtrain.runs.names import CHECKPOINTS, differences, folder_of, learned_v
 from accumtrain.runs.provenance import versions
 from accumtrain.train.tell.remedies import remedies
 
-LIMITING_KEYS = (  # keys that decide the peak of memory, and nothing that is learned
-    *("model.memory", "model.kept_convs", "model.kept_share", "model.kept_blocks", "accum.steps", "accum.dtype"),
-    *("device.kind", "device.memory_limit_mb", "device.virtual", "device.xla"),
-)
 FILE = "memory_budget.json"  # in the run's folder, as a continued run keeps the same
-DECIDING = ("model", "optim", "loss", "data", "ema", "accum", "batch_size", "precision", "device")  # for the peak
 FOUND = {"model": {}, "peak_bytes": is_finite_number, "digest": is_text}  # the form of that file
 FILLED = 0.9  # of the budget: a run of RevNet-38 at 32 pixels took up to 8 % more than its probe
 
@@ -73,7 +68,7 @@ def began_with_same_peak(config: Config) -> bool:
 def _peak_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that decide the peak, by dotted key. Workers may have other addresses."""
     learned = {key: value for key, value in learned_values(values).items() if not key.startswith(("schedule.", "run."))}
-    others = {key: value_at(values, key) for key in LIMITING_KEYS}
+    others = {key: value_at(values, key) for key in keys_with(Role.MEMORY, values)}
     # runs of earlier versions have no key for it
     others["device.runtime"] = value_at(values, "device.runtime") or TENSORFLOW
     return learned | others | {"workers": len(value_at(values, "device.workers") or [])}
@@ -181,7 +176,8 @@ def _too_little(least: Config, trial: ProbeResult) -> str:
 def _digest(config: Config) -> str:
     """Return a hash of all that the peak of a run depends on."""
     values = to_mapping(config)
-    facts = [{key: values[key] for key in DECIDING}, cpu(), os.cpu_count(), kernel_settings(), versions()]
+    places = {key: value_at(values, key) for key in keys_with(Role.PLACE, values)}  # of data of another size
+    facts = [_peak_values(values) | places, cpu(), os.cpu_count(), kernel_settings(), versions()]
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

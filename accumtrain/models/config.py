@@ -17,6 +17,7 @@ from accumtrain.fields import (
     NotEmpty,
     OneOf,
     Range,
+    Role,
     format_value,
 )
 from accumtrain.registry import ComponentConfig, Entry, Registry, required
@@ -26,6 +27,7 @@ MEMORIES = (STORE, RECOMPUTE, REVERSE)  # each takes less memory than the one be
 LEAST_WITH_BATCH_NORM = 2  # examples of a micro-batch: the statistics of one say nothing of others
 MEMORY = OneOf(MEMORIES, number="a number of MB that all tensors may take")
 NORM_MOMENTUM = 0.9
+RULE = Role.RULE | Role.MEASURED
 DIAL_PARTS = 32  # of a Keras model's activations
 
 
@@ -47,10 +49,11 @@ class ModelConfig(ComponentConfig):
         reversible_twin: a reversible model of the same family, in words.
     """
 
-    memory: Annotated[int | str, COUNT, MEMORY] = STORE
-    weights: Annotated[str | None, NotEmpty("leave it out to start from initial values"), LOCAL_PATH] = None
+    memory: Annotated[int | str, COUNT, MEMORY, Role.MEMORY] = STORE
+    weights: Annotated[str | None, NotEmpty("leave it out to start from initial values"), LOCAL_PATH, Role.PLACE] = None
     freeze: list[str] = field(default_factory=list)
 
+    ROLE: ClassVar[Role] = Role.LEARNED | Role.MEASURED
     same_bits_in_every_graph: ClassVar[bool] = True
     takes: ClassVar[str] = "pixels"
     reversible_twin: ClassVar[str] = "a RevNet such as model=revnet38"
@@ -153,13 +156,13 @@ class ResNetConfig(ModelConfig):
 
     kind: str = "resnet"
     norm: Annotated[str, OneOf(("batch", "group"))] = "batch"
-    norm_momentum: Annotated[float, FRACTION] = NORM_MOMENTUM
-    drop_path: Annotated[float, FRACTION] = 0.0
+    norm_momentum: Annotated[float, FRACTION, RULE] = NORM_MOMENTUM
+    drop_path: Annotated[float, FRACTION, RULE] = 0.0
     stem: Annotated[str, OneOf(("cifar", "imagenet"))] = "cifar"
     bottleneck: bool = False
     units: list[int] = field(default_factory=lambda: [3, 3, 3])
     filters: list[int] = field(default_factory=lambda: [16, 16, 32, 64])
-    kept_convs: Annotated[int | None, NOT_NEGATIVE] = None
+    kept_convs: Annotated[int | None, NOT_NEGATIVE, Role.MEMORY] = None
 
     functions: ClassVar[int] = 1  # residual functions of a unit
 
@@ -252,7 +255,7 @@ class ReversibleConfig(ModelConfig):
     """
 
     memory: Annotated[int | str, COUNT, MEMORY] = REVERSE
-    snap_bits: Annotated[int, Range(0, 27)] = 22
+    snap_bits: Annotated[int, Range(0, 27), RULE] = 22
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -341,9 +344,9 @@ class TransformerConfig(ModelConfig):
     mlp_ratio: Annotated[float, POSITIVE] = 4.0
     positions: Annotated[str, OneOf(("learned", "sincos"))] = "learned"
     pool: Annotated[str, OneOf(("token", "mean"))] = "token"
-    drop_path: Annotated[float, FRACTION] = 0.0
+    drop_path: Annotated[float, FRACTION, RULE] = 0.0
     layer_scale: Annotated[float | None, POSITIVE] = None
-    kept_blocks: Annotated[int, NOT_NEGATIVE] = 0
+    kept_blocks: Annotated[int, NOT_NEGATIVE, Role.MEMORY] = 0
 
     @property
     def label(self) -> str:
@@ -471,8 +474,8 @@ class KerasModelConfig(ModelConfig):
     kind: str = "keras"
     name: str = required("MobileNetV2")
     args: dict[str, Any] = field(default_factory=dict)
-    norm_momentum: Annotated[float | None, FRACTION] = None
-    kept_share: Annotated[float, FRACTION] = 0.0
+    norm_momentum: Annotated[float | None, FRACTION, RULE] = None
+    kept_share: Annotated[float, FRACTION, Role.MEMORY] = 0.0
 
     @property
     def label(self) -> str:

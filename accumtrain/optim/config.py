@@ -18,6 +18,7 @@ from accumtrain.fields import (
     POSITIVE,
     OneOf,
     Range,
+    Role,
     check_size,
     constraints_of,
     describe_type,
@@ -46,12 +47,12 @@ class OptimConfig(ComponentConfig):
         memory_effect: the effects of choosing it to save memory, in a few words; empty if its state is not small.
     """
 
-    lr: Annotated[float | None, POSITIVE] = 1e-3
-    weight_decay: Annotated[float, NOT_NEGATIVE] = 0.0
-    rates: dict[str, Any] = field(default_factory=dict)
-    layer_decay: Annotated[float, Range(0, 1, above=True, closed=True)] = 1.0
-    clip_norm: Annotated[float, NOT_NEGATIVE] = 0.0
-    adaptive_clip: Annotated[float, NOT_NEGATIVE] = 0.0
+    lr: Annotated[float | None, POSITIVE, Role.RULE] = 1e-3
+    weight_decay: Annotated[float, NOT_NEGATIVE, Role.RULE] = 0.0
+    rates: Annotated[dict[str, Any], Role.RULE] = field(default_factory=dict)
+    layer_decay: Annotated[float, Range(0, 1, above=True, closed=True), Role.RULE] = 1.0
+    clip_norm: Annotated[float, NOT_NEGATIVE, Role.RULE] = 0.0
+    adaptive_clip: Annotated[float, NOT_NEGATIVE, Role.RULE] = 0.0
 
     has_own_rate: ClassVar[bool] = False
     memory_effect: ClassVar[str] = ""
@@ -113,9 +114,9 @@ class AdamConfig(OptimConfig):
     """
 
     kind: str = "adam"
-    beta1: Annotated[float, MEAN_SHARE] = 0.9
-    beta2: Annotated[float, MEAN_SHARE] = 0.999
-    epsilon: Annotated[float, POSITIVE] = 1e-8
+    beta1: Annotated[float, MEAN_SHARE, Role.RULE] = 0.9
+    beta2: Annotated[float, MEAN_SHARE, Role.RULE] = 0.999
+    epsilon: Annotated[float, POSITIVE, Role.RULE] = 1e-8
 
 
 @dataclass(kw_only=True)
@@ -183,10 +184,10 @@ class AdafactorConfig(OptimConfig):
     lr: Annotated[float | None, POSITIVE] = 0.05
     weight_decay: Annotated[float, NOT_NEGATIVE] = 0.1
     decay_exponent: Annotated[float, POSITIVE] = 0.8
-    beta2: Annotated[float | None, Range(0, 1, above=True)] = None
-    epsilon1: Annotated[float, POSITIVE] = 1e-30
-    epsilon2: Annotated[float, POSITIVE] = 1e-3
-    clip_threshold: Annotated[float | None, POSITIVE] = 1.0
+    beta2: Annotated[float | None, Range(0, 1, above=True), Role.RULE] = None
+    epsilon1: Annotated[float, POSITIVE, Role.RULE] = 1e-30
+    epsilon2: Annotated[float, POSITIVE, Role.RULE] = 1e-3
+    clip_threshold: Annotated[float | None, POSITIVE, Role.RULE] = 1.0
     scale_parameter: bool = True
     unscaled_relative_step: Annotated[float, POSITIVE] = 0.05
     warmup_init: bool = False
@@ -194,7 +195,7 @@ class AdafactorConfig(OptimConfig):
     factored_axes: Annotated[str, OneOf(("last", "largest"))] = "last"
     momentum: Annotated[float, FRACTION] = 0.0
     momentum_of: Annotated[str, OneOf(("change", "update"))] = "change"
-    weight_decay_factor: Annotated[str, OneOf(("rate", "step_size", "one"))] = "rate"
+    weight_decay_factor: Annotated[str, OneOf(("rate", "step_size", "one")), Role.RULE] = "rate"
 
     @property
     def keeps_state(self) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from accumtrain.errors import ConfigError
-from accumtrain.fields import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, OneOf, format_value
+from accumtrain.fields import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, OneOf, Role, format_value
 from accumtrain.registry import ComponentConfig, Entry, Registry, required
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class ScheduleConfig(ComponentConfig):
 
     warmup: Annotated[int, NOT_NEGATIVE] = 0
 
+    ROLE: ClassVar[Role] = Role.RULE
     rises: ClassVar[bool] = False
 
     def factor_at(self, t: tf.Tensor, total: int) -> tf.Tensor:

@@ -11,15 +11,19 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
 
-from accumtrain.devices.config import DEVICES, JAX, DeviceConfig
+from accumtrain.config.registries import REGISTRIES
 from accumtrain.errors import ConfigError
-from accumtrain.fields import format_value
+from accumtrain.fields import JAX, format_value
 from accumtrain.process import tpu_runtime
 from accumtrain.process.cuda import load_cusolver, shows_gpu
 from accumtrain.process.jax_packages import import_jax
 from accumtrain.process.logs import LOG_LEVEL, SHOW_LOGS
 from accumtrain.registry import load
+
+if TYPE_CHECKING:
+    from accumtrain.devices.config import DeviceConfig
 
 ALLOCATOR = "TF_CPU_ALLOCATOR_USE_BFC"
 VARIABLES = {
@@ -114,7 +118,7 @@ def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
 
 
 def _start_tensorflow(device: DeviceConfig, *, probed: bool) -> None:
-    look_for_device = DEVICES[device.kind].before_tensorflow
+    look_for_device = REGISTRIES["device"][device.kind].before_tensorflow
     if look_for_device is not None:
         load(look_for_device)(device)
     load_cusolver()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from accumtrain.config.registries import has_only_builtin_entries
+from accumtrain.config.schema import Config
 
 EXTENSIONS = "accumtrain.extensions"  # entry points of installed packages that add choices
 SCRIPT = "accumtrain"  # file of the installed command
@@ -40,7 +41,7 @@ def is_own_command() -> bool:
     return is_own and not entry_points(group=EXTENSIONS)
 
 
-def is_own_run(config: Any) -> bool:
+def is_own_run(config: Config) -> bool:
     """Return whether a configuration runs accumtrain's own code alone, which its digest and version then stand for."""
     return is_own_command() and has_only_builtin_entries(config)
 

@@ -8,9 +8,13 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from accumtrain.devices.config import JAX, DeviceConfig
 from accumtrain.errors import ConfigError
+from accumtrain.fields import JAX
+
+if TYPE_CHECKING:
+    from accumtrain.devices.config import DeviceConfig
 
 INSTALL_JAX_TPU = "pip install 'accumtrain[jax-tpu]'"
 LOCAL = "local"

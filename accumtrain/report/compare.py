@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from accumtrain.config.jobs import JOBS, cell
+from accumtrain.config.keys import label_of
 from accumtrain.config.read import flatten_keys
+from accumtrain.config.roles import keys_with
 from accumtrain.console import format_bytes, warn
-from accumtrain.data.config import SOURCES
 from accumtrain.errors import CheckpointError, ConfigError
-from accumtrain.fields import format_value, is_finite_number, value_at
+from accumtrain.fields import Role, format_value, is_finite_number, value_at
 from accumtrain.runs.contents import measured, read_config, read_records, read_summary
-from accumtrain.runs.names import CLASSES, EXCLUDED_KEYS
+from accumtrain.runs.names import CLASSES
 
 MEMORY = ("activations", "workspace", "resident")  # of a run, see ComparedRun.memory
 SPLITS = ("train", "val", "test")
@@ -65,16 +65,7 @@ class ComparedRun:
     @property
     def data(self) -> str:
         """The name of the data that the run was trained on; "-" without a configuration."""
-        kind = self.config.get("data.kind", "-")
-        if kind not in SOURCES.names:
-            return str(kind)
-        keys = SOURCES[kind].config
-        values = {
-            key.name: self.config[f"data.{key.name}"] for key in fields(keys) if f"data.{key.name}" in self.config
-        }
-        with suppress(TypeError):  # a key is missing, or has a value of another type
-            return str(keys(**values).label)
-        return str(kind)
+        return label_of("data", self.config)
 
     @property
     def measured_on(self) -> dict[str, Any]:
@@ -193,7 +184,7 @@ def find_differing_keys(runs: Sequence[ComparedRun]) -> list[DifferingKey]:
     groups: dict[str, dict[str, list[str]]] = {}
     for key in dict.fromkeys(key for config in known for key in config):
         shown = [_format_cell(config, key) for config in known]
-        if key not in EXCLUDED_KEYS and len(set(shown)) > 1:
+        if len(set(shown)) > 1:
             groups.setdefault(key.partition(".")[0], {})[key] = shown
     found = [
         DifferingKey(key, tuple(_format_cell(run.config, key) for run in runs), tuple(along))
@@ -285,9 +276,14 @@ def _read_summary(path: Path) -> dict[str, Any]:
 
 
 def _read_values(path: Path) -> dict[str, Any]:
+    """Return the values that runs are compared by, by dotted key."""
     file = path / "config.yaml"
+    if not file.exists():
+        return {}
     try:
-        return dict(flatten_keys(read_config(file))) if file.exists() else {}
+        values = read_config(file)
     except CheckpointError as error:
         warn(f"{path.name} is compared without its configuration: {error}")
         return {}
+    apart = keys_with(Role.SESSION, values)
+    return {key: value for key, value in flatten_keys(values) if key not in apart}

@@ -10,13 +10,15 @@ from pathlib import Path
 
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.read import to_mapping
+from accumtrain.config.roles import keys_with
 from accumtrain.config.schema import Config
 from accumtrain.errors import CheckpointError, ConfigError
+from accumtrain.fields import Role
+from accumtrain.runs.config import BEST_STATE
 from accumtrain.runs.contents import read_config
 from accumtrain.runs.files import list_folder
 from accumtrain.runs.names import (
     CHECKPOINTS,
-    UNLEARNED_KEYS,
     differences,
     folder_errors,
     folder_of,
@@ -25,7 +27,6 @@ from accumtrain.runs.names import (
     replace_odd,
     shorten_name,
 )
-from accumtrain.train.config import BEST_STATE
 
 TRIALS = "trials"  # within run.dir, the folders of jobs that leave no run
 LONGEST = 32  # characters of a run's name in the name of a trial, and of a path in that of a result, without a hash
@@ -78,7 +79,7 @@ def name_other_data(config: Config) -> str | None:
         {f"data.{key}": value for key, value in values["data"].items()}
         for values in (read_config(file), to_mapping(config))
     )
-    ignored = set(UNLEARNED_KEYS) - set(PLACES)
+    ignored = set(keys_with(Role.PLACE, to_mapping(config))) - set(PLACES)
     if not differences(before, {key: value for key, value in now.items() if key not in ignored}):
         return None
     path = now.get("data.path", config.data.label)  # the whole path, because many folders are called test

@@ -17,8 +17,8 @@ from accumtrain.config.jobs import JOBS, Job
 from accumtrain.config.registries import has_builtin_layers
 from accumtrain.config.schema import Config
 from accumtrain.console import say, warn
-from accumtrain.devices.config import JAX
 from accumtrain.errors import CheckpointError, ConfigError
+from accumtrain.fields import JAX
 from accumtrain.process import environment
 from accumtrain.process.environment import KERNELS_16BIT, ONEDNN
 from accumtrain.process.machine import FOR_16_BITS, INTEL, MATRIX_BFLOAT16, cpu, read_vendor

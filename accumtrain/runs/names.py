@@ -12,45 +12,19 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from accumtrain.config.read import list_known_keys, to_mapping
+from accumtrain.config.registries import REGISTRIES
+from accumtrain.config.roles import keys_with, list_roles
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
-from accumtrain.fields import format_value, value_at
+from accumtrain.fields import Role, format_value, value_at
 
-# Beginnings of keys outside a derived name.
-EXCLUDED_PREFIXES = ("log.", "bench.", "predict.", "export.", "range_test.", "sweep.", "hydra")
 LONGEST = 48  # characters of a derived name, without its hash
-EXCLUDED_KEYS = {
-    *("job", "data.download", "report.runs", "device.workers", "device.index", "debug.profile"),
-    *("run.name", "run.dir", "run.resume", "run.walltime", "run.hang_timeout", "run.on_nonfinite", "run.max_nonfinite"),
-}
-
-PREPROCESS_KEYS = ("augment", "image_size", "mean", "std")  # of data, which say what a model sees of an image
-# job=evaluate can't change these either: all of other data is measured, and the run's own is divided as it was.
-HOLDOUT_KEYS = ("test_fraction", "val_fraction")
 
 ANSWER_FACTS = "answers"  # of the manifest of a checkpoint: about the answers of its state
 CHECKPOINTS = "checkpoints"  # of a run, within its folder
 BEST = "best"  # the checkpoints of the best state, within their folder
 QUARANTINE = "quarantine"  # of damaged checkpoints, within their folder
 
-# Groups of keys that decide what is learned. A continued run must keep their values.
-LEARNED_GROUPS = ("task", "model", "optim", "schedule", "loss", "data", "ema")
-BEST_KEYS = ("eval.metrics", "train.monitor")  # which decide the best state
-# Places of data and first weights do not matter: a checkpoint's manifest holds fingerprints of their content.
-UNLEARNED_KEYS = (
-    *("model.memory", "model.kept_convs", "model.kept_share", "model.kept_blocks", "model.title", "model.weights"),
-    *("data.dir", "data.download", "data.path", "data.test_path", "data.on_error", "data.max_pixels", "data.tokenizer"),
-)
-# Beginnings of keys whose values change what is learned from here on, but no variable of the state.
-RULE_PREFIXES = (
-    *("accum.", "batch_size", *BEST_KEYS, "loss.", "run.seed", "schedule."),
-    *("model.drop_path", "model.norm_momentum", "model.snap_bits"),
-    *("optim.adaptive_clip", "optim.beta", "optim.clip_", "optim.epsilon", "optim.layer_decay", "optim.lr"),
-    *("optim.rates", "optim.weight_"),
-    *("data.augment", "data.buckets", "data.by_length", "data.cutmix", "data.erasing", "data.jitter"),
-    *("data.magnitude", "data.mean", "data.mixup", "data.randaugment", "data.sampling", "data.std"),
-    *("data.test_", "data.train_", "data.val_"),
-)
 CLASSES = "data.classes"  # of a fingerprint: their names, or their number
 
 # ---- name ----
@@ -68,11 +42,8 @@ def run_name(config: Config, overrides: Sequence[str]) -> str:
     base, in_base = f"{config.model.label}-{config.data.label}", {"model", "data", "model.name", "data.name"}
     if "experiment" in values:
         base, in_base = values["experiment"], {"experiment"}
-    shown = {
-        key: value
-        for key, value in sorted(values.items())
-        if key not in in_base | EXCLUDED_KEYS and not key.startswith(EXCLUDED_PREFIXES)
-    }
+    apart = {*in_base, *keys_with(Role.UNNAMED, to_mapping(config))}
+    shown = {key: value for key, value in sorted(values.items()) if key not in apart and not key.startswith("hydra")}
     path = PurePath(shown.get("data.path", ""))
     if len(path.parts) == 1 and base.endswith((f"-{shown['data.path']}", f"-{path.stem}")):
         del shown["data.path"]  # the base has it already, as that of a folder beside the runs
@@ -157,17 +128,23 @@ def learned_values(config: Config | Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that decide what is learned, by dotted key.
 
     Raises:
-        KeyError, TypeError: the mapping is not the content of a config.yaml.
+        AttributeError, KeyError, TypeError: the mapping is not the content of a config.yaml.
     """
     mapping = to_mapping(config) if isinstance(config, Config) else {"task": {"kind": "classify"}, **config}
-    flat = {f"{group}.{key}": value for group in LEARNED_GROUPS for key, value in mapping[group].items()}
-    flat |= {"batch_size": mapping["batch_size"], "precision": mapping["precision"]}
-    flat["run.seed"], accum = mapping["run"]["seed"], mapping["accum"]
-    if accum["reduction"] == "sum":
-        flat["accum.steps"] = accum["steps"]
-    flat["accum.reduction"] = accum["reduction"]
-    flat |= {key: value_at(mapping, key) for key in BEST_KEYS}
-    return {key: value for key, value in flat.items() if key not in UNLEARNED_KEYS}
+    learned = {}
+    for key, role in list_roles(mapping).items():
+        if Role.LEARNED not in role:
+            continue
+        group, _, name = key.partition(".")
+        if Role.BEST in role:
+            learned[key] = value_at(mapping, key)
+        elif not name:
+            learned[key] = mapping[group]
+        elif name in mapping[group] or group not in REGISTRIES:
+            learned[key] = mapping[group][name]
+    if learned["accum.reduction"] != "sum":
+        del learned["accum.steps"]
+    return learned
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
@@ -180,9 +157,10 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     )
 
 
-def fits_state(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+def fits_state(before: Mapping[str, Any], config: Config) -> bool:
     """Return whether the state of a run can go on with other learned values, so that run.resume=force helps."""
-    return all(key.startswith(RULE_PREFIXES) for key, *_ in _list_changes(before, now))
+    rules = keys_with(Role.RULE, to_mapping(config))
+    return all(before.get(key, new) == new or key in rules for key, new in learned_values(config).items())
 
 
 def has_same_class_count(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:

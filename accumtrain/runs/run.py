@@ -15,8 +15,10 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from accumtrain.config.read import to_mapping
+from accumtrain.config.roles import keys_with
 from accumtrain.config.schema import Config
 from accumtrain.errors import CheckpointError, ConfigError, DataError
+from accumtrain.fields import Role
 from accumtrain.runs.checkpoint_store import newest_manifest
 from accumtrain.runs.contents import parse_lines, read_records, read_summary
 from accumtrain.runs.files import (
@@ -31,7 +33,6 @@ from accumtrain.runs.files import (
 )
 from accumtrain.runs.lock import Lock
 from accumtrain.runs.names import (
-    BEST_KEYS,
     CHECKPOINTS,
     QUARANTINE,
     differences,
@@ -169,11 +170,12 @@ class Run:
             self._check_learned(newest)  # before anything slow is done
 
     def _check_learned(self, manifest: Mapping[str, Any]) -> None:
-        learned = {**dict.fromkeys(BEST_KEYS), **manifest["learned"]}, learned_values(self.config)
-        if changed := differences(*learned):
+        chosen = keys_with(Role.BEST, to_mapping(self.config))
+        learned = {**dict.fromkeys(chosen), **manifest["learned"]}
+        if changed := differences(learned, learned_values(self.config)):
             raise ConfigError(
                 f"{self.path} holds a run that learns something else: {changed}; choose another run.name, or give "
-                "the values there" + _or_force("continue it with these", fits_state(*learned))
+                "the values there" + _or_force("continue it with these", fits_state(learned, self.config))
             )
 
     def _has_metrics(self) -> bool:

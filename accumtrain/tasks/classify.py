@@ -42,7 +42,7 @@ class Classify(Task):
         return class_counts(data.train, data.num_classes)
 
     def further_metrics(self, data: Dataset) -> dict[str, PerExample]:
-        return {"top5": top5} if data.num_classes > TOP and gives_answers(self.config) else {}
+        return {"top5": top5} if data.num_classes > TOP and gives_answers(self.config.task, self.config.loss) else {}
 
     def guess(self, data: Dataset) -> dict[str, float]:
         """Return the losses by split of a model that gives each class the same probability."""
@@ -87,7 +87,7 @@ class Classify(Task):
 
     def collectors(self, data: Dataset, split: str, batch: int, replicas: int, *, finding: bool) -> list[Collector]:
         found = super().collectors(data, split, batch, replicas, finding=finding)
-        if not finding or not gives_answers(self.config):
+        if not finding or not gives_answers(self.config.task, self.config.loss):
             return found
         if data.num_classes > MOST_CLASSES:
             most = f"{MOST_CLASSES:,}"

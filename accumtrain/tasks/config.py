@@ -10,11 +10,23 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 from accumtrain.errors import ConfigError
-from accumtrain.fields import FRACTION, POSITIVE, SHARE, Range, Word, format_value, suggest_names
+from accumtrain.fields import (
+    CLASSES,
+    FRACTION,
+    LABELS,
+    NUMBERS,
+    POSITIVE,
+    SHARE,
+    TOKENS,
+    Range,
+    Role,
+    Word,
+    format_value,
+    suggest_names,
+)
 from accumtrain.registry import ComponentConfig, Entry, Registry
 
 Code = str | Callable[..., Any]  # a function or class, or "module:attribute"
-CLASSES, LABELS, NUMBERS, TOKENS = "classes", "labels", "numbers", "tokens"  # forms of targets
 
 # ---- losses ----------------------------------------------------------------------------------------------------------
 
@@ -28,6 +40,7 @@ SHOWN = 12  # classes in a message
 class LossConfig(ComponentConfig):
     """Base class of the keys of a loss. It has no keys of its own."""
 
+    ROLE: ClassVar[Role] = Role.RULE | Role.MEASURED
     factors_key: ClassVar[str] = "loss.class_weights"  # that `factors` come from
 
     def for_training(self, names: Sequence[str], counts: Callable[[], list[int]]) -> LossConfig:
@@ -405,56 +418,20 @@ TASKS.add(
 )
 
 
-def chosen_metrics(config: Any) -> list[MetricEntry]:
+def chosen_metrics(task: TaskConfig, loss: LossConfig, chosen: Sequence[str] | None) -> list[MetricEntry]:
     """Return what a run measures beside the loss: eval.metrics, or where it is null `default_metrics`."""
-    chosen = config.eval.metrics
-    return default_metrics(config) if chosen is None else [METRICS[name] for name in chosen]
+    return default_metrics(task, loss) if chosen is None else [METRICS[name] for name in chosen]
 
 
-def default_metrics(config: Any) -> list[MetricEntry]:
+def default_metrics(task: TaskConfig, loss: LossConfig) -> list[MetricEntry]:
     """Return the metrics of the loss of a run, or those of its task if the loss has none of its own."""
-    loss = LOSSES[config.loss.kind]
-    if loss.metrics is None:
-        return [METRICS[name] for name in TASKS[config.task.kind].metrics]
-    return [MetricEntry(name, function, targets=loss.targets) for name, function in loss.metrics.items()]
+    entry = LOSSES[loss.kind]
+    if entry.metrics is None:
+        return [METRICS[name] for name in TASKS[task.kind].metrics]
+    return [MetricEntry(name, function, targets=entry.targets) for name, function in entry.metrics.items()]
 
 
-def gives_answers(config: Any) -> bool:
+def gives_answers(task: TaskConfig, loss: LossConfig) -> bool:
     """Return whether the model of a run answers its task: the loss has the measure of the task by default."""
-    best = TASKS[config.task.kind].best
-    return best == LOSS or best in [metric.name for metric in default_metrics(config)]
-
-
-def check_answers(config: Any) -> None:
-    """Raise ConfigError if the model of a run does not answer its task."""
-    if not gives_answers(config):
-        task, loss = TASKS[config.task.kind], config.loss.kind
-        raise ConfigError(
-            f"job={config.job}: takes a model that answers task={task.name}; loss={loss} has no {task.best}"
-        )
-
-
-def check_targets(config: Any) -> None:
-    """Raise ConfigError if the loss or a metric takes other targets than those of the task."""
-    task, loss = config.task.kind, config.loss.kind
-    form = TASKS[task].targets
-    if LOSSES[loss].targets != form:
-        able = " or ".join(f"loss={entry.name}" for entry in LOSSES if entry.targets == form)
-        raise ConfigError(
-            f"loss={loss}: takes {LOSSES[loss].targets}, and the targets of task={task} are {form}; choose {able}, or "
-            "leave loss out"
-        )
-    for metric in chosen_metrics(config):
-        check_metric(config, "eval.metrics", metric)
-
-
-def check_metric(config: Any, key: str, metric: MetricEntry) -> None:
-    """Raise ConfigError if a metric, which `key` names, takes other targets than those of the task."""
-    task = config.task.kind
-    form = TASKS[task].targets
-    if metric.targets != form:
-        able = ", ".join(entry.name for entry in METRICS if entry.targets == form)
-        raise ConfigError(
-            f"{key}: {metric.name} takes {metric.targets}, and the targets of task={task} are {form}; choose from "
-            f"{able}"
-        )
+    best = TASKS[task.kind].best
+    return best == LOSS or best in [metric.name for metric in default_metrics(task, loss)]

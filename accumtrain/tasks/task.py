@@ -17,9 +17,10 @@ from accumtrain.data.open_data import open_data
 from accumtrain.data.source import Dataset, read_labels
 from accumtrain.engine.losses import Collector, PerExample
 from accumtrain.errors import ConfigError
+from accumtrain.fields import CLASSES
 from accumtrain.registry import load
 from accumtrain.tasks.collected import Collected
-from accumtrain.tasks.config import CLASSES, LOSSES, TASKS, LossConfig, MetricEntry, chosen_metrics
+from accumtrain.tasks.config import LOSSES, TASKS, LossConfig, MetricEntry, chosen_metrics
 
 
 class Findings(Protocol):
@@ -164,7 +165,7 @@ class Task:
 
     @property
     def _chosen(self) -> list[MetricEntry]:
-        return chosen_metrics(self.config)
+        return chosen_metrics(self.config.task, self.config.loss, self.config.eval.metrics)
 
     # ---- answers
 

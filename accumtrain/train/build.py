@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from accumtrain.backprop.model import Model
-from accumtrain.config.rules import divisors, micro_batch_size
+from accumtrain.config.arithmetic import divisors, micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import say, warn
 from accumtrain.data.inputs.base import Inputs
@@ -15,13 +15,14 @@ from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.losses import LossScale, PerExample, WholeBatch
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
+from accumtrain.fields import TOKENS
 from accumtrain.models.build import build_model, find_rate_factors
 from accumtrain.models.config import LEAST_WITH_BATCH_NORM, ResNetConfig
 from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.config import OPTIMIZERS, OptimConfig
 from accumtrain.optim.optimizer import Optimizer
 from accumtrain.registry import load
-from accumtrain.tasks.config import LOSSES, TASKS, TOKENS, LossConfig
+from accumtrain.tasks.config import LOSSES, TASKS, LossConfig
 from accumtrain.tasks.task import build_task
 from accumtrain.train.tell.remedies import allowed_remedy
 

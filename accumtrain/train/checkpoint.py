@@ -35,9 +35,10 @@ from accumtrain.runs.checkpoint_store import (
     best_first,
     newest_first,
 )
+from accumtrain.runs.config import BEST_STATE
 from accumtrain.runs.names import BEST
 from accumtrain.tasks.config import ACCURACY, LOSS
-from accumtrain.train.config import BEST_STATE, BestBy
+from accumtrain.train.config import BestBy
 
 # The errors that TensorFlow raises for the checkpoint of another model.
 OF_ANOTHER_MODEL = (

@@ -1,18 +1,15 @@
-"""The measure that decides which state is the best, the states of a run, and the trackers: `BestBy`, `TRACKERS`."""
+"""The keys of a training, the measure that decides which state is the best, and the trackers: `BestBy`, `TRACKERS`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from accumtrain.errors import ConfigError
-from accumtrain.fields import suggest_names
-from accumtrain.registry import Registry
-from accumtrain.tasks.config import LOSS, METRICS, TASKS, Code, check_metric, chosen_metrics
-
-BEST_STATE, LAST_STATE = STATES = ("best", "last")  # of a run
+from accumtrain.fields import COUNT, LOCAL_PATH, NOT_NEGATIVE, POSITIVE, NotEmpty, Range, Role, Word
+from accumtrain.registry import NameIn, NamesIn, Registry
+from accumtrain.tasks.config import LOSS, METRICS, TASKS, Code, LossConfig, TaskConfig, chosen_metrics
 
 
 @dataclass(frozen=True)
@@ -23,18 +20,26 @@ class BestBy:
     higher_is_better: bool
 
     @classmethod
-    def of(cls, config: Any, measured: Collection[str] | None = None) -> BestBy:
+    def of(
+        cls,
+        task: TaskConfig,
+        loss: LossConfig,
+        chosen: Sequence[str] | None,
+        monitor: str | None,
+        measured: Collection[str] | None = None,
+    ) -> BestBy:
         """Return what a run monitors. Without a choice it is the first metric, or else the loss.
 
         Args:
-            config: that of the run.
-            measured: names of the metrics that are measured; None is those that its keys tell.
+            chosen: eval.metrics.
+            monitor: train.monitor.
+            measured: names of the metrics that are measured; None is those that the keys tell.
         """
-        chosen, best = config.eval.metrics, TASKS[config.task.kind].best
+        best = TASKS[task.kind].best
         if measured is None:
-            measured = [metric.name for metric in chosen_metrics(config)]
+            measured = [metric.name for metric in chosen_metrics(task, loss, chosen)]
         first = [best] if chosen is None and best in measured else chosen
-        name = config.train.monitor or (first[0] if first else LOSS)
+        name = monitor or (first[0] if first else LOSS)
         return cls(name, name != LOSS and METRICS[name].higher_is_better)
 
     def rank(self, result: Mapping[str, Any]) -> tuple[float, float]:
@@ -54,19 +59,6 @@ class BestBy:
         if value is None or math.isnan(value):
             return -math.inf
         return value if higher_is_better else -value
-
-
-def check_monitor(config: Any) -> None:
-    """Raise ConfigError if train.monitor is no metric, or one that is not measured."""
-    monitor, measured = config.train.monitor, [metric.name for metric in chosen_metrics(config)]
-    if monitor is None or monitor == LOSS or (monitor in METRICS.names and monitor in measured):
-        return
-    if monitor in METRICS.names:
-        check_metric(config, "train.monitor", METRICS[monitor])
-        raise ConfigError(
-            f"train.monitor={monitor}: is not measured; add it: eval.metrics=[{','.join([*measured, monitor])}]"
-        )
-    raise ConfigError(f"train.monitor={monitor}: no such metric; {suggest_names(monitor, [LOSS, *METRICS.names])}")
 
 
 # ---- trackers, chosen by log.tracker ---------------------------------------------------------------------------------
@@ -95,3 +87,106 @@ TRACKERS.add(
     TrackerEntry("mlflow", "accumtrain.train.tell.trackers:MlflowTracker", "mlflow", "mlflow"),
     TrackerEntry("wandb", "accumtrain.train.tell.trackers:WandbTracker", "wandb", "wandb"),
 )
+
+
+# ---- keys ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class TrainConfig:
+    """The length of a run.
+
+    `epochs`: passes over the training examples; a fraction is allowed.
+    `steps`: number of updates; takes precedence over train.epochs.
+    `patience`: the run ends after this many evaluations in a row without a new best; null: it never ends early.
+    `monitor`: the value that decides which state is the best: loss, or a metric that is measured. null: the first of
+    eval.metrics, or what the task names, which is accuracy for task=classify. Reports and sweeps rank by it, too.
+    `min_delta`: the smallest improvement that train.patience counts as better. It does not change which state is the
+    best.
+    """
+
+    epochs: Annotated[float | None, POSITIVE] = 25.0
+    steps: Annotated[int | None, COUNT] = None
+    patience: Annotated[int | None, COUNT] = None
+    monitor: Annotated[str | None, Role.RULE | Role.BEST] = None
+    min_delta: Annotated[float, NOT_NEGATIVE] = 0.0
+
+
+@dataclass(kw_only=True)
+class EvalConfig:
+    """The times at which a run evaluates, and what it measures.
+
+    `every`: updates from one evaluation to the next; epoch: after each epoch.
+    `metrics`: metrics that are measured beside the loss. null: those of the task, or of a loss that has its own.
+    train.monitor says which of them decides.
+    """
+
+    every: Annotated[
+        int | str, COUNT, Word("epoch", "must be a number of updates or epoch; for example eval.every=epoch")
+    ] = "epoch"
+    metrics: Annotated[list[str] | None, NamesIn(METRICS), Role.RULE | Role.BEST] = None
+
+
+@dataclass(kw_only=True)
+class CheckpointConfig:
+    """The times at which a run saves its state, and the number of states it keeps.
+
+    `every`: updates from one checkpoint to the next.
+    `keep`: number of latest checkpoints that are kept.
+    `keep_hours`: also keep one checkpoint for every period of this many hours; null: none.
+    """
+
+    every: Annotated[int, COUNT] = 200
+    keep: Annotated[int, COUNT] = 3
+    keep_hours: Annotated[float | None, POSITIVE] = None
+
+
+@dataclass(kw_only=True)
+class LogConfig:
+    """The records of a run.
+
+    `every`: updates from one record of the metrics to the next. The progress line shows means over the same number of
+    updates.
+    `images`: number of training images, augmented, that TensorBoard shows; 0: none.
+    `tracker`: service that also receives the records: none, mlflow, wandb, or one that you have registered.
+    """
+
+    ROLE: ClassVar[Role] = Role.UNNAMED
+
+    every: Annotated[int, COUNT] = 10
+    images: Annotated[int, Range(0, 64)] = 4
+    tracker: Annotated[str, NameIn(TRACKERS, (NONE,))] = NONE
+
+
+@dataclass(kw_only=True)
+class PredictConfig:
+    """The images or texts that job=predict answers for, and the place of its results.
+
+    `input`: an image, a folder that is searched for images, or a glob. Of a run on texts: a file or a folder of texts,
+    a glob, or an .npz file of tokens.
+    `output`: a folder for predictions.csv and predictions.jsonl, or one such file; null: the run's folder.
+    `top`: number of classes listed for each example, the most probable first. With task=masked_tokens: of tokens for
+    each mask.
+    """
+
+    ROLE: ClassVar[Role] = Role.UNNAMED
+
+    input: Annotated[str | None, NotEmpty("say which images, predict.input=<file, folder or glob>"), LOCAL_PATH] = None
+    output: Annotated[str | None, NotEmpty("leave it out to write into the run's folder"), LOCAL_PATH] = None
+    top: Annotated[int, COUNT] = 3
+
+
+@dataclass(kw_only=True)
+class DebugConfig:
+    """Settings for finding mistakes in a model.
+
+    `eager`: run micro-steps without graphs, so that a debugger and prints work inside layers. This is slow. Jobs and
+    settings that measure compiled graphs refuse it: job=bench, memory, plan and verify; accum.steps=auto; a number for
+    model.memory; on a CPU, device.memory_limit_mb.
+    `profile`: number of updates to profile for TensorBoard, after the first three of a session; null: none.
+    """
+
+    ROLE: ClassVar[Role] = Role.COMMAND
+
+    eager: bool = False
+    profile: Annotated[int | None, COUNT, Role.COMMAND | Role.SESSION] = None

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from accumtrain.config.rules import micro_batch_size
+from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import format_measure, say, table, warn
 from accumtrain.data.source import Dataset
@@ -84,13 +84,15 @@ def describe_evaluation(
 ) -> dict[str, Any]:
     """Return what `evaluate_run` does, but for the pictures."""
     left_out = data.splits[measured.split].skipped.values()
+    chosen, monitor = config.eval.metrics, config.train.monitor
+    best_by = BestBy.of(config.task, config.loss, chosen, monitor, measured.means)
     return {
         "status": "completed",
         "step": trained.saved.step,
         "epoch": float(epochs_of(trained.manifest)),
         "checkpoint": trained.saved.prefix,
         measured.split: measured.means,
-        "best_by": asdict(BestBy.of(config, measured.means)),
+        "best_by": asdict(best_by),
         "examples_per_second": measured.speed,
         "seconds": measured.seconds,
         "own_data": own,

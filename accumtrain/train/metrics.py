@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
 
-from accumtrain.config.rules import Epochs
+from accumtrain.config.arithmetic import Epochs
 from accumtrain.engine.step import SUM, WEIGHT
 from accumtrain.errors import ConfigError
 from accumtrain.process import environment

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.backprop.mode import EVALUATION
-from accumtrain.config.rules import micro_batch_size
+from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table, warn
 from accumtrain.data.local_files import CSV, JSONL, list_first

@@ -10,9 +10,10 @@ from typing import Any, NoReturn
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.config.arithmetic import Epochs, micro_batch_size, total_steps
 from accumtrain.config.read import flatten_keys, to_mapping
 from accumtrain.config.registries import has_builtin_layers
-from accumtrain.config.rules import Epochs, micro_batch_size, total_steps
+from accumtrain.config.roles import keys_with
 from accumtrain.config.schema import Config
 from accumtrain.console import format_measure, say
 from accumtrain.data.checking.repeats import find_repeats
@@ -24,6 +25,7 @@ from accumtrain.devices.resolve import resolve_devices
 from accumtrain.engine.losses import SMALLEST_LOSS_SCALE
 from accumtrain.engine.step import WORTH_TOGETHER, CallLength
 from accumtrain.errors import CheckpointError, DivergedError, Preempted
+from accumtrain.fields import Role
 from accumtrain.models.kernels import tell_emulation
 from accumtrain.process.program import is_own_run
 from accumtrain.process.signals import DeferredSignals
@@ -32,7 +34,7 @@ from accumtrain.progress import Progress
 from accumtrain.report.pictures import draw_curves
 from accumtrain.runs.checkpoint_store import best_first, newest_manifest
 from accumtrain.runs.kernels import record_kernels
-from accumtrain.runs.names import ANSWER_FACTS, BEST_KEYS, learned_values
+from accumtrain.runs.names import ANSWER_FACTS, learned_values
 from accumtrain.runs.provenance import provenance
 from accumtrain.runs.run import ReadOnlyRun, Run
 from accumtrain.tasks.task import build_task, open_examples
@@ -130,7 +132,8 @@ class Trainer:
             self.step = devices.runtime.build_step(self.window, eager=config.debug.eager)
             self.evaluator = self._build_evaluator(data.evaluated_split)
             self.tester = self._build_evaluator("test") if data.val and data.test else None  # of the best state
-        self.best_by = BestBy.of(config, self.evaluator.names)
+        chosen, monitor = config.eval.metrics, config.train.monitor
+        self.best_by = BestBy.of(config.task, config.loss, chosen, monitor, self.evaluator.names)
 
         self.hooks = Hooks(
             ADDED if devices.chief else (),
@@ -306,7 +309,8 @@ class Trainer:
         self.place.restore(manifest)
         self.hooks.restore(manifest.get("hooks"))
         chosen = learned_values(self.config)
-        if any(manifest["learned"].get(key) != chosen[key] for key in BEST_KEYS):  # run.resume=force
+        best = keys_with(Role.BEST, to_mapping(self.config))
+        if any(manifest["learned"].get(key) != chosen[key] for key in best):  # run.resume=force
             self.checkpoints.forget_best()
         if total_steps(self.config, self.epochs) != self.total:  # as another checkpoint was the newest before
             raise CheckpointError(

@@ -15,6 +15,8 @@ import tensorflow as tf
 
 from accumtrain.backprop.model import Model
 from accumtrain.config.imagenet import IMAGENET, show_pixels
+from accumtrain.config.read import to_mapping
+from accumtrain.config.roles import keys_with
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table, warn
 from accumtrain.data.config import FolderConfig, TableConfig, TokensConfig
@@ -25,9 +27,11 @@ from accumtrain.data.source import Dataset
 from accumtrain.data.text.vocabulary import BYTES
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError, ConfigError, DataError
+from accumtrain.fields import Role
 from accumtrain.models.build import NOT, build_model
 from accumtrain.models.config import KerasModelConfig, TransformerConfig
 from accumtrain.runs.checkpoint_store import Saved, best_first, crc32c_of
+from accumtrain.runs.config import BEST_STATE
 from accumtrain.runs.contents import read_run_config
 from accumtrain.runs.files import write_json
 from accumtrain.runs.names import ANSWER_FACTS, CHECKPOINTS, differences, folder_of, learned_values
@@ -35,21 +39,9 @@ from accumtrain.runs.run import INPUTS_FILE, REMEDY
 from accumtrain.tasks.task import build_task, open_examples, open_stored
 from accumtrain.train.build import build_window, model_for, moving_average, spec_for
 from accumtrain.train.checkpoint import again_if_changed, find_state, restore_model
-from accumtrain.train.config import BEST_STATE
 
 # ---- a trained run ---------------------------------------------------------------------------------------------------
 
-MEASURED = (
-    "model.",
-    "loss.",
-    "ema.",
-    "precision",
-    "data.augment",
-    "data.mean",
-    "data.std",
-    "data.image_size",
-    "data.length",
-)
 CLASSES = "data.classes"
 
 
@@ -156,8 +148,8 @@ def check_evaluates(config: Config, fingerprint: Mapping[str, Any], manifest: Ma
     """
     now = learned_values(config) | dict(fingerprint)
     trained = {**manifest["learned"], **manifest["data"]}
-    measured = {key: value for key, value in trained.items() if key == CLASSES or key.startswith(MEASURED)}
-    if changed := differences(measured, now):
+    measured = {CLASSES, *keys_with(Role.MEASURED, to_mapping(config))}
+    if changed := differences({key: value for key, value in trained.items() if key in measured}, now):
         raise CheckpointError(
             f"the run in {folder_of(config)} was trained with other values: {changed}; evaluate it with those it was "
             "trained with"

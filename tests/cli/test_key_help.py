@@ -3,9 +3,12 @@
 import pytest
 
 from accumtrain.cli.choices import all_choices
-from accumtrain.cli.run_values import COMMAND_GROUPS, COMMAND_KEYS
 from accumtrain.config.keys import list_all_keys, list_config_classes, list_keys
+from accumtrain.config.read import to_mapping
 from accumtrain.config.registries import REGISTRIES
+from accumtrain.config.roles import keys_with
+from accumtrain.config.schema import Config
+from accumtrain.fields import Role
 
 GROUPS = sorted({*all_choices([]), *list_config_classes()})
 
@@ -91,4 +94,6 @@ def test_the_name_of_a_run_says_which_settings_are_not_those_of_the_run(command)
     text = " ".join(command("--help", "run.name").out.split())
     kept, own = text.split("These are not kept, and are always the command's own: ")
     assert kept.endswith("uses the run's settings for all keys that it does not give. ")
-    assert set(own.rstrip(".").replace(" and ", ", ").split(", ")) == {*COMMAND_GROUPS, *COMMAND_KEYS} - {"run.name"}
+    keys = [key.partition(".") for key in keys_with(Role.COMMAND, to_mapping(Config()))]
+    names = {".".join((group, key)) if group == "run" else group for group, _, key in keys}
+    assert set(own.rstrip(".").replace(" and ", ", ").split(", ")) == names - {"run.name"}

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from accumtrain.config.arithmetic import Epochs, micro_batch_size, total_steps
 from accumtrain.config.keys import CONF_DIR
 from accumtrain.config.read import from_mapping, list_known_keys, to_mapping
-from accumtrain.config.rules import Epochs, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
 from accumtrain.optim.config import SgdConfig

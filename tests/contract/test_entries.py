@@ -13,18 +13,18 @@ import yaml
 import accumtrain
 from accumtrain.cli.choices import all_choices
 from accumtrain.cli.help import help_text
+from accumtrain.config.check import check_config
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.keys import CONF_DIR
 from accumtrain.config.read import from_mapping, to_mapping
 from accumtrain.config.registries import REGISTRIES
-from accumtrain.config.rules import check_config
 from accumtrain.config.schema import Config
 from accumtrain.data.config import NpzConfig, TokensConfig
 from accumtrain.devices.config import DEVICES
 from accumtrain.errors import ConfigError
-from accumtrain.fields import format_value
+from accumtrain.fields import CLASSES, TOKENS, format_value
 from accumtrain.registry import load
-from accumtrain.tasks.config import CLASSES, TASKS, TOKENS
+from accumtrain.tasks.config import TASKS
 from tests.contract.examples import EXAMPLES, example_of
 
 ENTRIES = [(group, name) for group, table in REGISTRIES.items() for name in table.names]

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.fields import CLASSES, TOKENS
 from accumtrain.optim.schedules import SCHEDULES
 from accumtrain.registry import load
-from accumtrain.tasks.config import CLASSES, LOSSES, TOKENS
+from accumtrain.tasks.config import LOSSES
 from tests.contract.examples import example_of
 
 TOTAL, WARMUP = 12, 3  # updates; no example changes its rate before

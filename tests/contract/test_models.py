@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config.rules import check_config
-from accumtrain.config.schema import PRECISIONS, AccumConfig, Config, LossScaleConfig
+from accumtrain.config.check import check_config
+from accumtrain.config.schema import PRECISIONS, Config
 from accumtrain.data.config import SyntheticConfig
 from accumtrain.data.inputs.tokens import Tokens
 from accumtrain.data.open_data import open_data
 from accumtrain.data.text.vocabulary import PADDING, number_ids
+from accumtrain.engine.config import AccumConfig, LossScaleConfig
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError

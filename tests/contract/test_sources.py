@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config.schema import Config, RunConfig
+from accumtrain.config.schema import Config
 from accumtrain.data import pipeline
 from accumtrain.data.config import SOURCES, TokensConfig
 from accumtrain.data.images.encoded import EncodedSplit
@@ -24,6 +24,7 @@ from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.data.source import Dataset
 from accumtrain.dispatch import run
 from accumtrain.errors import ConfigError, DataError
+from accumtrain.runs.config import RunConfig
 from tests.contract import files
 from tests.contract.examples import example_of
 from tests.data.conftest import join

@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from accumtrain.config.schema import Config, RunConfig
+from accumtrain.config.schema import Config
 from accumtrain.data.config import DataConfig, FolderConfig, NpzConfig, TfrecordConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.dispatch import run
 from accumtrain.errors import AccumtrainError, DataError
+from accumtrain.runs.config import RunConfig
 from tests.data import hostile
 from tests.data.conftest import FEATURES, assert_refused, example, png
 

@@ -26,7 +26,7 @@ from accumtrain.data.sources.labelled import open_labelled
 from accumtrain.data.sources.npz import open_npz
 from accumtrain.data.sources.targets import ClassTargets, LabelTargets, NumberTargets, TargetReader
 from accumtrain.errors import ConfigError, DataError
-from accumtrain.tasks.config import LABELS, NUMBERS
+from accumtrain.fields import LABELS, NUMBERS
 from tests.data.conftest import PLAIN, join, picture, png
 
 COUNT = 24

@@ -11,7 +11,7 @@ from accumtrain.data.inputs.tokens import read_texts
 from accumtrain.data.open_data import open_data
 from accumtrain.data.source import ArraySplit
 from accumtrain.errors import ConfigError, DataError
-from accumtrain.tasks.config import CLASSES, TOKENS
+from accumtrain.fields import CLASSES, TOKENS
 
 DOGS = ["bark", "wag the tail", "fetch"]
 CATS = ["purr", "a paw", "meow meow meow", "fur"]

@@ -50,7 +50,7 @@ CASES = [pytest.param(line, id=f"{page.name}: {line[:60]}") for page in PAGES fo
 @pytest.fixture(autouse=True)
 def with_every_tracker(monkeypatch):
     """As if the extras that log.tracker needs were installed."""
-    monkeypatch.setattr("accumtrain.config.rules.find_spec", lambda package: package)
+    monkeypatch.setattr("accumtrain.config.check.find_spec", lambda package: package)
 
 
 @pytest.mark.parametrize("line", CASES)

@@ -11,10 +11,11 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
+from accumtrain.config import check
 from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError, ConfigError, OutOfMemoryError, VerificationError
-from accumtrain.export import config as exports
 from accumtrain.export import export, formats, reload
+from accumtrain.export.config import QUANTIZED
 from accumtrain.registry import with_kind
 from accumtrain.tasks.config import LOSSES, LossConfig, LossEntry
 from tests.train.conftest import assert_error
@@ -134,17 +135,17 @@ def test_memory_that_runs_out_while_the_model_is_restored(here, command, monkeyp
 
 
 def test_a_package_that_is_missing_is_named_with_the_command(here, command, monkeypatch):
-    monkeypatch.setattr(exports, "find_spec", lambda name: None)
+    monkeypatch.setattr(check, "find_spec", lambda name: None)
     answer = command(*EXPORT, "export.format=onnx")
     assert_error(answer, ConfigError, "needs tf2onnx and onnxruntime; pip install 'accumtrain[onnx]'")
 
 
 def test_the_middle_of_an_image_is_no_keras_layer(compose):
     config = compose("job=export", "export.format=keras", "model=keras", "model.name=MobileNet")
-    exports.check_export(config)
+    check.check_export(config)
     config = replace(config, data=replace(config.data, augment="inception", image_size=32))
     with pytest.raises(ConfigError, match="no Keras layer cuts"):
-        exports.check_export(config)
+        check.check_export(config)
 
 
 def test_a_loss_without_classes(compose, monkeypatch):
@@ -152,7 +153,7 @@ def test_a_loss_without_classes(compose, monkeypatch):
     entry = LossEntry(with_kind("regression", LossConfig), "accumtrain.tasks.classify:build_cross_entropy", metrics={})
     monkeypatch.setitem(LOSSES.entries, entry.name, entry)
     with pytest.raises(ConfigError, match="answers task=classify; loss=regression has no accuracy"):
-        exports.check_export(replace(config, loss=entry.config()))
+        check.check_export(replace(config, loss=entry.config()))
 
 
 def test_an_export_replaces_the_one_before(here, command, without_a_process):
@@ -173,7 +174,7 @@ def test_an_export_that_computes_something_else_is_not_kept(here, command, in_th
         exported.inputs.mean[0] -= 0.5
         return infer
 
-    monkeypatch.setitem(exports.QUANTIZED, "none", 1e-5)
+    monkeypatch.setitem(QUANTIZED, "none", 1e-5)
     assert command(*EXPORT, "export.format=tflite").code == 0
     before = (here / "runs/one/one.tflite").read_bytes()
     monkeypatch.setattr(formats.Exported, "function", another)
@@ -198,13 +199,13 @@ def test_weights_of_fewer_bits(here, command, in_this_process, quantize, share, 
     assert [result["file"] for result in results] == ["runs/one/one.tflite", f"runs/one/one_{quantize}.tflite"]
     assert [result["quantize"] for result in results] == ["none", quantize]
     assert sizes[1] < share * sizes[0]
-    assert results[0]["largest_difference"] < 1e-6 < results[1]["largest_difference"] < exports.QUANTIZED[quantize]
+    assert results[0]["largest_difference"] < 1e-6 < results[1]["largest_difference"] < QUANTIZED[quantize]
     assert weights in answer.out
 
 
 @old_interpreter
 def test_weights_that_lose_too_much_are_not_kept(here, command, in_this_process, monkeypatch):
-    monkeypatch.setitem(exports.QUANTIZED, "int8", 1e-7)
+    monkeypatch.setitem(QUANTIZED, "int8", 1e-7)
     answer = command(*EXPORT, "export.format=tflite", "export.quantize=int8")
     assert_error(answer, VerificationError, "export.quantize=int8: probabilities differ by")
     assert "more than 1e-07; nothing is kept: leave export.quantize out" in answer.err

@@ -30,6 +30,7 @@ from accumtrain.data.config import SOURCES, TokensConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.dispatch import run
+from accumtrain.fields import Role, roles_of
 from accumtrain.models.build import build_model
 from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.config import OPTIMIZERS
@@ -80,6 +81,18 @@ def keys() -> Lines:
             for key in list_keys(record, group):
                 default = f"required, such as {key.default}" if key.required else key.default
                 yield f"{key.name}{kind}: {key.type} = {default}"
+
+
+def roles() -> Lines:
+    """List the roles of the keys of each class of keys."""
+    classes = {"": [Config], **list_config_classes()}
+    for group, found in classes.items():
+        for record in found:
+            kind = f" (kind {record.kind})" if getattr(record, "kind", "") else ""
+            for name, role in roles_of(record).items():
+                if group or name not in classes:
+                    said = (each.lower() for each, part in Role.__members__.items() if part and part in role)
+                    yield f"{group}.{name}".lstrip(".") + f"{kind}: {' '.join(said) or '-'}"
 
 
 def jobs() -> Lines:
@@ -281,5 +294,5 @@ def _sha256(parts: Iterable[bytes]) -> str:
     return state.hexdigest()[:HEX_DIGITS]
 
 
-FAST = (public_names, keys, jobs, exit_codes, help_page, digits, quick_jobs)
+FAST = (public_names, keys, roles, jobs, exit_codes, help_page, digits, quick_jobs)
 SLOW = (models, checkpoint_paths, examples, other_jobs)

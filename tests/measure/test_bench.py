@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 
 from accumtrain import dispatch
-from accumtrain.config.schema import BenchConfig
 from accumtrain.data import pipeline
 from accumtrain.errors import ConfigError
 from accumtrain.measure import bench
+from accumtrain.measure.config import BenchConfig
 from accumtrain.measure.dry_run import DryRun
 from accumtrain.process import environment
 from tests.programs import output_of

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from accumtrain import dispatch
+from accumtrain.config.arithmetic import divisors
 from accumtrain.config.jobs import JOBS
-from accumtrain.config.rules import divisors
 from accumtrain.errors import CheckpointError, OutOfMemoryError
 from accumtrain.measure import auto_steps, plan
 from accumtrain.measure.plan import draw_plan

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config.rules import check_config
+from accumtrain.config.check import check_config
 from accumtrain.errors import ConfigError
 from accumtrain.train.build import build_optimizer
 from tests.optim.references import all_by_rule, assert_same_path, state_size, train

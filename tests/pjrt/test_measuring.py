@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config.rules import explain_missing_jax
+from accumtrain.config.check import explain_missing_jax
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_train_batches
 from accumtrain.devices import jax_device

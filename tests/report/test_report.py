@@ -7,11 +7,12 @@ import math
 import pytest
 
 from accumtrain.config.read import to_mapping
-from accumtrain.config.schema import Config, RunConfig
+from accumtrain.config.schema import Config
 from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.optim.config import OPTIMIZERS
 from accumtrain.process import environment
+from accumtrain.runs.config import RunConfig
 from accumtrain.tasks.config import CrossEntropyConfig, HuberConfig
 
 SUMMARY = {

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from accumtrain.config.schema import RunConfig
 from accumtrain.data.config import FolderConfig, NpzConfig
+from accumtrain.runs.config import RunConfig
 from accumtrain.runs.folder import LONGEST, job_folder, name_other_data, open_folder, result_file
 from accumtrain.runs.run import Run
 

@@ -18,7 +18,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from accumtrain.config.read import from_mapping, to_mapping
-from accumtrain.config.schema import AccumConfig, Config
+from accumtrain.config.schema import Config
+from accumtrain.engine.config import AccumConfig
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.runs import lock
 from accumtrain.runs.checkpoint_store import CheckpointStore

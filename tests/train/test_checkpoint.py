@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config.schema import Config, EvalConfig
+from accumtrain.config.schema import Config
 from accumtrain.errors import CheckpointError
 from accumtrain.models.config import KerasModelConfig
 from accumtrain.optim.config import AdafactorConfig, SgdConfig
@@ -270,8 +270,8 @@ ERRORS = [
 )
 def test_the_first_metric_decides_in_its_direction_or_else_the_loss(tmp_path, monkeypatch, chosen, evaluations, best):
     monkeypatch.setitem(METRICS.entries, "error", MetricEntry("error", "none:none", higher_is_better=False))
-    config = Config(eval=EvalConfig(metrics=chosen))
-    with Checkpoints(tmp_path, small_window(), keep=9, best_by=BestBy.of(config, ["accuracy"])) as checkpoints:
+    best_by = BestBy.of(Config().task, Config().loss, chosen, None, ["accuracy"])
+    with Checkpoints(tmp_path, small_window(), keep=9, best_by=best_by) as checkpoints:
         assert checkpoints.best is None
         for result, is_best in evaluations:
             assert checkpoints.save_if_best(result) is is_best, result

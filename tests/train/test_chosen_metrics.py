@@ -8,11 +8,11 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.cli.sweep.table import begin_outcome
+from accumtrain.config.check import check_config
 from accumtrain.config.compiled import CompiledLossConfig, CompiledTaskConfig
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.registries import TAKEN, register_metric
-from accumtrain.config.rules import check_config
-from accumtrain.config.schema import Config, EvalConfig, TrainConfig
+from accumtrain.config.schema import Config
 from accumtrain.dispatch import run
 from accumtrain.engine.losses import top5
 from accumtrain.errors import ConfigError
@@ -109,7 +109,9 @@ def test_sweeps_and_reports_rank_in_its_direction(config, tmp_path):
 
 
 def chosen_by(monitor, metrics):
-    return Config(train=TrainConfig(monitor=monitor), eval=EvalConfig(metrics=metrics))
+    """What decides the best state of a run that measures the accuracy."""
+    config = Config()
+    return BestBy.of(config.task, config.loss, metrics, monitor, ["accuracy"])
 
 
 @pytest.mark.parametrize(
@@ -122,10 +124,10 @@ def test_patience_counts_from_the_best_of_what_decides(chosen, best, of_loss):
         {"loss": 0.8, "error": 0.2001, "top5": 0.3, "accuracy": 0.3},
         {"loss": None, "error": None, "top5": 0.2, "accuracy": 0.2},
     ]
-    by = BestBy.of(chosen_by(None, chosen), ["accuracy"])
+    by = chosen_by(None, chosen)
     assert (by.metric == "loss") is of_loss
     assert evaluations_since_best(records, by) == 3 - best
-    assert evaluations_since_best(records, BestBy.of(chosen_by(by.metric, ["top5"]), ["accuracy"])) == 3 - best
+    assert evaluations_since_best(records, chosen_by(by.metric, ["top5"])) == 3 - best
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_patience_counts_from_the_best_of_what_decides(chosen, best, of_loss):
 def test_patience_takes_a_small_gain_for_none(monitor, min_delta, since):
     pairs = [(0.5, 0.9), (0.6, 0.8), (0.61, 0.72), (0.615, 0.73)]
     records = [{"accuracy": accuracy, "loss": loss} for accuracy, loss in pairs]
-    by = BestBy.of(chosen_by(monitor, None), ["accuracy"])
+    by = chosen_by(monitor, None)
     assert evaluations_since_best(records, by, min_delta) == since
     assert evaluations_since_best([], by, min_delta) == 0
 

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from accumtrain.config.rules import Epochs
+from accumtrain.config.arithmetic import Epochs
 from accumtrain.train.metrics import Intervals, Place, RunningMeans
 
 CASES = [

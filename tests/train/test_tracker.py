@@ -70,7 +70,7 @@ def test_a_continued_run_keeps_its_identifier(tmp_path):
 
 @pytest.mark.parametrize("name", TRACKERS.names)
 def test_a_service_that_is_not_installed_is_refused_before_anything_else(name, compose, monkeypatch):
-    monkeypatch.setattr("accumtrain.config.rules.find_spec", lambda package: None)
+    monkeypatch.setattr("accumtrain.config.check.find_spec", lambda package: None)
     with pytest.raises(ConfigError, match=rf"log.tracker={name}: .* pip install 'accumtrain\[{name}\]'"):
         compose(f"log.tracker={name}")
     assert compose(f"log.tracker={name}", "job=evaluate").log.tracker == name, "which sends nothing"

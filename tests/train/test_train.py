@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.config.rules import Epochs
+from accumtrain.config.arithmetic import Epochs
 from accumtrain.dispatch import run
 from accumtrain.engine import runtime, step
 from accumtrain.errors import CheckpointError, ConfigError, DivergedError, Preempted

@@ -39,12 +39,13 @@ from accumtrain.cli.sweep import table as sweep_table
 from accumtrain.cli.sweep.folder import stop_on_signals
 from accumtrain.cli.sweep.table import KILLED, STOPPED, JobOutcome, begin_outcome, find_signal_name
 from accumtrain.config.read import expand_home
-from accumtrain.config.schema import Config, RunConfig
+from accumtrain.config.schema import Config
 from accumtrain.console import fail, say, warn
 from accumtrain.errors import ConfigError, Preempted
 from accumtrain.process import child
 from accumtrain.process.program import child_command
 from accumtrain.process.signals import INTERRUPTED, raise_on_signals
+from accumtrain.runs.config import RunConfig
 
 MOST_JOBS = 10_000
 IN_PROCESS = "basic"  # Hydra's own launcher: one job after the other, in this process

@@ -129,7 +129,7 @@ def find_signal_name(number: int) -> str | None:
 def begin_outcome(config: Config, overrides: Sequence[str]) -> JobOutcome:
     """Return the outcome of a job that is about to begin."""
     file = result_file(config)
-    by = BestBy.of(config)
+    by = BestBy.of(config.task, config.loss, config.eval.metrics, config.train.monitor)
     return JobOutcome(
         list(overrides),
         config.job,

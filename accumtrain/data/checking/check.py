@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, ClassVar, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.config.check import form_of_targets
 from accumtrain.config.jobs import cell
 from accumtrain.config.schema import Config
 from accumtrain.console import format_things, say, table, warn
@@ -28,10 +29,10 @@ from accumtrain.data.open_data import open_data
 from accumtrain.data.source import SPLIT_WORDS, BadExample, Split, Target, contradict, read_labels, read_target
 from accumtrain.data.text.token_split import TokenSplit
 from accumtrain.errors import ConfigError, DataError
+from accumtrain.fields import CLASSES, LABELS, NUMBERS, TOKENS
 from accumtrain.process.logs import caught_stderr
 from accumtrain.progress import counting
 from accumtrain.runs.folder import result_file
-from accumtrain.tasks.config import CLASSES, LABELS, NUMBERS, TASKS, TOKENS
 
 _SHOWN = 20  # targets, bad examples and duplicates that are printed; the file has all
 _CHUNK = 256  # examples between two reports
@@ -47,7 +48,7 @@ def check_data(config: Config) -> dict[str, Any]:
         ConfigError: the inputs are neither images nor texts, or the targets have a form that is not in CHECKED.
         DataError: examples are bad, or the data set can't be opened at all.
     """
-    form = TASKS[config.task.kind].targets
+    form = form_of_targets(config)
     data = open_data(replace(config.data, on_error="skip"), config.run.seed, form)  # all bad examples are listed
     inputs = data.inputs
     other_inputs = not inputs.sizes

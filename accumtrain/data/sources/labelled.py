@@ -27,8 +27,7 @@ from accumtrain.data.sources.tfrecord import RecordSplit
 from accumtrain.data.text.token_split import TokenSplit, join
 from accumtrain.data.text.tokens import open_whole_tokens
 from accumtrain.errors import DataError
-from accumtrain.fields import normal_form
-from accumtrain.tasks.config import CLASSES
+from accumtrain.fields import CLASSES, normal_form
 
 
 def open_labelled(config: DataConfig, of_run: TrainedOn, trained: Mapping[str, Any], seed: int) -> Dataset:

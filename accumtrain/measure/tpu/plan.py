@@ -14,13 +14,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from accumtrain.config.arithmetic import Epochs, divisors, micro_batch_size, total_steps
 from accumtrain.config.jobs import cell
 from accumtrain.config.read import from_mapping, to_mapping
-from accumtrain.config.rules import Epochs, divisors, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, table
-from accumtrain.devices.config import JAX, TENSORFLOW, CpuConfig, hbm_bytes
+from accumtrain.devices.config import CpuConfig, hbm_bytes
 from accumtrain.errors import ConfigError, OutOfMemoryError
+from accumtrain.fields import JAX, TENSORFLOW
 from accumtrain.measure.plan import describe_plan, plan_result
 from accumtrain.measure.search import doubled
 from accumtrain.process import child, environment

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.config.rules import Epochs, micro_batch_size, total_steps
+from accumtrain.config.arithmetic import Epochs, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.data.pipeline import make_train_batches
 from accumtrain.data.source import Dataset
-from accumtrain.devices.config import JAX
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve_devices
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError, VerificationError
+from accumtrain.fields import JAX
 from accumtrain.measure.verify.float64 import InFloat64, check_derivative, check_evaluation, check_precision, is_random
 from accumtrain.measure.verify.on_jax import check_on_jax
 from accumtrain.measure.verify.policies import check_policies, check_streams

@@ -11,8 +11,8 @@ from typing import Any
 import tensorflow as tf
 
 from accumtrain.backprop.mode import MovingStatistics
+from accumtrain.config.arithmetic import Epochs, micro_batch_size
 from accumtrain.config.jobs import cell
-from accumtrain.config.rules import Epochs, micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import banner, format_bytes, format_measure, format_seconds, format_things, say, table, warn
 from accumtrain.data.inputs.pixels import Pixels
@@ -21,11 +21,11 @@ from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError
-from accumtrain.fields import format_value, is_finite_number, value_at
+from accumtrain.fields import LABELS, format_value, is_finite_number, value_at
 from accumtrain.models.config import NORM_MOMENTUM, REVERSE
 from accumtrain.runs.contents import collect_results, read_config, read_summary
 from accumtrain.runs.run import Run
-from accumtrain.tasks.config import LABELS, LOSS
+from accumtrain.tasks.config import LOSS
 from accumtrain.tasks.task import build_task
 from accumtrain.train.checkpoint import Checkpoints
 from accumtrain.train.memory import Meter, activation_bytes, at_peak, state_bytes, tensor_bytes

@@ -1,107 +1,39 @@
-"""Rules between the keys of a configuration, and the arithmetic of batches, updates and epochs."""
+"""Rules between the keys of a configuration. Each message names the key, the value, the rule and the remedy."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Iterator
-from fractions import Fraction
 from importlib.util import find_spec
 from typing import Any
 
+from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.imagenet import check_imagenet
 from accumtrain.config.jobs import JOBS, Job
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
 from accumtrain.data.config import SOURCES
-from accumtrain.devices.config import JAX, TpuConfig
+from accumtrain.devices.config import TpuConfig
 from accumtrain.errors import ConfigError
-from accumtrain.fields import Constraint, check_size, constraints_of, format_value, walk_values
+from accumtrain.export.config import FORMATS
+from accumtrain.fields import JAX, Constraint, check_size, constraints_of, format_value, suggest_names, walk_values
 from accumtrain.registry import ComponentConfig
-from accumtrain.tasks.config import BALANCED, LOSSES, TASKS, CrossEntropyConfig, check_targets
-from accumtrain.train.config import NONE, TRACKERS, TrackerEntry, check_monitor
+from accumtrain.tasks.config import (
+    BALANCED,
+    LOSS,
+    LOSSES,
+    METRICS,
+    TASKS,
+    CrossEntropyConfig,
+    MetricEntry,
+    TaskConfig,
+    chosen_metrics,
+    gives_answers,
+)
+from accumtrain.train.config import NONE, TRACKERS, TrackerEntry
 
 RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,199}")
-
-# ---- arithmetic: batch_size = micro-batch x accum.steps x replicas ----
-
-
-def micro_batch_size(batch_size: int, steps: int, replicas: int) -> int:
-    """Return the examples that one replica sees in one micro-step.
-
-    Raises:
-        ConfigError: batch_size is not a multiple of steps * replicas.
-    """
-    parts = steps * replicas
-    micro, rest = divmod(batch_size, parts)
-    if rest == 0:
-        return micro
-    below, above = micro * parts, (micro + 1) * parts
-    nearest = f"{below}, {above}" if below else f"{above}"
-    raise ConfigError(
-        f"batch_size={batch_size} is not divisible by accum.steps={steps} x {replicas} "
-        f"replica{'s' if replicas > 1 else ''}; nearest: {nearest}"
-    )
-
-
-def divisors(number: int) -> list[int]:
-    """Return all divisors, increasing."""
-    return [size for size in range(1, number + 1) if number % size == 0]
-
-
-class Epochs:
-    """The exact number of passes over the training data after each update.
-
-    Batch size and data may change when a run goes on. What was made before that stays as it was counted.
-
-    Args:
-        train_examples: examples of an epoch, from now on.
-    """
-
-    def __init__(self, config: Config, train_examples: int):
-        self.per_update = Fraction(config.batch_size, train_examples)
-        self.restore(0, Fraction(0))
-
-    def restore(self, step: int, epochs: Fraction) -> None:
-        """Go on from update `step`, by which so many epochs were made."""
-        self._step, self._before = step, epochs
-
-    @property
-    def begin(self) -> Fraction:
-        """The update at which the first epoch would begin, if all updates before were like those from now on."""
-        return self._step - self._before / self.per_update
-
-    def at(self, step: int) -> Fraction:
-        """Return the epochs made by update `step`."""
-        return self._before + (step - self._step) * self.per_update
-
-    def begun(self, step: int) -> int:
-        """Return the number of epochs in which the updates up to `step` begin."""
-        return math.floor(self.at(step - 1)) + 1
-
-    def shown(self, made: Fraction) -> str:
-        """Return the epochs made by an update as text. An update that completes an epoch counts as its end.
-
-        It may reach a part of a batch past the end, which nobody has asked for.
-        """
-        completed = math.floor(made) > math.floor(made - self.per_update)
-        return f"{math.floor(made) if completed else float(made):.4g}"
-
-    def update_of(self, epochs: Fraction | int) -> int:
-        """Return the first update by which so many epochs are made."""
-        return self._step + math.ceil((epochs - self._before) / self.per_update)
-
-
-def total_steps(config: Config, epochs: Epochs) -> int:
-    """Return the updates of the whole run: train.steps, or those of train.epochs, rounded up."""
-    if config.train.steps is not None:
-        return config.train.steps
-    # the decimal the user wrote, not its binary neighbour: 0.1 epochs of 30 examples are exactly 3 examples
-    return max(1, epochs.update_of(Fraction(str(config.train.epochs))))
-
-
-# ---- rules: each message names the key, the value, the rule and the remedy ----
 
 
 def check_config(config: Config) -> None:
@@ -202,8 +134,8 @@ def _check_task(config: Config) -> None:
         sources = (f"data={source.name}" for source in SOURCES if task.targets in source.targets)
         able = " or ".join([*tasks, *sources])
         raise ConfigError(f"task={task.name}: data={data.kind} has no {task.targets} for it; choose {able}")
-    check_targets(config)
-    check_monitor(config)
+    _check_targets(config)
+    _check_monitor(config)
     for key, given, none, allowed in (
         ("mixup", data.mixup, 0.0, task.mixes),
         ("cutmix", data.cutmix, 0.0, task.mixes),
@@ -214,6 +146,45 @@ def _check_task(config: Config) -> None:
                 f"data.{key}={format_value(given)}: does not go with task={task.name}, whose targets are "
                 f"{task.targets}; leave it out"
             )
+
+
+def _check_targets(config: Config) -> None:
+    """Raise ConfigError if the loss or a metric takes other targets than those of the task."""
+    task, loss = config.task.kind, config.loss.kind
+    form = TASKS[task].targets
+    if LOSSES[loss].targets != form:
+        able = " or ".join(f"loss={entry.name}" for entry in LOSSES if entry.targets == form)
+        raise ConfigError(
+            f"loss={loss}: takes {LOSSES[loss].targets}, and the targets of task={task} are {form}; choose {able}, or "
+            "leave loss out"
+        )
+    for metric in chosen_metrics(config.task, config.loss, config.eval.metrics):
+        _check_metric(config.task, "eval.metrics", metric)
+
+
+def _check_metric(task: TaskConfig, key: str, metric: MetricEntry) -> None:
+    """Raise ConfigError if a metric, which `key` names, takes other targets than those of the task."""
+    form = TASKS[task.kind].targets
+    if metric.targets != form:
+        able = ", ".join(entry.name for entry in METRICS if entry.targets == form)
+        raise ConfigError(
+            f"{key}: {metric.name} takes {metric.targets}, and the targets of task={task.kind} are {form}; choose from "
+            f"{able}"
+        )
+
+
+def _check_monitor(config: Config) -> None:
+    """Raise ConfigError if train.monitor is no metric, or one that is not measured."""
+    monitor = config.train.monitor
+    measured = [metric.name for metric in chosen_metrics(config.task, config.loss, config.eval.metrics)]
+    if monitor is None or monitor == LOSS or (monitor in METRICS.names and monitor in measured):
+        return
+    if monitor in METRICS.names:
+        _check_metric(config.task, "train.monitor", METRICS[monitor])
+        raise ConfigError(
+            f"train.monitor={monitor}: is not measured; add it: eval.metrics=[{','.join([*measured, monitor])}]"
+        )
+    raise ConfigError(f"train.monitor={monitor}: no such metric; {suggest_names(monitor, [LOSS, *METRICS.names])}")
 
 
 def _check_workers(config: Config) -> None:
@@ -304,3 +275,48 @@ def _check_tracker(tracker: TrackerEntry) -> None:
             f"log.tracker={tracker.name}: the package {tracker.package} is not installed; "
             f"pip install 'accumtrain[{tracker.extra}]'"
         )
+
+
+def form_of_targets(config: Config) -> str:
+    """Return the form of the targets that a run learns."""
+    return TASKS[config.task.kind].targets
+
+
+# ---- rules of a job ----
+
+
+def check_answers(config: Config) -> None:
+    """Raise ConfigError if the model of a run does not answer its task."""
+    if not gives_answers(config.task, config.loss):
+        task, loss = TASKS[config.task.kind], config.loss.kind
+        raise ConfigError(
+            f"job={config.job}: takes a model that answers task={task.name}; loss={loss} has no {task.best}"
+        )
+
+
+def check_export(config: Config) -> None:
+    """Raise ConfigError if the run's model can't be exported in this format, or a package for it is missing."""
+    check_answers(config)
+    chosen, model, output = FORMATS[config.export.format], config.model, config.export.output
+    if chosen.model_kinds and model.kind not in chosen.model_kinds:
+        raise ConfigError(
+            f"export.format={chosen.name}: {model.label} is made of TensorFlow operations, not of Keras layers, so a "
+            "Keras file of it would not load without accumtrain; choose export.format=savedmodel, which Keras loads"
+        )
+    if config.data.augment == "inception" and not chosen.cuts:
+        raise ConfigError(
+            f"export.format={chosen.name}: data.augment=inception looks at the middle of an image, which no "
+            "Keras layer cuts out of images of any size; choose export.format=savedmodel"
+        )
+    if missing := [name for name in chosen.packages if find_spec(name) is None]:
+        raise ConfigError(
+            f"export.format={chosen.name}: needs {' and '.join(missing)}; pip install 'accumtrain[{chosen.name}]'"
+        )
+    if config.export.quantize != "none" and not chosen.quantizes:
+        able = " or ".join(f"export.format={name}" for name in FORMATS.names if FORMATS[name].quantizes)
+        raise ConfigError(
+            f"export.quantize={config.export.quantize}: export.format={chosen.name} is written in float32 alone; "
+            f"choose {able}, or leave export.quantize out"
+        )
+    if output is not None and not output.endswith(chosen.suffix):
+        raise ConfigError(f"export.output={output}: must end in {chosen.suffix} with export.format={chosen.name}")
