@@ -62,6 +62,7 @@ RUNS = frozenset(
         "process/test_stopped_training.py",
         "report/test_confusion.py",
         "tasks/test_runs.py",
+        "test_dead_worker.py",
         "test_loaded_run.py",
         "train/test_build_window.py",
         "train/test_checkpoint.py",
