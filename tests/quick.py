@@ -14,6 +14,7 @@ RUNS = frozenset(
         "cli/test_sweep_stop.py",
         "contract/test_models.py",
         "contract/test_sources.py",
+        "data/test_dropped_iterators.py",
         "data/test_generated_files.py",
         "data/test_image_folder.py",
         "data/test_image_table.py",
