@@ -38,7 +38,7 @@ read()
 def run(program: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-X", "faulthandler", "-c", SLOW + program]
     environment = {**os.environ, PERTURB: "165"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180)  # far more than it takes
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180)
 
 
 def test_while_it_is_read_ahead_for_a_device():
