@@ -67,6 +67,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(reason)
 
 
+@pytest.hookimpl(optionalhook=True, trylast=True)  # that of pytest-xdist; after it has said what it knows
+def pytest_testnodedown(node: Any, error: object | None) -> None:
+    """End the run, red, once a worker has died.
+
+    pytest-xdist would give its files to another worker, those that it has finished too, which then waits for ever; and
+    it ends green if no test was running.
+    """
+    if error:
+        scheduler = node.config.pluginmanager.getplugin("dsession").sched
+        running = scheduler.remove_node(node) if node in scheduler.nodes else None
+        pytest.exit(f"worker {node.gateway.id} died {f'in {running}' if running else 'outside of tests'}", returncode=1)
+
+
 class Answer(NamedTuple):
     """What a command did: its exit code and what it wrote."""
 

@@ -6,11 +6,15 @@ order. Everything runs in compiled graphs, in parallel, with results in a fixed 
 
 from __future__ import annotations
 
+import atexit
+import gc
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakMethod, finalize
 
 import numpy as np
 import tensorflow as tf
@@ -61,16 +65,51 @@ class HostShard:
 WHOLE_BATCH = HostShard()
 
 
-def distribute_batches(strategy: tf.distribute.Strategy, batches: Callable[[HostShard], tf.data.Dataset]) -> Any:
-    """Return a distributed data set. `batches` makes the data set of a process from its shard."""
+class DistributedBatches:
+    """A distributed data set, whose iterators may be dropped at any time. `batches` makes that of a process's shard.
 
-    def of_process(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    TensorFlow reads ahead for devices in a thread that it ends only after it has freed the data set that is read, and
+    crashes there (docs/decisions.md). So that data set, which it makes by `with_options`, is kept for longer.
+    """
+
+    _ended: ClassVar[list[tf.data.Dataset]] = []  # whose iterators are being dropped, or are gone
+
+    def __init__(self, strategy: tf.distribute.Strategy, batches: Callable[[HostShard], tf.data.Dataset]):
+        self._batches = batches
+        self._read: list[tf.data.Dataset] = []  # by the iterator that was made last
+        self._distributed = strategy.distribute_datasets_from_function(self._of_process)
+
+    def __iter__(self) -> Any:
+        self._ended.clear()
+        self._read.clear()
+        iterator = iter(self._distributed)
+        finalize(iterator, self._ended.extend, [*self._read])
+        return iterator
+
+    def _of_process(self, context: tf.distribute.InputContext) -> tf.data.Dataset:
         processes = context.num_input_pipelines
-        dataset = batches(HostShard(context.input_pipeline_id, processes, context.num_replicas_in_sync // processes))
+        dataset = self._batches(
+            HostShard(context.input_pipeline_id, processes, context.num_replicas_in_sync // processes)
+        )
         # without an end, replicas need not ask each other for another batch before each one
-        return dataset if context.num_replicas_in_sync == 1 else dataset.repeat()
+        dataset = dataset if context.num_replicas_in_sync == 1 else dataset.repeat()
+        read, with_options = self._read, WeakMethod(dataset.with_options)  # which do not hold what holds them
 
-    return strategy.distribute_datasets_from_function(of_process)
+        def keep(*arguments: Any) -> tf.data.Dataset:
+            method = with_options()
+            assert method is not None, "it is called by this data set"
+            read.append(method(*arguments))
+            return read[-1]
+
+        dataset.with_options = keep
+        return dataset
+
+
+@atexit.register
+def _drop_iterators() -> None:
+    """Drop the iterators that an error holds while Python functions still run: they would wait for these for ever."""
+    sys.last_exc = sys.last_value = sys.last_traceback = None  # type: ignore[attr-defined]
+    gc.collect()
 
 
 # ---- batches ----
@@ -80,7 +119,7 @@ def make_train_stream(strategy: tf.distribute.Strategy, data: Dataset, *, batch:
     """Return an iterator over the training stream, distributed over replicas, from `make_train_batches`."""
 
     return iter(
-        distribute_batches(
+        DistributedBatches(
             strategy, lambda shard: make_train_batches(data, batch=batch, first=first, seed=seed, shard=shard)
         )
     )

@@ -15,7 +15,7 @@ from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.registries import has_builtin_layers
 from accumtrain.config.schema import Config
 from accumtrain.console import banner, format_bytes, format_count, format_seconds, say
-from accumtrain.data.pipeline import HostShard, distribute_batches, make_train_batches
+from accumtrain.data.pipeline import DistributedBatches, HostShard, make_train_batches
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve_devices
@@ -140,7 +140,7 @@ def repeat_one_batch(dry_run: DryRun, config: Config, data: Dataset, devices: De
         dataset = make_train_batches(data, batch=batch, first=0, seed=config.run.seed, shard=shard)
         return dataset.take(shard.replicas).cache().repeat()
 
-    dry_run.batches = iter(distribute_batches(devices.strategy, same_batch))
+    dry_run.batches = iter(DistributedBatches(devices.strategy, same_batch))
 
 
 def measure_input(config: Config, data: Dataset, batch: int) -> float:

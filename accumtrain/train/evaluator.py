@@ -12,7 +12,7 @@ import tensorflow as tf
 from accumtrain.backprop.mode import EVALUATION
 from accumtrain.backprop.model import Model
 from accumtrain.config.schema import Config
-from accumtrain.data.pipeline import distribute_batches, make_eval_batches
+from accumtrain.data.pipeline import DistributedBatches, make_eval_batches
 from accumtrain.data.source import Dataset, Stream
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.losses import (
@@ -105,7 +105,7 @@ class Evaluator:
         self._held: list[tuple[Any, Any]] = []  # batches and outputs, whose loss is to come
         self.split, self._examples = split, data.splits[split]
         self._batches = -(-self._examples.size // batch)
-        self._dataset = distribute_batches(
+        self._dataset = DistributedBatches(
             runtime.strategy, lambda shard: make_eval_batches(data, batch=batch, split=split, shard=shard)
         )
         self._dtype = model.trainable_variables[0].dtype

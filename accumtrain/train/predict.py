@@ -18,7 +18,7 @@ from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table, warn
 from accumtrain.data.local_files import CSV, JSONL, list_first
-from accumtrain.data.pipeline import distribute_batches, make_eval_batches
+from accumtrain.data.pipeline import DistributedBatches, make_eval_batches
 from accumtrain.data.source import Dataset
 from accumtrain.devices.resolve import resolve_devices
 from accumtrain.engine.losses import Batch, example_weights
@@ -67,7 +67,7 @@ def predictions(
         answers: made by `compile_answers`.
         batch: examples per batch over all replicas.
     """
-    batches = iter(distribute_batches(strategy, lambda shard: make_eval_batches(data, batch=batch, shard=shard)))
+    batches = iter(DistributedBatches(strategy, lambda shard: make_eval_batches(data, batch=batch, shard=shard)))
     for _ in range(-(-data.splits["test"].size // batch)):
         labels, weight, values = (tensor.numpy() for tensor in answers(next(batches)))
         used = weight > 0
