@@ -29,6 +29,7 @@ class LossConfig(ComponentConfig):
     """Base class of the keys of a loss. It has no keys of its own."""
 
     factors_key: ClassVar[str] = "loss.class_weights"  # that `factors` come from
+    or_say: ClassVar[str] = ""  # the end of what is refused with a loss of the whole batch, another remedy
 
     def for_training(self, names: Sequence[str], counts: Callable[[], list[int]]) -> LossConfig:
         """Return the loss that is minimised.
