@@ -127,7 +127,7 @@ class LoadedRun:
             images as they are.
         step: the update after which the state was saved.
         class_names: the names of the classes, in the order of the model's outputs.
-        image_shape: height, width and channels of the images that the model takes.
+        shape: height, width and channels of the images that the model takes.
     """
 
     def __init__(self, path: Path, config: Config) -> None:
@@ -157,7 +157,7 @@ class LoadedRun:
         return list(self._images.class_names)
 
     @property
-    def image_shape(self) -> tuple[int, ...]:
+    def shape(self) -> tuple[int, ...]:
         return self._images.shape
 
     @property
@@ -349,7 +349,7 @@ def open_images(array: np.ndarray, config: DataConfig, trained: Images) -> Datas
         train=split,
         test=split,
         num_classes=len(trained.class_names),
-        image_shape=trained.shape,
+        shape=trained.shape,
         preprocess=replace(preprocess_any_size(config, trained), white=config.WHITE),
         class_names=trained.class_names,
     )

@@ -65,8 +65,8 @@ class Images:
     def examples(self, count: int) -> Batch:
         """Return a batch: the same bits each time."""
         return {
-            "image": tf.random.stateless_normal([count, *self.shape], [0, 1]),
-            "label": tf.range(count) % self.classes,
+            "inputs": tf.random.stateless_normal([count, *self.shape], [0, 1]),
+            "targets": tf.range(count) % self.classes,
             "weight": tf.ones([count]),
         }
 
@@ -163,5 +163,5 @@ def batch_of(data: Images | Texts, count: int) -> Batch:
     if isinstance(data, Images):
         return data.examples(count)
     found = {name: tf.constant(values) for name, values in data.examples(count).items()}
-    inputs = {name: found.pop(name) for name in ("tokens", "places") if name in found}
-    return {"image": inputs if data.masked else inputs["tokens"], **found}
+    inputs = {name: found.pop(name) for name in ("tokens", "positions") if name in found}
+    return {"inputs": inputs if data.masked else inputs["tokens"], **found}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 CLASSES = 4
-MASK = 0  # the token at a masked place
+MASK = 0  # the token at a masked position
 MASKED = 0.15  # share of the tokens of a text that are masked, as in BERT (Devlin et al. 2018, arXiv:1810.04805)
 OWN = 0.5  # share of the tokens of a text that are of its class
 
@@ -19,7 +19,7 @@ class Texts:
     Attributes:
         tokens: the longest text, T.
         vocabulary: number of different tokens.
-        masked: the targets are the tokens at masked places.
+        masked: the targets are the tokens at masked positions.
     """
 
     tokens: int
@@ -28,19 +28,19 @@ class Texts:
 
     @property
     def outputs(self) -> int:
-        """Number of logits of a text, or of a masked place."""
+        """Number of logits of a text, or of a masked position."""
         return self.vocabulary if self.masked else CLASSES
 
     @property
-    def places(self) -> int:
-        """The most masked places of a text, P."""
+    def positions(self) -> int:
+        """The most masked positions of a text, P."""
         return round(MASKED * self.tokens)
 
     def examples(self, count: int, seed: int = 0) -> dict[str, np.ndarray]:
-        """Return `tokens` int32 [N, T], -1 for padding, `label` int32 and `weight` float32 [N], always the same.
+        """Return `tokens` int32 [N, T], -1 for padding, `targets` int32 and `weight` float32 [N], always the same.
 
         A label is a class, [N], and half of the tokens have it as the rest of their division by the number of classes.
-        Of masked texts it is the tokens at `places`, both int32 [N, P], -1 for none. The weight is then their number.
+        Of masked texts it is the tokens at `positions`, int32 [N, P] both, -1 for none. The weight is their number.
         """
         generator = np.random.default_rng(seed)
         shape = (count, self.tokens)
@@ -51,18 +51,18 @@ class Texts:
         inside = np.arange(self.tokens) < lengths[:, np.newaxis]
         tokens = np.where(inside, np.where(generator.random(shape) < OWN, own, any_token), -1).astype(np.int32)
         if not self.masked:
-            return {"tokens": tokens, "label": classes, "weight": np.ones(count, np.float32)}
-        return _mask(tokens, lengths, self.places, generator)
+            return {"tokens": tokens, "targets": classes, "weight": np.ones(count, np.float32)}
+        return _mask(tokens, lengths, self.positions, generator)
 
 
 def _mask(tokens: np.ndarray, lengths: np.ndarray, most: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-    places = np.full((len(tokens), most), -1, np.int32)
-    for row, length in zip(places, lengths, strict=True):
+    positions = np.full((len(tokens), most), -1, np.int32)
+    for row, length in zip(positions, lengths, strict=True):
         count = max(1, round(MASKED * length))
         row[:count] = np.sort(generator.permutation(length)[:count])
-    told = places >= 0
-    label = np.where(told, np.take_along_axis(tokens, np.maximum(places, 0), axis=1), -1)
+    told = positions >= 0
+    label = np.where(told, np.take_along_axis(tokens, np.maximum(positions, 0), axis=1), -1)
     shown = tokens.copy()
-    shown[np.nonzero(told)[0], places[told]] = MASK
+    shown[np.nonzero(told)[0], positions[told]] = MASK
     weight = told.sum(axis=1).astype(np.float32)
-    return {"tokens": shown, "places": places, "label": label, "weight": weight}
+    return {"tokens": shown, "positions": positions, "targets": label, "weight": weight}

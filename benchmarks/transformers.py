@@ -157,7 +157,7 @@ def train(name: str, rate: float, bits: int) -> tuple[float, float, float]:
     for update in range(UPDATES):
         losses.append(float(run.update_on(batches)["loss"]))
         if (update + 1) % LOOKS == 0:
-            reached = max([reached, *(float(value) for value in reach(looked_at["image"]))])
+            reached = max([reached, *(float(value) for value in reach(looked_at["inputs"]))])
     exact = build_model(training_config(name, rate, 0).model, spec_of(data, "float64"))
     error = gradient_error(run.window.model, exact, looked_at)
     return sum(losses[-LOOKS:]) / LOOKS, reached, error
@@ -190,7 +190,7 @@ def gradient_error(model: Model, exact: Model, batch: Any) -> float:
 
     for variable, value in zip(exact.variables, model.variables, strict=True):
         variable.assign(tf.cast(value, variable.dtype))
-    found, right = (gradient_of(each, batch["label"])(batch["image"]) for each in (model, exact))
+    found, right = (gradient_of(each, batch["targets"])(batch["inputs"]) for each in (model, exact))
     return norm([a - b for a, b in zip(found, right, strict=True)]) / norm(right)
 
 

@@ -213,8 +213,8 @@ def micro_batches(told: dict[str, Any], arrays: Arrays, generator: np.random.Gen
     if f"batch_{names[0]}" in arrays:
         return [list(values) for values in zip(*(arrays[f"batch_{name}"] for name in names), strict=True)]
     draws: dict[str, Callable[[list[int]], np.ndarray]] = {
-        "image": generator.standard_normal,
-        "label": lambda shape: generator.integers(0, 10, shape),
+        "inputs": generator.standard_normal,
+        "targets": lambda shape: generator.integers(0, 10, shape),
         "weight": np.ones,
     }
     inputs = told["inputs"].items()

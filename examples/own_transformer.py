@@ -100,7 +100,7 @@ def split_inputs(tokens):
 
 
 def build(config, spec):
-    (tokens,), init, width, bits = spec.image_shape, spec.init, config.width, config.snap_bits
+    (tokens,), init, width, bits = spec.shape, spec.init, config.width, config.snap_bits
     units = [accumtrain.couple(Attention(init, width), GatedMLP(init, width), bits) for _ in range(config.depth)]
     embed, head = Embed(init, spec.vocabulary, tokens, width), Head(init, 2 * width, spec.num_classes)
     segments = [

@@ -70,7 +70,7 @@ class Layer(tf.Module):
 
 
 def build_mlp(config, spec):
-    (inputs,) = spec.image_shape
+    (inputs,) = spec.shape
     hidden = [Layer(spec.init, inputs, 64, tf.nn.relu), Layer(spec.init, 64, 64, tf.nn.relu)]
     layers = accumtrain.Chain(config.policy, [*hidden, Layer(spec.init, 64, spec.num_classes)])
     return accumtrain.Model([layers], spec.compute_dtype)

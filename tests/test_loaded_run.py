@@ -63,7 +63,7 @@ def test_it_is_the_run(loaded, trained):
     summary = json.loads((trained / "runs/bugs/summary.json").read_text())
     assert loaded.summary == summary
     assert loaded.step == summary["best_step"]
-    assert (loaded.image_shape, loaded.class_names) == ((9, 10, 3), list(NAMES))
+    assert (loaded.shape, loaded.class_names) == ((9, 10, 3), list(NAMES))
     assert loaded.config.data.path == str(trained / "photos")
     records = [json.loads(line) for line in (trained / "runs/bugs/metrics.jsonl").read_text().splitlines()]
     assert loaded.metrics == records

@@ -104,7 +104,7 @@ def micro_mode(seed: int, step: tf.Tensor, place: tf.Tensor, parts: int, batch: 
     """
     fold_in = tf.random.experimental.stateless_fold_in
     of_update = fold_in(tf.constant([seed, 0]), step)
-    examples = tf.nest.flatten(batch["label"])[0]
+    examples = tf.nest.flatten(batch["targets"])[0]
     draws = example_draws(of_update, place, parts, examples.shape[0] or tf.shape(examples)[0])
     return Mode(training=True, recording=True, seed=fold_in(of_update, place), draws=draws)
 

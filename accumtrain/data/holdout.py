@@ -161,7 +161,7 @@ class Subset(Split):
     """
 
     def __init__(self, whole: Split, chosen: np.ndarray) -> None:
-        self.size, self.image_shape = len(chosen), whole.image_shape
+        self.size, self.shape = len(chosen), whole.shape
         self.channels, self.white = whole.channels, whole.white
         self.known_labels = None if whole.known_labels is None else whole.known_labels[chosen]
         self.files = _Chosen(whole.files, chosen) if whole.files else ()

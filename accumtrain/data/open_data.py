@@ -48,18 +48,18 @@ def open_data(config: DataConfig, seed: int, targets: str = CLASSES) -> Dataset:
         _check_keys_of_images(config)
         data = PlainData(
             **{**vars(source), "fingerprint": fingerprint},
-            image_shape=tuple(train.image_shape or ()),
+            shape=tuple(train.shape or ()),
             balanced=config.sampling == "balanced",
             targets=targets,
         )
         if isinstance(config, TokensConfig):
             return replace(data, by_length=config.by_length, buckets=config.buckets)
         return data
-    shape = train.image_shape if config.pixels is None else (*config.pixels, train.channels)
+    shape = train.shape if config.pixels is None else (*config.pixels, train.channels)
     assert shape is not None, "a source whose images keep their size has one shape"
     return Dataset(
         **{**vars(source), "fingerprint": fingerprint},
-        image_shape=shape,
+        shape=shape,
         preprocess=make_preprocess(config, channels=train.channels, white=train.white),
         mix=Mix(config.mixup, config.cutmix),
         balanced=config.sampling == "balanced",

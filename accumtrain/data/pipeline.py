@@ -100,9 +100,9 @@ def make_train_batches(
         shard: The part of each batch to read: one element for each of its replicas. A stream is read whole.
 
     Returns:
-        Elements {"image": float32 [n, height, width, channels], "label": int32 [n], "weight": float32 [n]} with
+        Elements {"inputs": float32 [n, height, width, channels], "targets": int32 [n], "weight": float32 [n]} with
         n = batch / (shard.count * shard.replicas). Weights are 1, or 0 for examples that are left out. If the data is
-        mixed, also "other_label" and "share" (see `Mix`).
+        mixed, also "other_targets" and "share" (see `Mix`).
 
     Raises:
         DataError: An image can't be read (small data sets are read into memory here).
@@ -182,16 +182,16 @@ def _batches(
         place = tf.range(start, tf.minimum(start + stride, end))
         index, key, weight = address_of(shard.positions(place, batch))
         image, label = split.read(index)
-        return {"index": index, "image": image, "label": label, "key": key, "weight": weight * split.weights(index)}
+        return {"index": index, "inputs": image, "targets": label, "key": key, "weight": weight * split.weights(index)}
 
     @do_not_convert
     def prepare(example: Example) -> Example:
-        return {**example, "image": _prepare_image(data.preprocess, split, example, training)}
+        return {**example, "inputs": _prepare_image(data.preprocess, split, example, training)}
 
     @do_not_convert
     def finish(examples: Example) -> Example:
-        image = data.preprocess.batch(examples["image"], examples["key"], training=training)
-        shaped = data.shaped({**examples, "image": image}, size)
+        image = data.preprocess.batch(examples["inputs"], examples["key"], training=training)
+        shaped = data.shaped({**examples, "inputs": image}, size)
         return shaped | {"key": examples["key"]} if keyed else shaped
 
     starts = tf.data.Dataset.range(0, end, stride)
@@ -212,17 +212,17 @@ def _shape_batches(data: Dataset, batches: tf.data.Dataset, size: int | None) ->
     @do_not_convert
     def finish(image: Any, label: Any) -> Example:
         weight = tf.ones(tf.shape(tf.nest.flatten(label)[0])[:1])
-        return data.shaped({"image": image, "label": label, "weight": weight}, size)
+        return data.shaped({"inputs": image, "targets": label, "weight": weight}, size)
 
     return batches.map(finish, tf.data.AUTOTUNE).prefetch(_PREFETCH).with_options(_options())
 
 
 def _prepare_image(preprocess: Preprocess, split: Split, example: Example, training: bool) -> tf.Tensor:
-    image, orientation = example["image"], None
+    image, orientation = example["inputs"], None
     if isinstance(split, EncodedSplit):
         image, orientation = split.load_limited(image), split.orientation(example["index"])
     image = preprocess.example(image, example["key"], orientation, channels=split.channels, training=training)
-    return image if image.dtype == tf.float32 else tf.ensure_shape(image, split.image_shape)
+    return image if image.dtype == tf.float32 else tf.ensure_shape(image, split.shape)
 
 
 def _options() -> tf.data.Options:
@@ -246,11 +246,11 @@ def map_or_skip(examples: tf.data.Dataset, prepare: Callable[[Example], Example]
 
     def prepared_or_blank(example: Example) -> tf.data.Dataset:
         prepared = tf.data.Dataset.from_tensors(example).map(prepare)
-        image = prepared.element_spec["image"]
+        image = prepared.element_spec["inputs"]
 
         def blank(example: Example) -> Example:
             tf.numpy_function(split.skip, [example["index"]], [])
-            return {**example, "image": tf.zeros(image.shape, image.dtype), "weight": tf.zeros([])}
+            return {**example, "inputs": tf.zeros(image.shape, image.dtype), "weight": tf.zeros([])}
 
         instead = tf.data.Dataset.from_tensors(example).map(blank)  # is run only if there is nothing before it
         return prepared.ignore_errors().concatenate(instead).take(1)
@@ -271,9 +271,9 @@ def cache_decoded(split: Split) -> Split:
     Raises:
         DataError: An image can't be read.
     """
-    if not isinstance(split, EncodedSplit) or split.image_shape is None:
+    if not isinstance(split, EncodedSplit) or split.shape is None:
         return split
-    if split.size * math.prod(split.image_shape) > RESIDENT_BYTES:
+    if split.size * math.prod(split.shape) > RESIDENT_BYTES:
         return split
     if split.decoded is None:
         split.decoded = _decode_all(split)
@@ -284,22 +284,22 @@ def _decode_all(split: EncodedSplit) -> ArraySplit:
     def read(start: tf.Tensor) -> Example:
         index = tf.range(start, tf.minimum(start + _CACHE_CHUNK, split.size))
         item, label = split.read(index)
-        return {"index": index, "image": item, "label": label, "weight": tf.ones_like(index, tf.float32)}
+        return {"index": index, "inputs": item, "targets": label, "weight": tf.ones_like(index, tf.float32)}
 
     def pixels(example: Example) -> Example:
         orientation = split.orientation(example["index"])
-        image = decode(split.load_limited(example["image"]), split.channels, orientation)
-        return {**example, "image": tf.ensure_shape(image, split.image_shape)}
+        image = decode(split.load_limited(example["inputs"]), split.channels, orientation)
+        return {**example, "inputs": tf.ensure_shape(image, split.shape)}
 
     examples = map_or_skip(tf.data.Dataset.range(0, split.size, _CACHE_CHUNK).map(read).unbatch(), pixels, split)
-    images = np.empty([split.size, *(split.image_shape or ())], np.uint8)
-    label = examples.element_spec["label"]
+    images = np.empty([split.size, *(split.shape or ())], np.uint8)
+    label = examples.element_spec["targets"]
     labels = np.empty([split.size, *label.shape], label.dtype.as_numpy_dtype)
     weights = np.empty([split.size], np.float32)
     try:
         for batch in examples.batch(_CACHE_CHUNK).as_numpy_iterator():
             rows = batch["index"]
-            images[rows], labels[rows], weights[rows] = batch["image"], batch["label"], batch["weight"]
+            images[rows], labels[rows], weights[rows] = batch["inputs"], batch["targets"], batch["weight"]
     except tf.errors.OpError:
         split.inspect_recent()
         raise
@@ -318,7 +318,7 @@ def denormalize_images(data: Dataset, split: str, positions: Sequence[int]) -> n
     examples = data.splits[split]
     some = Subset(examples.whole, np.array(examples.in_whole(tf.constant(positions, tf.int64))))
     batches = make_eval_batches(replace(data, test=some), batch=len(positions))
-    images = next(iter(batches))["image"].numpy()
+    images = next(iter(batches))["inputs"].numpy()
     scale = (data.preprocess.std, data.preprocess.mean)
     std, mean = (np.resize(np.array(value, np.float32), images.shape[-1]) for value in scale)
     return np.clip(images * std + mean, 0, 1)

@@ -59,7 +59,7 @@ class Split(ABC):
 
     Attributes:
         size: Number of examples.
-        image_shape: [height, width, channels] of the stored images; None if they may differ.
+        shape: [height, width, channels] of the stored images; None if they may differ.
         channels: 1 or 3.
         white: The value of a uint8 pixel that means 1.0.
         known_labels: All labels, integers [size] or float32 [size, T], where they are known; `read_labels` reads them.
@@ -69,7 +69,7 @@ class Split(ABC):
     """
 
     size: int
-    image_shape: tuple[int, int, int] | None
+    shape: tuple[int, int, int] | None
     channels: int
     white: int = 255
     known_labels: np.ndarray | None = None
@@ -129,7 +129,7 @@ class ArraySplit(Split):
         self, images: np.ndarray, labels: np.ndarray, white: int = 255, weights: np.ndarray | None = None
     ) -> None:
         self.size, self.known_labels = len(images), labels
-        self.image_shape = images.shape[1:]
+        self.shape = images.shape[1:]
         self.channels = images.shape[-1]
         self.white = white
         with tf.device("CPU"):
@@ -154,7 +154,7 @@ class Stream(Split):
         failure: what code of the user has raised while it was read; None before.
     """
 
-    image_shape = None
+    shape = None
     channels = 1
     failure: Exception | None = None
 
@@ -221,7 +221,7 @@ class Dataset(Source):
     """An opened data set: a source with its preprocessing.
 
     Attributes:
-        image_shape: [height, width, channels] of the images in a batch.
+        shape: [height, width, channels] of the images in a batch.
         preprocess: From stored images to the images in a batch.
         mix: MixUp and CutMix of training images.
         balanced: True lets every class appear equally often in the training stream.
@@ -231,7 +231,7 @@ class Dataset(Source):
         task_facts: What a run keeps about its targets, as JSON values (`accumtrain.tasks.task.Task.fit`).
     """
 
-    image_shape: tuple[int, ...]
+    shape: tuple[int, ...]
     preprocess: Preprocess
     mix: Mix = field(default_factory=Mix)
     balanced: bool = False
@@ -250,7 +250,7 @@ class Dataset(Source):
     @property
     def facts(self) -> str:
         """The line of the banner about the data."""
-        shape = " x ".join(map(str, self.image_shape))
+        shape = " x ".join(map(str, self.shape))
         if self.vocabulary is not None:
             shape += f" tokens of {self.vocabulary.size:,}"
         left_out = f", {len(self.skipped):,} more left out" if self.skipped else ""
@@ -277,8 +277,8 @@ class Dataset(Source):
     def shaped(self, batch: dict[str, Any], size: int | None) -> dict[str, Any]:
         """Return the same batch of image, label and weight with known shapes: `size` examples, None if any number."""
         if self.to_target is not None:
-            batch = {**batch, "label": self.to_target(batch["label"])}
-        shapes = {"image": [size, *self.image_shape], "label": [size, *batch["label"].shape[1:]], "weight": [size]}
+            batch = {**batch, "targets": self.to_target(batch["targets"])}
+        shapes = {"inputs": [size, *self.shape], "targets": [size, *batch["targets"].shape[1:]], "weight": [size]}
         return {name: tf.ensure_shape(batch[name], shape) for name, shape in shapes.items()}
 
     @property
@@ -305,7 +305,7 @@ class PlainData(Dataset):
     """A data set of inputs of any structure, which are no images.
 
     Attributes:
-        image_shape: That of an input; () if there are several.
+        shape: That of an input; () if there are several.
         buckets: Lengths to which tokens are cut, where these hold them (`trim` of data/text).
         to_input: From stored inputs [n, ...] to those in a batch; None if they are the same.
         to_batch: From stored image, label and weight of examples, and their key, uint64 [n], to those in a batch, for
@@ -327,12 +327,12 @@ class PlainData(Dataset):
             return tf.ensure_shape(tensor, [size, *tensor.shape[1:]])
 
         if self.buckets:
-            cut = {"image": trim(batch["image"], self.buckets)}
-            batch = {**batch, **cut, **({"label": cut["image"]} if self.targets == TOKENS else {})}
+            cut = {"inputs": trim(batch["inputs"], self.buckets)}
+            batch = {**batch, **cut, **({"targets": cut["inputs"]} if self.targets == TOKENS else {})}
         batch = batch if self.to_batch is None else self.to_batch(batch)
-        for name, convert in (("image", self.to_input), ("label", self.to_target)):
+        for name, convert in (("inputs", self.to_input), ("targets", self.to_target)):
             batch = batch if convert is None else {**batch, name: convert(batch[name])}
-        return {name: tf.nest.map_structure(shaped, batch[name]) for name in ("image", "label", "weight")}
+        return {name: tf.nest.map_structure(shaped, batch[name]) for name in ("inputs", "targets", "weight")}
 
 
 # ---- fingerprint ----

@@ -65,7 +65,7 @@ class WholeBatch:
             outputs: of the model, for each batch.
         """
         own = tf.concat([example_weights(batch) for batch in batches], 0)
-        labels, weights = join_replicas((join_examples([batch["label"] for batch in batches]), own))
+        labels, weights = join_replicas((join_examples([batch["targets"] for batch in batches]), own))
 
         def kept(tensor: tf.Tensor) -> tf.Tensor:
             return tf.boolean_mask(tensor, weights > 0.0) if tensor.shape.rank else tensor
@@ -140,7 +140,7 @@ def weighted_sums(functions: Iterable[PerExample | WholeBatch], logits: tf.Tenso
 def _value(function: PerExample | WholeBatch, logits: tf.Tensor, batch: Batch) -> tf.Tensor:
     if isinstance(function, WholeBatch):  # which is added later, for several batches
         return tf.zeros_like(example_weights(batch))
-    value = tf.convert_to_tensor(function(batch["label"], logits))
+    value = tf.convert_to_tensor(function(batch["targets"], logits))
     if value.shape.rank not in (None, 1):
         raise ConfigError(
             f"{getattr(function, '__name__', function)}: returns values of the shape {value.shape}; a loss or metric "
@@ -149,12 +149,12 @@ def _value(function: PerExample | WholeBatch, logits: tf.Tensor, batch: Batch) -
     if "share" not in batch:
         return value
     share = tf.cast(batch["share"], value.dtype)
-    return share * value + (1.0 - share) * function(batch["other_label"], logits)
+    return share * value + (1.0 - share) * function(batch["other_targets"], logits)
 
 
 def example_weights(batch: Batch) -> tf.Tensor:
     """Return the weight of each example, float32 [N]; 1 if the batch has no weights."""
-    labels = tf.nest.flatten(batch["label"])
+    labels = tf.nest.flatten(batch["targets"])
     return batch["weight"] if "weight" in batch else tf.ones(tf.shape(labels[0])[:1], tf.float32)
 
 

@@ -169,7 +169,7 @@ class Window(tf.Module):
                 total = tf.add_n([tf.reduce_sum(output * tf.cast(at, output.dtype)) for output, at in pairs])
             return total if self.loss_scale is None else total * self.loss_scale.value
 
-        tape.gradient(self.model, batch["image"], loss, mode, self._add_gradients)
+        tape.gradient(self.model, batch["inputs"], loss, mode, self._add_gradients)
         with tf.control_dependencies(
             tf.nest.flatten(batch, expand_composites=True)
         ):  # else a batch that can't be read would be counted as a micro-step
@@ -190,7 +190,7 @@ class Window(tf.Module):
 
     def compute_outputs(self, batch: Batch) -> Any:
         """Return the outputs of a micro-batch, and count it, so that the next one draws other random numbers."""
-        outputs = self.model(batch["image"], self._mode(batch))
+        outputs = self.model(batch["inputs"], self._mode(batch))
         self.micro_step.assign_add(1)
         return outputs
 

@@ -37,7 +37,7 @@ def build_model(config: ModelConfig, spec: ModelSpec) -> Model:
 
 def _check_inputs(config: ModelConfig, spec: ModelSpec) -> None:
     """Raise ConfigError if the inputs are not those that a model of accumtrain takes."""
-    shape = list(spec.image_shape)
+    shape = list(spec.shape)
     if config.takes_tokens and not spec.vocabulary:
         raise ConfigError(
             f"model={config.label}: takes tokens, and the data has none; choose data=tokens, or a model of images"

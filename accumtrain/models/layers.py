@@ -200,18 +200,18 @@ class ModelSpec:
     """The images, classes, precision and seed for which a model is built.
 
     Attributes:
-        image_shape: height, width, channels; of other inputs the shape of one.
+        shape: height, width, channels; of other inputs the shape of one.
         num_classes: number of outputs: a logit for each class or label, or a number for each number.
         precision: float32, bfloat16, float16 or float64.
         seed: the seed of the run; initial weights are a pure function of it.
         draws: `init` draws kernels. If not, they are zeros, in a model that is restored or only measured: a draw takes
             1.5 seconds of the processor for RevNet-104.
         vocabulary: number of different tokens; 0 for inputs that are no tokens.
-        per_token: the model tells the tokens at some places instead of the class of an example.
+        per_token: the model tells the tokens at some positions instead of the class of an example.
         init: creates variables with their initial values, in `variable_dtype`.
     """
 
-    image_shape: tuple[int, ...]
+    shape: tuple[int, ...]
     num_classes: int
     precision: str = "float32"
     seed: int = 0
@@ -225,7 +225,7 @@ class ModelSpec:
 
     @property
     def channels(self) -> int:
-        return self.image_shape[-1]
+        return self.shape[-1]
 
     @property
     def compute_dtype(self) -> tf.DType:

@@ -46,7 +46,7 @@ def build_lenet(config: LeNetConfig, spec: ModelSpec) -> Model:
     if its feature map is below 10 x 10. So 28 x 28 has the 61,706 parameters of the original, and 8 x 8 works.
     """
     init = spec.init
-    height, width, channels = spec.image_shape
+    height, width, channels = spec.shape
     paddings, maps = [], [height, width]
     for smallest in (32, 10):
         padded = min(maps) < smallest

@@ -149,7 +149,7 @@ class ClassFinder:
 
         A mistake's loss is the cross-entropy, and at least log 2, as the wrong class has the higher probability.
         """
-        labels, used = tf.cast(batch["label"], tf.int64), example_weights(batch) > 0
+        labels, used = tf.cast(batch["targets"], tf.int64), example_weights(batch) > 0
         predicted = tf.argmax(logits, axis=-1)
         self._confusion.assign_add(
             tf.math.confusion_matrix(labels, predicted, self._classes, tf.cast(used, tf.int64), tf.int64)

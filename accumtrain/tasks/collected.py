@@ -60,7 +60,7 @@ class Collected:
     def update(self, batch: Batch, outputs: tf.Tensor) -> None:
         """Keep the part of a batch that a replica has. Replicas take turns in the order of the split."""
         used = tf.cast(example_weights(batch) > 0, tf.float32)
-        parts = [used[:, tf.newaxis], *(tf.reshape(part, [tf.size(used), -1]) for part in (batch["label"], outputs))]
+        parts = [used[:, tf.newaxis], *(tf.reshape(part, [tf.size(used), -1]) for part in (batch["targets"], outputs))]
         rows = tf.concat([tf.cast(part, tf.float32) for part in parts], axis=1)
         replica, _ = current_replica()
         place = tf.convert_to_tensor(self._made) * self._replicas + tf.cast(replica, tf.int64)

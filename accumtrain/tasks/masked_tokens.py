@@ -20,10 +20,10 @@ from accumtrain.engine.sums import sum_buffer
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.runs.run import Images
 from accumtrain.tasks.config import MaskedTokensConfig, TokenCrossEntropyConfig
-from accumtrain.tasks.masking import NONE, find_masks, mask_tokens, most_places
+from accumtrain.tasks.masking import NONE, find_masks, mask_tokens, most_positions
 from accumtrain.tasks.task import Answers, Facts, Task, round_float32
 
-MASK_ID, PLACES = "mask", "places"  # facts: the id of the mask token, and P, the places of an example to predict
+MASK_ID, POSITIONS = "mask", "positions"  # facts: the id of the mask token, and P, the positions to predict
 SMALL = 1e-6  # share of a token that no training example has
 SHOWN, WRITTEN = 15, 100  # tokens that are printed, and that are written down
 CHUNK = 16384  # examples that are read at a time
@@ -32,8 +32,8 @@ CHUNK = 16384  # examples that are read at a time
 class MaskedTokens(Task):
     """The masked tokens of a text are predicted (Devlin et al. 2018, arXiv:1810.04805).
 
-    The model takes tokens, int32 [N, T], and the places to predict, int32 [N, P]. It returns logits [N, P, V] of the V
-    tokens of the vocabulary, and needs no memory for those of the other places.
+    The model takes tokens, int32 [N, T], and the positions to predict, int32 [N, P]. It returns logits [N, P, V] of the
+    V tokens of the vocabulary, and needs no memory for those of the other positions.
     """
 
     output = "probabilities"
@@ -46,46 +46,46 @@ class MaskedTokens(Task):
     # ---- inputs and targets
 
     def fit(self, data: Dataset) -> dict[str, Any]:
-        """Return the id of the mask token, and P, the number of places of an example to predict.
+        """Return the id of the mask token, and P, the number of positions of an example to predict.
 
         Raises:
             DataError: the examples are no tokens of one length, or a stream, which has no keys to draw masks from.
         """
-        if data.vocabulary is None or len(data.image_shape) != 1 or isinstance(data.train, Stream):
+        if data.vocabulary is None or len(data.shape) != 1 or isinstance(data.train, Stream):
             raise DataError(
                 f"task=masked_tokens: the examples of {self.config.data.label} are no splits of tokens [N, T] with a "
                 "vocabulary; choose data=tokens, or give a Source with plain=True and its vocabulary"
             )
-        return {MASK_ID: data.vocabulary.mask, PLACES: most_places(self._keys.share, data.image_shape[0])}
+        return {MASK_ID: data.vocabulary.mask, POSITIONS: most_positions(self._keys.share, data.shape[0])}
 
     def prepare(self, data: Dataset, facts: Facts) -> Dataset:
         """Return the data with masked tokens. Its classes are the tokens, by their names."""
         prepared = super().prepare(data, facts)
         assert isinstance(prepared, PlainData)
         assert data.vocabulary is not None
-        make_batch = partial(self._mask, data.vocabulary, most_places(self._keys.share, data.image_shape[0]))
+        make_batch = partial(self._mask, data.vocabulary, most_positions(self._keys.share, data.shape[0]))
         return replace(prepared, to_input=None, to_batch=make_batch, class_names=name_tokens(data.vocabulary))
 
     def _mask(self, vocabulary: Vocabulary, most: int, examples: dict[str, Any]) -> dict[str, Any]:
-        """Return a batch whose weights of examples are their numbers of places to predict."""
-        masked = mask_tokens(tf.cast(examples["image"], tf.int32), examples["key"], vocabulary, self._keys, most)
+        """Return a batch whose weights of examples are their numbers of positions to predict."""
+        masked = mask_tokens(tf.cast(examples["inputs"], tf.int32), examples["key"], vocabulary, self._keys, most)
         return {
-            "image": {"tokens": masked.tokens, "places": masked.places},
-            "label": masked.ids,
+            "inputs": {"tokens": masked.tokens, "positions": masked.positions},
+            "targets": masked.ids,
             "weight": examples["weight"] * tf.cast(masked.counts, tf.float32),
         }
 
     def take(self, inputs: Any, facts: Facts) -> dict[str, tf.Tensor]:
-        """Return tokens [N, T], and the places of mask tokens in them."""
+        """Return tokens [N, T], and the positions of mask tokens in them."""
         tokens = tf.cast(inputs, tf.int32)
-        return {"tokens": tokens, "places": find_masks(tokens, facts[MASK_ID], facts[PLACES])}
+        return {"tokens": tokens, "positions": find_masks(tokens, facts[MASK_ID], facts[POSITIONS])}
 
     def target_spec(self, data: Dataset, examples: int) -> tf.TensorSpec:
         """Return the form of the ids to predict: int32 [N, P]."""
-        return tf.TensorSpec([examples, data.task_facts[PLACES]], tf.int32)
+        return tf.TensorSpec([examples, data.task_facts[POSITIONS]], tf.int32)
 
     def _most_masks(self, images: Images) -> int:
-        return int(images.task_facts[PLACES])
+        return int(images.task_facts[POSITIONS])
 
     # ---- measures
 
@@ -118,11 +118,11 @@ class MaskedTokens(Task):
 
     def answer_inputs(self, inputs: Any, outputs: tf.Tensor, facts: Facts) -> tf.Tensor:
         """Return the probabilities of tokens at each mask, [N, P, V]; zeros where an input has fewer masks."""
-        is_mask = tf.cast(inputs["places"] >= 0, tf.float32)
+        is_mask = tf.cast(inputs["positions"] >= 0, tf.float32)
         return self.answer(outputs, facts) * is_mask[..., tf.newaxis]
 
     def answer_shape(self, names: Sequence[str], facts: Facts) -> tuple[int, ...]:
-        return facts[PLACES], len(names)
+        return facts[POSITIONS], len(names)
 
     def tell(self, answers: np.ndarray, names: Sequence[str], facts: Facts) -> Answers:
         """Tell the predict.top most probable tokens for each mask, falling."""
@@ -183,7 +183,7 @@ def _list(tokens: Any) -> str:
 
 
 class TokenFinder:
-    """Sums over the places of each token in an evaluation. Create it inside the strategy's scope.
+    """Sums over the positions of each token in an evaluation. Create it inside the strategy's scope.
 
     Args:
         size: of the vocabulary; the memory taken is 24 bytes for each token on each replica.
@@ -205,7 +205,7 @@ class TokenFinder:
 
     def update(self, batch: Batch, outputs: tf.Tensor) -> None:
         """Add the part of a batch that a replica has: ids [N, P], logits [N, P, V]."""
-        ids = tf.where((example_weights(batch) > 0)[:, tf.newaxis], batch["label"], NONE)
+        ids = tf.where((example_weights(batch) > 0)[:, tf.newaxis], batch["targets"], NONE)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(ids, 0), outputs)
         right = tf.equal(tf.argmax(outputs, axis=-1, output_type=ids.dtype), ids)
         columns = tf.stack([tf.cast(each, tf.float64) for each in (tf.ones_like(losses), losses, right)], axis=-1)
@@ -220,7 +220,7 @@ class TokenFinder:
         return {}
 
     def read(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return for each token, float64 [V]: the number of places, the sum of losses, the number of right answers."""
+        """Return for each token, float64 [V]: the number of positions, the sum of losses, that of right answers."""
         counts, losses, right = self._read().numpy().T
         return counts, losses, right
 
@@ -231,10 +231,10 @@ class TokenFinder:
 
 @dataclass(frozen=True)
 class TokenResult:
-    """The answers at all places of a token: mean loss in nats, the part of all losses, the share of right ones."""
+    """The answers at all positions of a token: mean loss in nats, the part of all losses, the share of right ones."""
 
     token: str
-    places: int
+    positions: int
     loss: float
     part_of_loss: float
     accuracy: float
@@ -242,7 +242,7 @@ class TokenResult:
 
 @dataclass(frozen=True)
 class TokenFindings:
-    """Of each token of the vocabulary, [V]: the number of places, the sum of losses, the number of right answers."""
+    """Of each token of the vocabulary, [V]: the number of positions, the sum of losses, the number of right answers."""
 
     names: list[str]
     counts: np.ndarray
@@ -258,7 +258,7 @@ class TokenFindings:
         return [
             TokenResult(
                 self.names[number],
-                places=int(self.counts[number]),
+                positions=int(self.counts[number]),
                 loss=float(self.losses[number] / self.counts[number]),
                 part_of_loss=float(self.losses[number] / total),
                 accuracy=float(self.right[number] / self.counts[number]),
@@ -274,7 +274,7 @@ class TokenFindings:
         rows = [
             (
                 repr(result.token),
-                f"{result.places:,}",
+                f"{result.positions:,}",
                 cell(result.loss, ".4f"),
                 cell(result.part_of_loss, ".2%"),
                 cell(result.accuracy, ".4f"),
@@ -282,7 +282,9 @@ class TokenFindings:
             for result in results[:SHOWN]
         ]
         table(
-            "tokens, largest part of the loss first", ("token", "places", "loss", "part of the loss", "accuracy"), rows
+            "tokens, largest part of the loss first",
+            ("token", "positions", "loss", "part of the loss", "accuracy"),
+            rows,
         )
         if len(results) > SHOWN:
             say(f"... and {len(results) - SHOWN:,} more")

@@ -15,8 +15,8 @@ from accumtrain.data.stream import MASK_KIND, MASK_ORDER, MASK_TOKEN, hash64, ra
 from accumtrain.data.text.vocabulary import Vocabulary
 from accumtrain.tasks.config import MaskedTokensConfig
 
-NONE = -1  # where there is no token, place or id
-_ORDERS = 2**62  # random numbers that a place can draw; the places with the smallest are chosen
+NONE = -1  # where there is no token, position or id
+_ORDERS = 2**62  # random numbers that a position can draw; the positions with the smallest are chosen
 
 
 class MaskedExamples(NamedTuple):
@@ -24,33 +24,33 @@ class MaskedExamples(NamedTuple):
 
     Attributes:
         tokens: those that the model sees, int32 [N, T].
-        places: those whose tokens are to be predicted, int32 [N, P]; NONE behind the last.
-        ids: the tokens there, int32 [N, P]; NONE where there is no place.
-        counts: the number of places of each example, int32 [N].
+        positions: those whose tokens are to be predicted, int32 [N, P]; NONE behind the last.
+        ids: the tokens there, int32 [N, P]; NONE where there is no position.
+        counts: the number of positions of each example, int32 [N].
     """
 
     tokens: tf.Tensor
-    places: tf.Tensor
+    positions: tf.Tensor
     ids: tf.Tensor
     counts: tf.Tensor
 
 
-def most_places(share: float, length: int) -> int:
-    """Return P, the number of places of an example of `length` tokens."""
+def most_positions(share: float, length: int) -> int:
+    """Return P, the number of positions of an example of `length` tokens."""
     return max(1, round(share * length))
 
 
 def mask_tokens(
     tokens: tf.Tensor, key: tf.Tensor, vocabulary: Vocabulary, config: MaskedTokensConfig, most: int
 ) -> MaskedExamples:
-    """Choose places among the tokens that are neither padding nor special, and mask them.
+    """Choose positions among the tokens that are neither padding nor special, and mask them.
 
     Of n such tokens max(1, round(config.share * n)) are chosen; of 0 none. A half is rounded to the even number.
 
     Args:
         tokens: int32 [N, T].
         key: of the random numbers of each example, uint64 [N].
-        most: P, from `most_places`.
+        most: P, from `most_positions`.
     """
     is_plain = np.isin(np.arange(vocabulary.size), vocabulary.special, invert=True)
     plain = np.flatnonzero(is_plain).astype(np.int32)
@@ -72,26 +72,26 @@ def mask_tokens(
 
     first = order[:, :most]
     is_used = tf.range(tf.shape(first)[1]) < counts[:, tf.newaxis]
-    places = tf.ensure_shape(tf.where(is_used, first, NONE), first.shape)
-    return MaskedExamples(tf.where(chosen, shown, tokens), places, gather_tokens(tokens, places), counts)
+    positions = tf.ensure_shape(tf.where(is_used, first, NONE), first.shape)
+    return MaskedExamples(tf.where(chosen, shown, tokens), positions, gather_tokens(tokens, positions), counts)
 
 
-def gather_tokens(tokens: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """Return the tokens [N, T] at places [N, P], NONE where there is no place."""
-    return tf.where(places >= 0, tf.gather(tokens, tf.maximum(places, 0), batch_dims=1), NONE)
+def gather_tokens(tokens: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    """Return the tokens [N, T] at positions [N, P], NONE where there is no position."""
+    return tf.where(positions >= 0, tf.gather(tokens, tf.maximum(positions, 0), batch_dims=1), NONE)
 
 
 def find_masks(tokens: tf.Tensor, mask: int, most: int) -> tf.Tensor:
-    """Return the first `most` places of the mask token in tokens [N, T], in their order, int32 [N, most]."""
+    """Return the first `most` positions of the mask token in tokens [N, T], in their order, int32 [N, most]."""
     length = tf.shape(tokens)[1]
     # converters of exports know top_k of floats, which hold integers up to 2^24
     from_end = tf.where(tokens == mask, tf.cast(length - tf.range(length), tf.float32), 0.0)
-    values, places = tf.math.top_k(from_end, most)
-    return tf.where(values > 0.0, places, NONE)
+    values, positions = tf.math.top_k(from_end, most)
+    return tf.where(values > 0.0, positions, NONE)
 
 
 def _count_chosen(is_candidate: tf.Tensor, share: float) -> tf.Tensor:
-    """Return the number of places to choose among the candidates, bool [N, T]: int32 [N]."""
+    """Return the number of positions to choose among the candidates, bool [N, T]: int32 [N]."""
     count = tf.reduce_sum(tf.cast(is_candidate, tf.float64), axis=1)
     chosen = tf.minimum(tf.maximum(tf.round(share * count), 1.0), count)
     return tf.cast(chosen, tf.int32)

@@ -130,7 +130,7 @@ class Task:
             )
         split = ArraySplit(inputs.astype(np.float32), np.arange(len(inputs)))
         names = images.class_names
-        data = PlainData(train=split, test=split, num_classes=len(names), class_names=names, image_shape=images.shape)
+        data = PlainData(train=split, test=split, num_classes=len(names), class_names=names, shape=images.shape)
         return self._with_input(data, images)
 
     def _most_masks(self, images: Images) -> int:
@@ -300,7 +300,7 @@ def check_one_input(images: Images) -> None:
     if not images.shape:
         raise ConfigError(
             "predictions and exports take a model of one array [N, ...], and this one takes several, or numbers [N]; "
-            "let the data give one array, whose split has its image_shape"
+            "let the data give one array, whose split has its shape"
         )
 
 

@@ -1,7 +1,8 @@
 """Losses and metrics of tokens: functions of true ids, int32 [N, P], and logits [N, P, V] to values [N].
 
-The id is -1 where there is no token to predict, and such a place counts in nothing. The value of an example is the mean
-over its other places, or 0 if it has none. Its weight is their number, so weighted means are means over all tokens.
+The id is -1 where there is no token to predict, and such a position counts in nothing. The value of an example is the
+mean over its other positions, or 0 if it has none. Its weight is their number, so weighted means are means over all
+tokens.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ LARGEST_LOSS = math.log(sys.float_info.max)  # whose exponential is finite
 
 
 def token_cross_entropy(ids: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Return the mean over places of -log softmax(logits)[id], [N]."""
+    """Return the mean over positions of -log softmax(logits)[id], [N]."""
     values = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(ids, 0), logits)
     return _mean_over_places(ids, values)
 
 
 def token_accuracy(ids: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Return the share of places where the largest logit is that of the id, [N]."""
+    """Return the share of positions where the largest logit is that of the id, [N]."""
     right = tf.equal(tf.argmax(logits, axis=-1, output_type=ids.dtype), ids)
     return _mean_over_places(ids, tf.cast(right, logits.dtype))
 

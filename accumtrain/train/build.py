@@ -52,7 +52,7 @@ def model_for(config: Config, data: Dataset, *, draws: bool = True) -> Model:
         ConfigError: the model can't be built for the images of this data.
     """
     size = 0 if data.vocabulary is None else data.vocabulary.size
-    return build_model(config.model, spec_for(config, data.image_shape, data.num_classes, size, draws=draws))
+    return build_model(config.model, spec_for(config, data.shape, data.num_classes, size, draws=draws))
 
 
 def spec_for(

@@ -191,7 +191,7 @@ class Evaluator:
 
     def _add_batch(self, batch: Batch) -> Any:
         """Add a batch to the sums. Return the outputs, of which a loss of the whole batch is still to be added."""
-        logits = self._model(batch["image"], EVALUATION)
+        logits = self._model(batch["inputs"], EVALUATION)
         sums = weighted_sums(self._means.values(), logits, batch)
         for collector in self.collectors:
             collector.update(batch, logits)

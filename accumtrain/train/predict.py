@@ -44,9 +44,9 @@ def compile_answers(task: Task, trained: Trained, strategy: tf.distribute.Strate
     """Return a compiled function from a batch to the labels, weights and answers of its examples."""
 
     def answer(examples: Batch) -> tuple[tf.Tensor, ...]:
-        inputs = examples["image"]
+        inputs = examples["inputs"]
         found = task.answer_inputs(inputs, trained.model(inputs, EVALUATION), trained.facts)
-        return examples["label"], example_weights(examples), found
+        return examples["targets"], example_weights(examples), found
 
     @tf.function(autograph=False)
     def answers(examples: Batch) -> tuple[tf.Tensor, ...]:

@@ -54,7 +54,7 @@ CLASSES = "data.classes"
 def images_of(data: Dataset) -> Images:
     """Return what is noted of the images of a data set."""
     vocabulary = {} if data.vocabulary is None else data.vocabulary.as_json()
-    return Images(tuple(data.image_shape), data.classes, data.task_facts, data.plain, vocabulary)
+    return Images(tuple(data.shape), data.classes, data.task_facts, data.plain, vocabulary)
 
 
 def trained_images(config: Config) -> tuple[Images, Mapping[str, Any]]:

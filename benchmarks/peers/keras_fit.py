@@ -60,8 +60,8 @@ def one_batch() -> tuple[Any, tf.Tensor]:
     """Return inputs and labels: normal noise with classes in turn, or texts."""
     if options.texts:
         found = options.texts.examples(options.micro_batch)
-        inputs = {name: tf.constant(found[name]) for name in ("tokens", "places") if name in found}
-        return inputs if options.texts.masked else inputs["tokens"], tf.constant(found["label"])
+        inputs = {name: tf.constant(found[name]) for name in ("tokens", "positions") if name in found}
+        return inputs if options.texts.masked else inputs["tokens"], tf.constant(found["targets"])
     size = options.image_size
     images = np.random.default_rng(0).standard_normal((options.micro_batch, size, size, 3), np.float32)
     return tf.constant(images), tf.range(options.micro_batch) % CLASSES[size]

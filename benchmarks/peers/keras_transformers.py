@@ -20,7 +20,7 @@ def build_vit(size: Size, image_size: int, classes: int) -> keras.Model:
 
 
 def build_encoder(size: Size, texts: Texts) -> keras.Model:
-    """The input is the tokens, of masked texts a dict of them and the places."""
+    """The input is the tokens, of masked texts a dict of them and the positions."""
     tokens = keras.Input((texts.tokens,), dtype="int32", name="tokens")
     shown = ops.greater_equal(tokens, 0)
     table = layers.ReversibleEmbedding(texts.vocabulary, size.width, tie_weights=True)
@@ -30,11 +30,11 @@ def build_encoder(size: Size, texts: Texts) -> keras.Model:
     if not texts.masked:
         mean = layers.GlobalAveragePooling1D(dtype="float32")(norm(x, "float32"), mask=shown)
         return keras.Model(tokens, layers.Dense(texts.outputs, dtype="float32")(mean))
-    places = keras.Input((texts.places,), dtype="int32", name="places")
-    x = ops.take_along_axis(x, ops.expand_dims(ops.maximum(places, 0), -1), axis=1)
+    positions = keras.Input((texts.positions,), dtype="int32", name="positions")
+    x = ops.take_along_axis(x, ops.expand_dims(ops.maximum(positions, 0), -1), axis=1)
     x = norm(layers.Dense(size.width, activation="gelu")(norm(x)))
     logits = Bias(dtype="float32")(table(x, reverse=True))
-    return keras.Model({"tokens": tokens, "places": places}, logits)
+    return keras.Model({"tokens": tokens, "positions": positions}, logits)
 
 
 def block(x: keras.KerasTensor, size: Size, shown: keras.KerasTensor | None) -> keras.KerasTensor:
@@ -50,7 +50,7 @@ def norm(x: keras.KerasTensor, dtype: str | None = None) -> keras.KerasTensor:
 
 
 class Positions(layers.Layer):
-    """Adds a trained vector for each place, and a class token before them if there is one."""
+    """Adds a trained vector for each position, and a class token before them if there is one."""
 
     def __init__(self, tokens: int, *, class_token: bool):
         super().__init__()

@@ -78,7 +78,7 @@ def one_batch(outputs: int) -> list[Tensor]:
     """Return inputs and labels: normal noise with classes in turn, or texts."""
     if options.texts:
         found = options.texts.examples(options.micro_batch)
-        names = ("tokens", "places", "label") if options.texts.masked else ("tokens", "label")
+        names = ("tokens", "positions", "targets") if options.texts.masked else ("tokens", "targets")
         return [torch.from_numpy(found[name]).long() for name in names]
     images = torch.randn(options.micro_batch, 3, options.image_size, options.image_size)
     images = images.contiguous(memory_format=torch.channels_last)

@@ -57,7 +57,7 @@ class VisionTransformer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Tokens [N, T] to logits [N, classes], or with places [N, P] to those of the masked tokens, [N, P, vocabulary]."""
+    """Tokens [N, T] to logits [N, classes], or with positions [N, P] to those of masked tokens, [N, P, vocabulary]."""
 
     def __init__(self, size: Size, texts: Texts):
         super().__init__()
@@ -72,16 +72,16 @@ class Encoder(nn.Module):
         else:
             self.dense = nn.Linear(width, texts.outputs)
 
-    def forward(self, tokens: Tensor, places: Tensor | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
         shown = tokens >= 0
         x = functional.embedding(tokens.clamp(min=0), self.table) + self.positions
         for block in self.blocks:
             x = block(x, shown[:, None, None, :])
-        if places is None:
+        if positions is None:
             weights = shown.unsqueeze(-1).to(x.dtype)
             return self.dense((self.norm(x) * weights).sum(1) / weights.sum(1))
         rows = torch.arange(len(x), device=x.device).unsqueeze(1)
-        told = self.norm(x[rows, places.clamp(min=0)])
+        told = self.norm(x[rows, positions.clamp(min=0)])
         return functional.linear(self.last_norm(functional.gelu(self.linear(told))), self.table, self.bias)
 
 

@@ -125,7 +125,7 @@ def step():
 
 
 def batches():
-    batch = {"image": streams()[0], "label": tf.constant([0, 1, 0, 1])}
+    batch = {"inputs": streams()[0], "targets": tf.constant([0, 1, 0, 1])}
     return iter(tf.data.Dataset.from_tensors(batch).repeat())
 
 
@@ -147,5 +147,5 @@ def test_of_several_updates_in_one_call_one_inexact_is_enough(step):
     for inexact_at in range(3):
         rolled = tf.roll(images, 1 + 2 * inexact_at, axis=0)
         labels = tf.tile([[0, 1, 0, 1]], [6, 1])
-        stream = iter(tf.data.Dataset.from_tensor_slices({"image": rolled, "label": labels}))
+        stream = iter(tf.data.Dataset.from_tensor_slices({"inputs": rolled, "targets": labels}))
         assert not bool(step.updates(stream, 3)["exact"]), inexact_at

@@ -12,7 +12,7 @@ EXAMPLES, NUMBER = 8, 5
 
 
 def mode_of(seed=3, step=2, place=0, parts=1):
-    batch = {"label": tf.zeros([EXAMPLES // parts, 1], tf.int32)}
+    batch = {"targets": tf.zeros([EXAMPLES // parts, 1], tf.int32)}
     return micro_mode(seed, tf.constant(step), tf.constant(place), parts, batch)
 
 
@@ -30,7 +30,7 @@ def test_an_example_has_the_same_number_however_its_window_is_split(parts):
 def test_the_number_of_examples_may_be_known_later_only():
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, 1], tf.int32)])
     def draws(label):
-        return micro_mode(3, tf.constant(2), tf.constant(0), 1, {"label": label}).draws(NUMBER)
+        return micro_mode(3, tf.constant(2), tf.constant(0), 1, {"targets": label}).draws(NUMBER)
 
     np.testing.assert_array_equal(draws(tf.zeros([EXAMPLES, 1], tf.int32)), mode_of().draws(NUMBER))
 

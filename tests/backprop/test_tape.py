@@ -105,7 +105,7 @@ def test_reconstruction_error_is_zero(config, precision):
     shape = (16, 16, 3) if config.stem == "cifar" else (64, 64, 3)
     model = build_model(config, ModelSpec(shape, CLASSES, precision, seed=1))
     mode = Mode(training=True, recording=True)
-    x = tf.cast(examples(4, shape)["image"], model.compute_dtype)
+    x = tf.cast(examples(4, shape)["inputs"], model.compute_dtype)
     stem, *stages, _ = model.segments
     streams = stem(x, mode)
     for stage in stages:

@@ -138,10 +138,10 @@ def update(variant: Variant, memory: str) -> Update:
     )
     check_config(config)
     data = open_data(config.data, seed=0)
-    given = examples(BATCH, data.image_shape)
+    given = examples(BATCH, data.shape)
     if config.model.takes_tokens:
-        data = replace(data, image_shape=(SIZE,), vocabulary=number_ids(TOKENS))
-        given["image"] = tokens()
+        data = replace(data, shape=(SIZE,), vocabulary=number_ids(TOKENS))
+        given["inputs"] = tokens()
     window = build_window(config, data, 1, tf.distribute.get_strategy())
     step, before = Step(window), values(window.variables_)
     batches = tf.data.Dataset.from_tensor_slices(given).batch(BATCH // STEPS)

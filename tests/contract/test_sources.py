@@ -69,7 +69,7 @@ def assert_same(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]) 
 
 def identities(examples: dict[str, np.ndarray]) -> Iterator[bytes]:
     """Of each example: its pixels and its label."""
-    for image, label in zip(examples["image"], examples["label"], strict=True):
+    for image, label in zip(examples["inputs"], examples["targets"], strict=True):
         yield image.tobytes() + label.tobytes()
 
 
@@ -89,11 +89,11 @@ def test_a_position_is_the_whole_state(name, changes):
 def test_batches_are_as_described(name, changes):
     data = opened(name, changes)
     size = None if data.plain else changes.get("image_size")
-    assert size is None or list(data.image_shape[:2]) == size
+    assert size is None or list(data.shape[:2]) == size
     for batches in (make_train_batches(data, batch=4, first=0, seed=0), make_eval_batches(data, batch=4)):
         assert batches.element_spec == {
-            "image": tf.TensorSpec([4, *data.image_shape], tf.float32 if data.vocabulary is None else tf.int32),
-            "label": tf.TensorSpec([4], tf.int32),
+            "inputs": tf.TensorSpec([4, *data.shape], tf.float32 if data.vocabulary is None else tf.int32),
+            "targets": tf.TensorSpec([4], tf.int32),
             "weight": tf.TensorSpec([4], tf.float32),
         }
 
@@ -103,8 +103,8 @@ def test_an_epoch_is_a_permutation(name):
     data = open_data(prepared(name), seed=0)
     size = data.train.size
     examples = join(make_eval_batches(data, batch=size, split="train"))
-    assert np.isfinite(examples["image"]).all()
-    assert np.unique(examples["label"]).tolist() == list(range(data.num_classes))
+    assert np.isfinite(examples["inputs"]).all()
+    assert np.unique(examples["targets"]).tolist() == list(range(data.num_classes))
     stored, epochs = list(identities(examples)), stream(data, batch=size, count=2)
     assert (epochs["weight"] == 1).all()
     shown = list(identities(epochs))
@@ -120,7 +120,7 @@ def test_evaluation_covers_each_example_once(name, split):
     size = getattr(data, split).size
     whole, parts = (join(make_eval_batches(data, batch=batch, split=split)) for batch in (size, 4))
     assert parts["weight"].tolist() == [1.0] * size + [0.0] * (-size % 4)
-    assert 0 <= parts["label"].min() <= parts["label"].max() < data.num_classes
+    assert 0 <= parts["targets"].min() <= parts["targets"].max() < data.num_classes
     assert_same({key: value[:size] for key, value in parts.items()}, whole)
 
 
@@ -160,7 +160,7 @@ def test_all_of_it_is_checked(name, tmp_path):
     assert result["duplicates"]["count"] == result["bad"]["count"] == 0
     data = open_data(replace(config.data, val_fraction=0.0), config.run.seed)  # all of train, with what is held out
     for split in ("train", "test"):
-        labels = join(make_eval_batches(data, batch=1, split=split))["label"]
+        labels = join(make_eval_batches(data, batch=1, split=split))["targets"]
         counts = np.bincount(labels, minlength=data.num_classes).tolist()
         assert list(result[split]["classes"].values()) == counts
         assert result[split]["examples"] == sum(counts)
@@ -168,7 +168,7 @@ def test_all_of_it_is_checked(name, tmp_path):
             shortest, longest = getattr(data, split).lengths.min(), getattr(data, split).lengths.max()
             assert {"min": shortest, "max": longest}.items() <= result[split]["tokens"].items()
             continue
-        for side, pixels in zip(("height", "width"), getattr(data, split).image_shape, strict=False):
+        for side, pixels in zip(("height", "width"), getattr(data, split).shape, strict=False):
             assert result[split][side] == {"min": pixels, "median": pixels, "max": pixels}
 
 

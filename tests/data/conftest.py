@@ -73,8 +73,8 @@ def join(batches: tf.data.Dataset) -> dict[str, np.ndarray]:
 def read_pictures(data: Dataset, split: str) -> dict[int, int]:
     """Return the label of each picture of a split by its number, in the order of the split."""
     batch = join(make_eval_batches(data, batch=data.splits[split].size, split=split))
-    found = np.rint(batch["image"][:, 0, 0, 0] * 255).astype(int).tolist()
-    return dict(zip(found, batch["label"].tolist(), strict=True))
+    found = np.rint(batch["inputs"][:, 0, 0, 0] * 255).astype(int).tolist()
+    return dict(zip(found, batch["targets"].tolist(), strict=True))
 
 
 def read_explained(data: Dataset, batches: tf.data.Dataset) -> None:

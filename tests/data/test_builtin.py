@@ -21,7 +21,7 @@ INDEX = tf.range(60, dtype=tf.int64)
 def test_the_split_of_the_digits_is_fixed_and_stratified():
     source = builtin.open_digits(DigitsConfig(), 0)
     train, test = source.train, source.test
-    assert (train.size, test.size, test.image_shape) == (1437, 360, (8, 8, 1))
+    assert (train.size, test.size, test.shape) == (1437, 360, (8, 8, 1))
     images, labels = test.read(tf.range(360, dtype=tf.int64))
     everyone = np.bincount(train.read(tf.range(1437, dtype=tf.int64))[1]) + np.bincount(labels)
     assert np.abs(np.bincount(labels) - everyone * 360 / 1797).max() <= 1
@@ -39,7 +39,7 @@ def test_their_splits_share_no_example():
 
 def test_sixteen_is_one():
     data = open_data(DigitsConfig(**PLAIN), seed=0)
-    image = next(iter(make_eval_batches(data, batch=360)))["image"].numpy()
+    image = next(iter(make_eval_batches(data, batch=360)))["inputs"].numpy()
     assert (image.min(), image.max()) == (0.0, 1.0)
     np.testing.assert_array_equal(np.unique(image), np.arange(17) / 16)
 
@@ -75,7 +75,7 @@ def test_test_examples_are_new():
 def test_any_shape_and_class_count(size, channels, classes):
     data = open_data(config(image_size=size, channels=channels, num_classes=classes), seed=0)
     assert data.train.read(INDEX)[0].shape == (60, size, size, channels)
-    assert (data.num_classes, data.image_shape) == (classes, (size, size, channels))
+    assert (data.num_classes, data.shape) == (classes, (size, size, channels))
 
 
 def test_classes_can_be_learned():

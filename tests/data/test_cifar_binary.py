@@ -43,20 +43,20 @@ def test_cifar_10(cifar10):
     names = [f"kind{number}" for number in range(10)]
     (cifar10 / "batches.meta.txt").write_text("\n".join(names) + "\n\n")
     data = open_data(config(cifar10), seed=0)
-    assert (data.num_classes, data.class_names, data.image_shape) == (10, names, (32, 32, 3))
+    assert (data.num_classes, data.class_names, data.shape) == (10, names, (32, 32, 3))
     assert (data.train.size, data.splits["test"].size, data.val) == (20, 2, None)
     (batch,) = make_eval_batches(data, batch=20, split="train")
-    assert batch["label"].numpy().tolist() == [number % 10 for number in range(4, 24)]
+    assert batch["targets"].numpy().tolist() == [number % 10 for number in range(4, 24)]
     for place, number in enumerate(range(4, 24)):
-        np.testing.assert_array_equal(np.rint(batch["image"][place] * 255), picture(number, 32, 32))
+        np.testing.assert_array_equal(np.rint(batch["inputs"][place] * 255), picture(number, 32, 32))
 
 
 def test_cifar_100_has_its_fine_labels(cifar100):
     data = open_data(config(cifar100), seed=0)
     assert (data.num_classes, data.class_names, data.train.size) == (100, [], 12)
     (batch,) = make_eval_batches(data, batch=12, split="train")
-    assert batch["label"].numpy().tolist() == [number * 9 for number in range(12)]
-    np.testing.assert_array_equal(np.rint(batch["image"][11] * 255), picture(11, 32, 32))
+    assert batch["targets"].numpy().tolist() == [number * 9 for number in range(12)]
+    np.testing.assert_array_equal(np.rint(batch["inputs"][11] * 255), picture(11, 32, 32))
 
 
 def test_another_byte_is_another_fingerprint(cifar10):

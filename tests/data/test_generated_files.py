@@ -162,4 +162,4 @@ def test_damaged_shards(make_shards, tfrecord_config):
 
 def labels_and_images(data: Dataset) -> list[tuple[int, bytes]]:
     batches = make_eval_batches(data, batch=1, split="train")
-    return [(int(batch["label"][0]), batch["image"].numpy().tobytes()) for batch in batches]
+    return [(int(batch["targets"][0]), batch["inputs"].numpy().tobytes()) for batch in batches]

@@ -42,7 +42,7 @@ def config(folder: Path, **changes: Any) -> IdxConfig:
 
 def assert_all_is_read(folder: Path) -> None:
     data = open_data(config(folder), seed=0)
-    assert (data.num_classes, data.image_shape, data.val, data.notes) == (3, (6, 6, 1), None, [])
+    assert (data.num_classes, data.shape, data.val, data.notes) == (3, (6, 6, 1), None, [])
     for split, numbers in {"train": TRAIN, "test": TEST}.items():
         assert read_pictures(data, split) == {number: number % 3 for number in numbers}
 
@@ -105,7 +105,7 @@ def test_another_byte_is_another_fingerprint(folder):
 def test_images_of_two_sizes_are_resized(folder):
     (folder / NAMES[2]).write_bytes(images(TEST, 8))
     assert_refused(config(folder), r"training images are 6 x 6 and test images 8 x 6: .*set data\.image_size")
-    assert open_data(config(folder, image_size=7), seed=0).image_shape == (7, 7, 1)
+    assert open_data(config(folder, image_size=7), seed=0).shape == (7, 7, 1)
 
 
 # ---- refusals ----

@@ -17,7 +17,7 @@ from tests.data.conftest import assert_refused, read_explained, read_pictures
 def test_class_folders_are_split_by_fraction(make_folder, folder_config):
     data = open_data(folder_config(make_folder(classes=("b", "c", "a"), count=10)), seed=0)
     train, test = read_pictures(data, "train"), read_pictures(data, "test")
-    assert (data.num_classes, data.image_shape, data.notes) == (3, (6, 6, 3), [])
+    assert (data.num_classes, data.shape, data.notes) == (3, (6, 6, 3), [])
     assert np.bincount(list(test.values())).tolist() == [2, 2, 2]
     names = "bca"
     assert train | test == {number: sorted(names).index(names[number // 10]) for number in range(30)}
@@ -240,4 +240,4 @@ def test_images_of_many_sizes_are_resized(make_folder, folder_config):
     root = make_folder()
     enlarge(root / "ant" / "03.png")
     data = open_data(folder_config(root, image_size=5), seed=0)
-    assert next(iter(make_train_batches(data, batch=8, first=0, seed=0)))["image"].shape == (8, 5, 5, 3)
+    assert next(iter(make_train_batches(data, batch=8, first=0, seed=0)))["inputs"].shape == (8, 5, 5, 3)

@@ -9,8 +9,8 @@ import tensorflow as tf
 from accumtrain.data.images.augment import Mix, _beta_levels
 
 KEYS = tf.constant(np.arange(4000), tf.uint64)
-ONES = {"image": tf.ones([4000, 6, 5, 2]), "label": tf.fill([4000], 1), "weight": tf.ones([4000])}
-ZEROS = {"image": tf.zeros([4000, 6, 5, 2]), "label": tf.fill([4000], 0), "weight": tf.ones([4000])}
+ONES = {"inputs": tf.ones([4000, 6, 5, 2]), "targets": tf.fill([4000], 1), "weight": tf.ones([4000])}
+ZEROS = {"inputs": tf.zeros([4000, 6, 5, 2]), "targets": tf.fill([4000], 0), "weight": tf.ones([4000])}
 
 
 def mixed(mix: Mix) -> dict[str, np.ndarray]:
@@ -28,17 +28,17 @@ def test_shares_are_of_a_beta_distribution(alpha):
 def test_mixup_is_a_weighted_mean():
     result = mixed(Mix(mixup=1.0))
     share = result["share"][:, None, None, None]
-    np.testing.assert_array_equal(result["image"], np.broadcast_to(share, [4000, 6, 5, 2]))
-    assert (result["label"] == 1).all()
-    assert (result["other_label"] == 0).all()
+    np.testing.assert_array_equal(result["inputs"], np.broadcast_to(share, [4000, 6, 5, 2]))
+    assert (result["targets"] == 1).all()
+    assert (result["other_targets"] == 0).all()
     assert result["share"].mean() == pytest.approx(0.5, abs=0.02)
 
 
 def test_cutmix_takes_a_rectangle_and_its_share_is_what_is_left():
     result = mixed(Mix(cutmix=1.0))
-    assert set(np.unique(result["image"])) == {0.0, 1.0}
-    np.testing.assert_allclose(result["share"], result["image"].mean(axis=(1, 2, 3)), rtol=1e-6)
-    cut = result["image"][..., 0] == 0
+    assert set(np.unique(result["inputs"])) == {0.0, 1.0}
+    np.testing.assert_allclose(result["share"], result["inputs"].mean(axis=(1, 2, 3)), rtol=1e-6)
+    cut = result["inputs"][..., 0] == 0
     for mask in cut[:50]:
         rows, columns = mask.any(axis=1), mask.any(axis=0)
         np.testing.assert_array_equal(mask, rows[:, None] & columns)
@@ -46,7 +46,7 @@ def test_cutmix_takes_a_rectangle_and_its_share_is_what_is_left():
 
 
 def test_with_both_each_example_draws_one():
-    image = mixed(Mix(mixup=1.0, cutmix=1.0))["image"]
+    image = mixed(Mix(mixup=1.0, cutmix=1.0))["inputs"]
     cut = np.isin(image, [0.0, 1.0]).all(axis=(1, 2, 3))
     assert cut.mean() == pytest.approx(0.5, abs=0.04)
 
@@ -55,4 +55,4 @@ def test_another_example_that_cannot_be_read_has_no_part():
     for mix in (Mix(mixup=1.0), Mix(cutmix=1.0)):
         result = mix(KEYS, dict(ONES), {**ZEROS, "weight": tf.zeros([4000])})
         assert (result["share"].numpy() == 1).all()
-        np.testing.assert_array_equal(result["image"], ONES["image"])
+        np.testing.assert_array_equal(result["inputs"], ONES["inputs"])

@@ -44,7 +44,7 @@ def write(tmp_path):
 
 def whole(data: Dataset, split: str) -> tuple[np.ndarray, np.ndarray]:
     (element,) = make_eval_batches(data, batch=getattr(data, split).size, split=split)
-    return element["image"].numpy(), element["label"].numpy()
+    return element["inputs"].numpy(), element["targets"].numpy()
 
 
 def numbers(data: Dataset, split: str) -> list[int]:
@@ -59,16 +59,16 @@ def numbers(data: Dataset, split: str) -> list[int]:
 
 def test_positions_of_the_stream_give_the_images_of_the_file(write):
     data = open_data(write({**MINE, **TEST}), seed=0)
-    assert (data.image_shape, data.num_classes, data.notes) == ((6, 8, 3), 3, [])
+    assert (data.shape, data.num_classes, data.notes) == ((6, 8, 3), 3, [])
     batch = next(iter(make_train_batches(data, batch=8, first=16, seed=5)))
     _, index = example_at(tf.range(16, 24, dtype=tf.int64), 20, 5)  # across the end of an epoch
-    np.testing.assert_array_equal(batch["image"], IMAGES[index] / np.float32(255))
-    np.testing.assert_array_equal(batch["label"], LABELS[index])
+    np.testing.assert_array_equal(batch["inputs"], IMAGES[index] / np.float32(255))
+    np.testing.assert_array_equal(batch["targets"], LABELS[index])
 
 
 def test_grey_images_need_no_axis_of_channels(write):
     data = open_data(write({**MINE, **TEST, "images": IMAGES[..., 0], "test_images": IMAGES[:4, ..., 0]}), seed=0)
-    assert data.image_shape == (6, 8, 1)
+    assert data.shape == (6, 8, 1)
     np.testing.assert_array_equal(whole(data, "train")[0], IMAGES[..., :1] / np.float32(255))
 
 
@@ -147,7 +147,7 @@ def test_the_home_folder_is_found(write, tmp_path, monkeypatch):
 
 def first_batches(data: Dataset) -> list[np.ndarray]:
     """The images of the first batch of each split."""
-    return [next(iter(make_train_batches(data, batch=8, first=0, seed=0)))["image"].numpy(), whole(data, "test")[0]]
+    return [next(iter(make_train_batches(data, batch=8, first=0, seed=0)))["inputs"].numpy(), whole(data, "test")[0]]
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def test_exif_orientation(turned, augment):
     height, width, _ = expected.shape
     data = predicted_on(turned, height, width, augment=augment)
     (batch,) = make_eval_batches(data, batch=len(turned))
-    assert np.abs(batch["image"] * 255 - expected[None]).max() <= LOSSY
+    assert np.abs(batch["inputs"] * 255 - expected[None]).max() <= LOSSY
     assert data.notes[0].startswith(f"turned upright, as their EXIF orientation says: {len(turned) - 3} files: ")
 
 
@@ -218,7 +218,7 @@ def photos(tmp_path):
 
 def test_all_of_them_are_read_without_a_size(photos, folder_config):
     data = open_data(folder_config(photos), seed=0)
-    assert (data.image_shape, data.train.size + data.test.size) == ((HEIGHT, WIDTH, 3), 12 + len(GOOD) + 1)
+    assert (data.shape, data.train.size + data.test.size) == ((HEIGHT, WIDTH, 3), 12 + len(GOOD) + 1)
     names = f"{photos}/class0/"
     assert data.notes == [
         f"turned upright, as their EXIF orientation says: 1 file: {names}turned.jpg",

@@ -55,11 +55,11 @@ def assert_same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
 
 def test_elements_have_static_shapes(data):
     specs = {
-        "image": tf.TensorSpec([4, *data.image_shape], tf.float32),
-        "label": tf.TensorSpec([4], tf.int32),
+        "inputs": tf.TensorSpec([4, *data.shape], tf.float32),
+        "targets": tf.TensorSpec([4], tf.int32),
         "weight": tf.TensorSpec([4], tf.float32),
     }
-    mixed = {"other_label": tf.TensorSpec([4], tf.int32), "share": tf.TensorSpec([4], tf.float32)}
+    mixed = {"other_targets": tf.TensorSpec([4], tf.int32), "share": tf.TensorSpec([4], tf.float32)}
     assert make_eval_batches(data, batch=4).element_spec == specs
     expected = specs | mixed if data.mix.is_on else specs
     assert make_train_batches(data, batch=4, first=0, seed=0).element_spec == expected
@@ -82,16 +82,16 @@ def test_seeds_and_epochs_differ(data):
     size = data.train.size
     base = take(data, 1, batch=16)
     assert np.all(base["weight"] == 1)
-    assert not np.array_equal(base["image"], take(data, 1, batch=16, seed=4)["image"])
-    assert not np.array_equal(base["image"], take(data, 1, batch=16, first=size)["image"])
+    assert not np.array_equal(base["inputs"], take(data, 1, batch=16, seed=4)["inputs"])
+    assert not np.array_equal(base["inputs"], take(data, 1, batch=16, first=size)["inputs"])
 
 
 def test_epoch_holds_every_example_once_across_batches():
     data = open_data(DigitsConfig(augment="none", image_size=None, **GREY), seed=0)
     size = data.train.size
-    stream = take(data, 3 * size // 100 + 1, batch=100)["image"].reshape(-1, 64)
+    stream = take(data, 3 * size // 100 + 1, batch=100)["inputs"].reshape(-1, 64)
     (whole,) = make_eval_batches(data, batch=size, split="train")
-    stored = np.unique(whole["image"].numpy().reshape(-1, 64), axis=0)
+    stored = np.unique(whole["inputs"].numpy().reshape(-1, 64), axis=0)
     for epoch in range(3):
         np.testing.assert_array_equal(np.unique(stream[epoch * size : (epoch + 1) * size], axis=0), stored)
 
@@ -102,15 +102,15 @@ def test_evaluation_counts_every_example_once(batch):
     for split, size in (("train", 21), ("test", 10)):
         whole = join(make_eval_batches(open_data(config, 0), batch=batch, split=split))
         assert whole["weight"].tolist() == [1.0] * size + [0.0] * (-size % batch)
-        assert len(np.unique(whole["image"][:size].reshape(size, -1), axis=0)) == size
+        assert len(np.unique(whole["inputs"][:size].reshape(size, -1), axis=0)) == size
 
 
 def test_evaluation_does_not_augment():
     config = SyntheticConfig(augment="crop_flip", image_size=4, **GREY, channels=1, **FOUR)
     element = next(iter(make_eval_batches(open_data(config, 0), batch=10)))
     stored, labels = open_data(config, 0).test.read(tf.range(10, dtype=tf.int64))
-    np.testing.assert_allclose(element["image"], (stored.numpy() / 255 - 0.3) / 0.4, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(element["label"], labels)
+    np.testing.assert_allclose(element["inputs"], (stored.numpy() / 255 - 0.3) / 0.4, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(element["targets"], labels)
 
 
 def test_replicas_share_each_batch_in_order(data):
@@ -119,10 +119,10 @@ def test_replicas_share_each_batch_in_order(data):
 
     @tf.function
     def two(iterator):
-        return next(iterator)["image"], next(iterator)["image"]
+        return next(iterator)["inputs"], next(iterator)["inputs"]
 
     iterator = iter(strategy.experimental_distribute_dataset(make_train_batches(data, batch=8, first=5, seed=3)))
-    np.testing.assert_array_equal(np.concatenate(two(iterator)), take(data, 2, batch=8, first=5)["image"])
+    np.testing.assert_array_equal(np.concatenate(two(iterator)), take(data, 2, batch=8, first=5)["inputs"])
 
 
 ITERATE = """

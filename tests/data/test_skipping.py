@@ -85,9 +85,9 @@ def test_bad_examples_have_no_weight_and_others_stay(spoiled, changes, resident_
         zero = found[split]["weight"] != expected[split]["weight"]
         assert zero.any()
         assert (found[split]["weight"][zero] == 0).all()
-        for key in ("image", "label"):
+        for key in ("inputs", "targets"):
             np.testing.assert_array_equal(found[split][key][~zero], expected[split][key][~zero])
-        assert np.isfinite(found[split]["image"]).all()
+        assert np.isfinite(found[split]["inputs"]).all()
     order = np.flatnonzero(join(make_eval_batches(data, batch=1, split="train"))["weight"] == 0).tolist()
     assert order == [BAD_TRAIN]
     assert [(each["split"], each["name"]) for each in data.skipped] == [("train", names[0]), ("test", names[1])]
@@ -117,7 +117,7 @@ def test_a_whole_batch_of_bad_images(make_folder, folder_config, monkeypatch, re
     data = open_data(folder_config(root, on_error="skip"), seed=0)
     first, second = make_eval_batches(data, batch=4)
     assert first["weight"].numpy().tolist() == [0] * 4
-    assert not first["image"].numpy().any()
+    assert not first["inputs"].numpy().any()
     assert second["weight"].numpy().tolist() == [1] * 4
     assert len(data.skipped) == 4
     assert data.facts == "10 training and 4 test images, 6 x 6 x 3, 2 classes, 4 more left out"

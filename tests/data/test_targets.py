@@ -126,8 +126,8 @@ def config(path: Path, label: Any, **keys: Any) -> TableConfig:
 
 def dataset(source: Source, config: TableConfig | NpzConfig) -> Dataset:
     preprocess = make_preprocess(config, channels=3, white=source.train.white)
-    assert source.train.image_shape is not None
-    return Dataset(**vars(source), image_shape=source.train.image_shape, preprocess=preprocess)
+    assert source.train.shape is not None
+    return Dataset(**vars(source), shape=source.train.shape, preprocess=preprocess)
 
 
 def opened(config: TableConfig, reader: TargetReader) -> Dataset:
@@ -139,9 +139,9 @@ def by_number(data: Dataset) -> dict[int, Any]:
     found: dict[int, Any] = {}
     for split, examples in data.splits.items():
         batch = join(make_eval_batches(data, batch=examples.size, split=split))
-        numbers = np.rint(batch["image"][:, 0, 0, 0] * 255).astype(int).tolist()
-        np.testing.assert_array_equal(batch["label"], examples.known_labels)
-        found.update(zip(numbers, batch["label"], strict=True))
+        numbers = np.rint(batch["inputs"][:, 0, 0, 0] * 255).astype(int).tolist()
+        np.testing.assert_array_equal(batch["targets"], examples.known_labels)
+        found.update(zip(numbers, batch["targets"], strict=True))
     return found
 
 

@@ -71,7 +71,7 @@ def texts(tmp_path):
 def stream(data, batch, count, shard=None):
     rows = []
     for element in make_train_batches(data, batch=batch, first=5, seed=1, shard=shard or HostShard()).take(count):
-        tokens = element["image"].numpy()
+        tokens = element["inputs"].numpy()
         rows += [np.pad(row, (0, 64 - len(row)), constant_values=-1).tolist() for row in tokens]
     return rows
 
@@ -91,12 +91,12 @@ def test_a_batch_is_cut_to_the_first_bucket_that_holds_it(texts):
     widths = set()
     for batches in (make_train_batches(cut, batch=8, first=0, seed=1).take(20), make_eval_batches(cut, batch=4)):
         for element in batches:
-            tokens = element["image"].numpy()
+            tokens = element["inputs"].numpy()
             longest = (tokens >= 0).sum(axis=1).max()
             assert tokens.shape[1] == min(width for width in (8, 16, 32, 64) if width >= longest)
             widths.add(tokens.shape[1])
     assert len(widths) == 4
-    assert next(iter(make_train_batches(cut.longest, batch=8, first=0, seed=1)))["image"].shape == (8, 64)
+    assert next(iter(make_train_batches(cut.longest, batch=8, first=0, seed=1)))["inputs"].shape == (8, 64)
 
 
 @pytest.mark.parametrize(("longest", "width"), [(1, 2), (2, 2), (3, 5), (5, 5), (6, 7), (7, 7)])

@@ -53,7 +53,7 @@ def test_a_folder_of_classes(tmp_path):
     rows, data = open_all(TokensConfig(path=str(write_folder(tmp_path / "pets")), length=8))
     assert sorted(rows) == EXPECTED
     assert data.class_names == ["cat", "dog"]
-    assert data.image_shape == (8,)
+    assert data.shape == (8,)
     assert data.vocabulary.size == 257
     places = 7 * 8
     filled = sum(min(8, len(text)) for text in DOGS + CATS)
@@ -139,7 +139,7 @@ def test_arrays_have_their_padding_at_the_end(tmp_path):
     rows, data = open_all(config)
     by_hand = [([5, 3, -1, -1], 0), ([1, 2, 3, 4], 1), ([6, 1, -1, -1], 0), ([2, 2, -1, -1], 1)]
     assert sorted(rows) == sorted(by_hand)
-    assert data.image_shape == (4,)
+    assert data.shape == (4,)
     assert (data.vocabulary.size, data.vocabulary.mask) == (8, 7)
 
 

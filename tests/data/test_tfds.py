@@ -16,7 +16,7 @@ FORMATS = ("tfrecord", "array_record")
 def test_both_formats_give_the_same_batches(prepare_tfds, monkeypatch, resident_bytes):
     monkeypatch.setattr("accumtrain.data.pipeline.RESIDENT_BYTES", resident_bytes)
     one, other = (open_data(prepare_tfds(file_format), seed=0) for file_format in FORMATS)
-    assert (one.train.size, one.test.size, one.num_classes, one.image_shape) == (23, 7, 3, (6, 6, 3))
+    assert (one.train.size, one.test.size, one.num_classes, one.shape) == (23, 7, 3, (6, 6, 3))
     for split, numbers in (("train", range(23)), ("test", range(100, 107))):
         assert read_pictures(one, split) == {number: number % 3 for number in numbers}
         assert list(read_pictures(one, split)) == list(read_pictures(other, split))
@@ -34,7 +34,7 @@ def test_images_are_those_that_tfds_reads(prepare_tfds, file_format):
     stored = builder.as_data_source if file_format == "array_record" else builder.as_dataset
     expected = {int(x["image"][0, 0, 0]): np.asarray(x["image"]) for x in stored("train")}
     (element,) = make_eval_batches(open_data(config, seed=0), batch=23, split="train")
-    pixels = np.rint(element["image"] * 255).astype(np.uint8)
+    pixels = np.rint(element["inputs"] * 255).astype(np.uint8)
     for image in pixels:
         np.testing.assert_array_equal(image, expected[int(image[0, 0, 0])])
 

@@ -38,7 +38,7 @@ def test_it_is_prepared_once(tiny_pictures, tmp_path, monkeypatch):
     monkeypatch.setattr(tfds, "list_builders", lambda **_: ["tiny_pictures"])
     for _ in range(2):
         data = open_data(config(tmp_path, "tiny_pictures"), seed=0)
-        assert next(iter(make_eval_batches(data, batch=7)))["image"].shape == (7, 6, 6, 3)
+        assert next(iter(make_eval_batches(data, batch=7)))["inputs"].shape == (7, 6, 6, 3)
     assert built == ["tiny_pictures"]
 
 

@@ -25,10 +25,10 @@ def test_examples_of_all_shards_in_order(make_shards, tfrecord_config, monkeypat
     make_shards("train")
     make_shards("test", (2,))
     data = open_data(tfrecord_config(), seed=0)
-    assert (data.train.size, data.test.size, data.num_classes, data.image_shape) == (7, 2, 3, (6, 6, 3))
+    assert (data.train.size, data.test.size, data.num_classes, data.shape) == (7, 2, 3, (6, 6, 3))
     (element,) = make_eval_batches(data, batch=7, split="train")
-    assert np.rint(element["image"][:, 0, 0, 0] * 255).tolist() == list(range(7))
-    assert element["label"].numpy().tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert np.rint(element["inputs"][:, 0, 0, 0] * 255).tolist() == list(range(7))
+    assert element["targets"].numpy().tolist() == [0, 1, 2, 0, 1, 2, 0]
 
 
 # ---- the index ----
@@ -205,7 +205,7 @@ def test_labels_of_other_kinds(tmp_path, tfrecord_config, label, keys):
     data = open_data(tfrecord_config(**keys), seed=0)
     assert (data.num_classes, data.class_names) == (3, keys.get("class_names", []))
     (element,) = make_eval_batches(data, batch=9, split="train")
-    assert element["label"].numpy().tolist() == [0, 1, 2] * 3
+    assert element["targets"].numpy().tolist() == [0, 1, 2] * 3
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -216,7 +216,7 @@ def test_raw_pixels(tmp_path, tfrecord_config, channels):
     data = open_data(tfrecord_config(raw_shape=[5, 7, channels]), seed=0)
     (element,) = make_eval_batches(data, batch=9, split="train")
     expected = np.broadcast_to(np.stack(pixels[:9]), [9, 5, 7, 3])
-    np.testing.assert_array_equal(element["image"], expected / np.float32(255))
+    np.testing.assert_array_equal(element["inputs"], expected / np.float32(255))
     with pytest.raises(DataError, match=rf"holds {35 * channels} bytes of pixels, and data.raw_shape=.5,5,3. takes 75"):
         open_data(tfrecord_config(raw_shape=[5, 5, 3]), seed=0)
 

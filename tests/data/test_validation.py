@@ -43,7 +43,7 @@ def test_every_example_is_in_one_split(mine):
 def test_the_stream_has_no_validation_example(mine):
     data = open_data(mine(val_fraction=0.25), seed=0)
     stream = make_train_batches(data, batch=8, first=0, seed=3).take(9)  # three epochs of 24
-    seen = np.rint(np.concatenate([batch["image"].numpy() for batch in stream])[:, 0, 0, 0] * 255).astype(int)
+    seen = np.rint(np.concatenate([batch["inputs"].numpy() for batch in stream])[:, 0, 0, 0] * 255).astype(int)
     assert np.bincount(seen, minlength=40)[numbers(data, "train")].tolist() == [3] * 24
     assert len(seen) == 72
 

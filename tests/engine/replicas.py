@@ -85,9 +85,9 @@ def overflow() -> None:
     data = examples(16, SHAPE)
     assert bool(update(data)["finite"])
     before = copies()
-    image = data["image"].numpy()
+    image = data["inputs"].numpy()
     image[13] = 1e6  # second micro-batch of the second replica
-    skipped = update({**data, "image": image})
+    skipped = update({**data, "inputs": image})
     assert (bool(skipped["finite"]), int(skipped["skipped"]), int(skipped["step"])) == (False, 1, 1)
     assert all(np.array_equal(one, other) for one, other in zip(before, copies(), strict=True))
     assert window.loss_scale is not None

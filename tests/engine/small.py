@@ -62,7 +62,7 @@ def examples(count: int, shape: tuple[int, int, int], seed: int = 0) -> dict[str
     label = tf.random.stateless_uniform([count], [seed, 1], 0, CLASSES, tf.int32)
     pattern = tf.random.stateless_normal([CLASSES, *shape], [7, 7])
     image = 0.5 * tf.gather(pattern, label) + tf.random.stateless_normal([count, *shape], [seed, 2])
-    return {"image": image, "label": label, "weight": tf.ones([count])}
+    return {"inputs": image, "targets": label, "weight": tf.ones([count])}
 
 
 def window_for(
@@ -100,7 +100,7 @@ def window_for(
 def train(window: Window, batches: list[dict[str, tf.Tensor]], micro_steps: int) -> list[dict[str, float]]:
     """One update per batch, each in `micro_steps` equal micro-batches."""
     step = Step(window, tf.distribute.get_strategy())
-    micro = batches[0]["label"].shape[0] // micro_steps
+    micro = batches[0]["targets"].shape[0] // micro_steps
     dataset = tf.data.Dataset.from_tensor_slices({k: tf.concat([b[k] for b in batches], 0) for k in batches[0]})
     iterator = iter(dataset.batch(micro, drop_remainder=True))
     updates = []
@@ -123,12 +123,12 @@ def gradients_of_micro_batch(
         return [gradient.op for _, gradient in gradients if gradient is not None]
 
     def loss(logits: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(data["label"], logits))
+        return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(data["targets"], logits))
 
     @tf.function(autograph=False)
     def run() -> tuple[list[tf.Tensor], list[tf.Tensor], list[tf.Tensor]]:
         mode = Mode(training=True, recording=True, draws=draws)
-        value, _ = tape.gradient(model, data["image"], loss, mode, emit)
+        value, _ = tape.gradient(model, data["inputs"], loss, mode, emit)
         statistics = [tensor for norm in model.norms for tensor in mode.statistics[norm]]
         return [value], [collected[variable.ref()] for variable in model.trainable_variables], statistics
 

@@ -28,7 +28,7 @@ def window(**options):
 
 
 def batches(**changes):
-    batch = {"image": tf.random.stateless_normal([3, *SHAPE], [0, 1]), "label": tf.constant(LABELS), **changes}
+    batch = {"inputs": tf.random.stateless_normal([3, *SHAPE], [0, 1]), "targets": tf.constant(LABELS), **changes}
     return iter(tf.data.Dataset.from_tensors(batch).repeat())
 
 
@@ -50,10 +50,10 @@ def test_labels_that_are_no_integers():
 
 
 def test_examples_without_weight_count_alike():
-    batch = {"label": tf.constant(LABELS)}
+    batch = {"targets": tf.constant(LABELS)}
     weighted = weighted_sums([cross_entropy], LOGITS, {**batch, "weight": tf.ones([3])})
     assert np.array_equal(weighted_sums([cross_entropy], LOGITS, batch), weighted)
-    assert example_weights({"label": tf.zeros([3, 2])}).shape == [3], "labels of any rank"
+    assert example_weights({"targets": tf.zeros([3, 2])}).shape == [3], "labels of any rank"
 
 
 def test_own_loss_and_metrics():
@@ -68,8 +68,8 @@ def test_own_loss_and_metrics():
     own = window(loss=squared, metrics={"largest": largest})
     (weight, *_), batch = own.variables_, next(batches())
     with tf.GradientTape() as tape:
-        logits = own.model(batch["image"])
-        loss = tf.reduce_mean(squared(batch["label"], logits))
+        logits = own.model(batch["inputs"])
+        loss = tf.reduce_mean(squared(batch["targets"], logits))
     expected = weight - 0.1 * tape.gradient(loss, weight)
     step = Step(own)
     step.accumulate(batches())
@@ -115,7 +115,7 @@ def test_smoothing_is_that_of_keras():
 
 def test_class_weights_multiply_the_loss_and_not_the_accuracy():
     labels = [2, 1, 0]  # in another order than the classes
-    batch = {"label": tf.constant(labels)}
+    batch = {"targets": tf.constant(labels)}
     plain = cross_entropy(tf.constant(labels), LOGITS).numpy()
     loss, right = weighted_sums([of(class_weights=[1.0, 0.0, 5.0]), accuracy], LOGITS, batch)
     assert float(loss) == pytest.approx(plain @ [5, 0, 1])
@@ -125,7 +125,7 @@ def test_class_weights_multiply_the_loss_and_not_the_accuracy():
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
 def test_two_labels_are_a_mixed_target(dtype):
     share = np.array([0.3, 1.0, 0.0], np.float32)
-    batch = {"label": tf.constant(LABELS), "other_label": tf.constant([1, 2, 0]), "share": tf.constant(share)}
+    batch = {"targets": tf.constant(LABELS), "other_targets": tf.constant([1, 2, 0]), "share": tf.constant(share)}
     target = share[:, None] * tf.one_hot(LABELS, 3) + (1 - share)[:, None] * tf.one_hot([1, 2, 0], 3)
     loss, right = weighted_sums([cross_entropy, accuracy], tf.cast(LOGITS, dtype), batch)
     assert loss.dtype == dtype
@@ -198,4 +198,4 @@ def test_one_number_for_a_batch_is_no_loss():
         return tf.reduce_mean(logits)
 
     with pytest.raises(ConfigError, match=r"mean: returns values of the shape \(\); .* one value for each example"):
-        weighted_sums([mean], LOGITS, {"label": tf.constant([0, 1, 2])})
+        weighted_sums([mean], LOGITS, {"targets": tf.constant([0, 1, 2])})

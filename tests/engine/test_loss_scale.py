@@ -25,8 +25,8 @@ def state(window):
 
 def overflowing(batch, row):
     """The batch with one image that float16 can't hold."""
-    rows = tf.range(batch["label"].shape[0])[:, None, None, None]
-    return {**batch, "image": tf.where(rows == row, 1e6, batch["image"])}
+    rows = tf.range(batch["targets"].shape[0])[:, None, None, None]
+    return {**batch, "inputs": tf.where(rows == row, 1e6, batch["inputs"])}
 
 
 def test_an_overflow_in_one_micro_batch_skips_the_window_and_halves_the_scale():

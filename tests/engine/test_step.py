@@ -25,7 +25,7 @@ def step_and_batches(config=LENET, optim=SGD, shape=(12, 12, 1), strategy=None, 
         window = window_for(config, optim, shape, clip_norm=1.0, micro_steps=MICRO_STEPS, ema=ema)
         step = Step(window, strategy)
     data = examples(UPDATES * MICRO_STEPS * MICRO_BATCH, shape)
-    dataset = tf.data.Dataset.from_tensor_slices({**data, "image": image_of(data["image"])})
+    dataset = tf.data.Dataset.from_tensor_slices({**data, "inputs": image_of(data["inputs"])})
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     batches = dataset.batch(MICRO_BATCH, drop_remainder=True).with_options(options)

@@ -51,7 +51,7 @@ def update(window, given, micro_batch=8, *, strategy=None, partial=False):
     step = Runtime(strategy).build_step(window)
     for batch in given:
         data = tf.data.Dataset.from_tensor_slices(batch).batch(micro_batch, drop_remainder=True)
-        iterator, count = iter(strategy.experimental_distribute_dataset(data)), batch["label"].shape[0] // micro_batch
+        iterator, count = iter(strategy.experimental_distribute_dataset(data)), batch["targets"].shape[0] // micro_batch
         step.accumulate(iterator, count)
         scalars = step.commit(partial=partial)
     return {name: value.numpy().item() for name, value in scalars.items()}
@@ -85,8 +85,8 @@ def test_draws_and_statistics_are_those_of_each_micro_batch():
     modes = [micro_mode(SEED, 0, tf.constant(place), 4, part) for place, part in enumerate(parts)]
     assert isinstance(modes[0], Mode)
     with tf.GradientTape() as tape:
-        outputs = [window.model(part["image"], mode) for part, mode in zip(parts, modes, strict=True)]
-        loss = supcon(batch["label"], tf.concat(outputs, 0))
+        outputs = [window.model(part["inputs"], mode) for part, mode in zip(parts, modes, strict=True)]
+        loss = supcon(batch["targets"], tf.concat(outputs, 0))
     gradients = tape.gradient(loss, window.variables_)
     start = weights(window)
     scalars = update(window, batches(1))

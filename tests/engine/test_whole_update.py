@@ -160,11 +160,11 @@ class Apart:
         variables = [tf.constant(weight) for weight in self.weights]
         with tf.GradientTape() as tape:
             tape.watch(variables)
-            logits = lenet5(tf.cast(batch["image"], tf.float64), variables)
+            logits = lenet5(tf.cast(batch["inputs"], tf.float64), variables)
             log_p = tf.math.log(tf.nn.softmax(logits))
-            losses = -tf.reduce_sum(tf.one_hot(batch["label"], CLASSES, dtype=tf.float64) * log_p, axis=1)
+            losses = -tf.reduce_sum(tf.one_hot(batch["targets"], CLASSES, dtype=tf.float64) * log_p, axis=1)
             total = tf.reduce_sum(tf.cast(batch["weight"], tf.float64) * losses)
-        right = np.argmax(logits, axis=1) == batch["label"].numpy()
+        right = np.argmax(logits, axis=1) == batch["targets"].numpy()
         gradients = [gradient.numpy() for gradient in tape.gradient(total, variables)]
         return float(total), float(np.sum(batch["weight"].numpy() * right)), gradients
 

@@ -80,10 +80,12 @@ def test_moving_statistics_are_those_of_the_whole_window():
     """Against the concatenated window in float64, through the first normalisation, whose input is known."""
     window = window_for(resnet20(units=(1, 1)), SGD, (8, 8, 3))
     batch = examples(32, (8, 8, 3))
-    batch["image"] = batch["image"] * tf.linspace(0.5, 3.0, 32)[:, None, None, None] + 2.0  # micro-batches that differ
+    batch["inputs"] = (
+        batch["inputs"] * tf.linspace(0.5, 3.0, 32)[:, None, None, None] + 2.0
+    )  # micro-batches that differ
     stem = window.model.segments[0].layers[0]
     norm_, conv = stem.norm, stem.conv
-    expected = tf.nn.conv2d(tf.cast(batch["image"], tf.float64), tf.cast(conv.kernel, tf.float64), 1, "SAME").numpy()
+    expected = tf.nn.conv2d(tf.cast(batch["inputs"], tf.float64), tf.cast(conv.kernel, tf.float64), 1, "SAME").numpy()
     train(window, [batch], 4)
     mean, variance = expected.mean((0, 1, 2)), expected.var((0, 1, 2))
     share = 1.0 - norm_.momentum
@@ -123,7 +125,7 @@ def test_a_window_that_is_not_finite_changes_nothing(bad):
     train(window, [examples(8, SHAPE)], 2)
     before = everything(window)
     batch = examples(8, SHAPE, 1)
-    batch["image"] = tf.tensor_scatter_nd_update(batch["image"], [[7, 0, 0, 0]], [bad])  # in the last micro-batch
+    batch["inputs"] = tf.tensor_scatter_nd_update(batch["inputs"], [[7, 0, 0, 0]], [bad])  # in the last micro-batch
     (update,) = train(window, [batch], 4)
     assert (update["finite"], update["step"]) == (False, 1)
     assert_same_bits(before, everything(window))

@@ -44,8 +44,8 @@ def test_updates_are_those_of_tensorflows_own_gradient(config, options):
 def weights_and_gradients(model, batch):
     weights = list(model.trainable_variables)
     with tf.GradientTape() as tape:
-        logits = model(batch["image"], Mode(training=True))
-        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits))
+        logits = model(batch["inputs"], Mode(training=True))
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(batch["targets"], logits))
     return [weight.numpy() for weight in weights], tape.gradient(loss, weights)
 
 
@@ -65,7 +65,7 @@ def test_a_commit_for_xla_clears_the_window():
 def test_a_commit_moves_the_statistics_of_norms_by_the_tenth_that_their_momentum_leaves():
     window = window_of(resnet20(units=(1, 1)))
     batch, mode = examples(6, SHAPE), Mode(training=True, recording=True)
-    window.model(batch["image"], mode)
+    window.model(batch["inputs"], mode)
     assert len(window.model.norms) == len(mode.statistics) > 0
     window.accumulate(batch)
     window.commit()

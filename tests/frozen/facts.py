@@ -186,7 +186,7 @@ def _digested(batches: tf.data.Dataset) -> str:
     """Labels and shares exactly; of images the mean, and a digest that other kernels may change."""
     elements = list(batches.as_numpy_iterator())
     columns = {name: np.concatenate([each[name] for each in elements])[:EXAMPLES_READ] for name in sorted(elements[0])}
-    images = columns.pop("image")
+    images = columns.pop("inputs")
     digests = [f"{name} {_sha256([value.tobytes()])}" for name, value in columns.items()]
     return ", ".join([*digests, f"images {images.shape} {images.dtype} mean {images.mean(dtype=float):.3f}"]) + (
         f" sha256={_sha256([images.tobytes()])}"

@@ -15,17 +15,23 @@ import yaml
 
 from accumtrain.config.read import from_mapping
 from accumtrain.config.schema import Config
+from accumtrain.data.config import TableConfig, TokensConfig
 from accumtrain.dispatch import run
 from accumtrain.runs.names import CHECKPOINTS, folder_of
 
 GOLDEN = Path(__file__).parent
 EXPECTED: dict[str, dict[str, Any]] = json.loads((GOLDEN / "expected.json").read_text())
+ANSWERS: dict[str, dict[str, Any]] = json.loads((GOLDEN / "answers.json").read_text())
+ASKED = {"lenet": "digit.png", "tokens": "plain.txt", "masked_tokens": "masked.txt", "numbers": "box.png"}
+ASSETS = "assets"
 
 
 def copied(name: str, folder: Path) -> Config:
-    """Copy a golden run into `folder`. Return the copy's configuration."""
+    """Copy a golden run into `folder`. Return the copy's configuration, whose data is found from any folder."""
     shutil.copytree(GOLDEN / name, folder / "golden")
     config = from_mapping(yaml.safe_load((folder / "golden" / "config.yaml").read_text()))
+    if isinstance(config.data, TokensConfig | TableConfig):
+        config = replace(config, data=replace(config.data, path=str(GOLDEN.parents[1] / config.data.path)))
     return replace(config, run=replace(config.run, dir=str(folder)))
 
 
@@ -49,3 +55,20 @@ def digest(path: Path) -> str:
         array = np.asarray(value)
         state.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
     return state.hexdigest()
+
+
+def predictions(config: Config, name: str) -> list[dict[str, Any]]:
+    """Return what job=predict answers for the inputs of a golden run, whose names are without their folder."""
+    asked = GOLDEN / "asked" / ASKED[name]
+    run(replace(config, job="predict", predict=replace(config.predict, input=str(asked))))
+    text = (folder_of(config) / "predictions.jsonl").read_text()
+    return [json.loads(line) for line in text.replace(f"{asked.parent}/", "").splitlines()]
+
+
+def exported(config: Config) -> dict[str, Any]:
+    """Return what job=export tells of the input and the outputs, and the texts that it writes beside the model."""
+    run(replace(config, job="export"))
+    told = json.loads((folder_of(config) / "export.json").read_text())
+    assets = sorted((Path(told["file"]) / ASSETS).iterdir())
+    texts = {path.name: json.loads(path.read_text()) for path in assets}
+    return {"input": told["input"], "class_names": told["class_names"], ASSETS: texts}

@@ -177,7 +177,7 @@ def compiled(build: Callable[[], keras.Model] = mlp, **arguments: Any) -> keras.
 class Numbers(accumtrain.Split):
     """Example i is the number i; its target is i % 4."""
 
-    size, image_shape, channels = 64, None, 1
+    size, shape, channels = 64, None, 1
 
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return tf.cast(index[:, None], tf.float32) / 64.0, tf.cast(index % 4, tf.int32)

@@ -26,10 +26,10 @@ def train_in_keras(model: keras.Model, data: Any) -> None:
     stream = iter(make_train_batches(given, batch=cases.EXAMPLES, first=0, seed=0))
     for _ in range(UPDATES):
         batch = next(stream)
-        y, *weight = batch["label"]
+        y, *weight = batch["targets"]
         with tf.GradientTape() as tape:
-            y_pred = model(batch["image"], training=True)
-            loss = model.compute_loss(batch["image"], y, y_pred, *weight)
+            y_pred = model(batch["inputs"], training=True)
+            loss = model.compute_loss(batch["inputs"], y, y_pred, *weight)
             scaled = model.optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, [variable.value for variable in model.trainable_variables])
         # dense, as Keras squares rows of a sparse one that belong to the same word one by one

@@ -22,7 +22,7 @@ SGD = SgdConfig(lr=0.1, weight_decay=0.0, momentum=0.9)
 
 
 def micro_batch_of(shape):
-    specs = {"image": (shape, tf.float32), "label": ((), tf.int32), "weight": ((), tf.float32)}
+    specs = {"inputs": (shape, tf.float32), "targets": ((), tf.int32), "weight": ((), tf.float32)}
     return {name: tf.TensorSpec([MICRO_BATCH, *own], dtype) for name, (own, dtype) in specs.items()}
 
 
@@ -105,7 +105,7 @@ def test_another_process_makes_the_update_of_a_window_in_place():
     update = jax.jit(jax.export.deserialize(bytearray(written)).call, donate_argnums=0)
     batch = examples(MICRO_BATCH, SHAPE)
     state = [jax.numpy.array(value) for value in program.captured]
-    after, scalars = update(state, [np.asarray(batch[name]) for name in ("image", "label", "weight")])
+    after, scalars = update(state, [np.asarray(batch[name]) for name in ("inputs", "targets", "weight")])
     assert all(value.is_deleted() for value in state)
     scalars = dict(zip(sorted(program.outputs), scalars, strict=True))
     assert (float(scalars["examples"]), int(scalars["step"])) == (2 * MICRO_BATCH, 1)

@@ -140,7 +140,7 @@ def stored():
 
     model = window("store").model
     with tf.GradientTape() as tape:
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], model(batch["image"]))
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["targets"], model(batch["inputs"]))
         loss = tf.reduce_sum(losses)
     return window, batch, [gradient.numpy() for gradient in tape.gradient(loss, model.trainable_variables)]
 

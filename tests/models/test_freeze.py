@@ -116,7 +116,7 @@ def test_a_frozen_norm_computes_in_training_as_in_evaluation(config):
     assert not window.model.norms
     (update,) = train(window, [batch], micro_steps=2)
     fresh = build_model(config, ModelSpec(shape, 10, seed=3))
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], fresh(batch["image"]))
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["targets"], fresh(batch["inputs"]))
     if not of_keras:  # which drops out
         assert update["loss"] == pytest.approx(float(tf.reduce_mean(losses)), rel=1e-5)
 

@@ -104,7 +104,7 @@ def bits(stream):
 def test_the_first_unit_of_a_later_stage_keeps_in_bfloat16_what_it_reads(precision):
     config = replace(bottleneck_revnet(), memory="recompute")
     model = build_model(config, ModelSpec((64, 64, 3), CLASSES, precision, seed=1))
-    streams = model.segments[0](model.cast(examples(2, (64, 64, 3))["image"]), Mode(training=True))
+    streams = model.segments[0](model.cast(examples(2, (64, 64, 3))["inputs"]), Mode(training=True))
     in_full = []
     for segment in model.segments[1:-1]:
         mode = Mode(training=True, recording=True)

@@ -78,12 +78,12 @@ def gradients(model, size=16):
         return [gradient.op for _, gradient in gradients]
 
     def loss(logits):
-        return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(data["label"], logits))
+        return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(data["targets"], logits))
 
     @tf.function(autograph=False)
     def run():
         mode = Mode(training=True, recording=True, seed=tf.constant([1, 2]))
-        value, _ = tape.gradient(model, data["image"], loss, mode, emit)
+        value, _ = tape.gradient(model, data["inputs"], loss, mode, emit)
         statistics = [tensor for norm in model.norms for tensor in mode.statistics[norm]]
         return [value], [collected[variable.ref()] for variable in model.trainable_variables], statistics
 
@@ -203,7 +203,7 @@ def test_a_run_continues_under_another_policy(tmp_path, before, now):
 
     evaluated = window_of(now, residual("float64")).model
     restore_model(tmp_path, evaluated, None)
-    images = batches[0]["image"]
+    images = batches[0]["inputs"]
     np.testing.assert_allclose(evaluated(images), first.model(images), rtol=1e-12)
 
 

@@ -28,7 +28,7 @@ def test_the_logits_are_those_of_keras(height, width, paddings):
     model = build_model(lenet(), ModelSpec(shape, CLASSES, seed=1))
     for bias in (variable for variable in model.trainable_variables if len(variable.shape) == 1):
         bias.assign(tf.random.stateless_normal(bias.shape, [1, 2]))  # they start at 0
-    images = examples(4, shape)["image"]
+    images = examples(4, shape)["inputs"]
     reference = keras.Sequential([keras.Input(shape)])
     for filters, padding in zip((6, 16), paddings, strict=True):
         reference.add(keras.layers.Conv2D(filters, 5, padding=padding, activation="relu"))
@@ -50,11 +50,11 @@ def test_in_bfloat16_logits_and_gradients_are_those_of_float32_in_its_precision(
     for precision in ("float32", "bfloat16"):
         model = build_model(lenet(), ModelSpec((12, 12, 3), CLASSES, precision, seed=1))
         with tf.GradientTape() as tape:
-            logits = model(batch["image"], Mode(training=True))
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits))
+            logits = model(batch["inputs"], Mode(training=True))
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(batch["targets"], logits))
         assert logits.dtype == tf.float32
         found[precision] = [logits, *tape.gradient(loss, model.trainable_variables)]
-        without_a_tape = model(batch["image"], Mode(training=True))
+        without_a_tape = model(batch["inputs"], Mode(training=True))
         np.testing.assert_allclose(without_a_tape, logits, atol=0.01 * np.abs(logits).max())
     for exact, rounded in zip(found["float32"], found["bfloat16"], strict=True):
         assert rounded.dtype == tf.float32

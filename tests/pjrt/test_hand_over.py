@@ -19,12 +19,12 @@ def program():
     weight, seen = tf.Variable(tf.ones([3, 3, 2, 4])), tf.Variable(0, dtype=tf.int64)
 
     def function(batch):
-        products = tf.nn.conv2d(batch["image"], weight, 1, "SAME")
-        seen.assign_add(tf.size(batch["label"], tf.int64))
+        products = tf.nn.conv2d(batch["inputs"], weight, 1, "SAME")
+        seen.assign_add(tf.size(batch["targets"], tf.int64))
         return {"similar": tf.linalg.matmul(products, products, transpose_b=True), "count": tf.identity(seen)}
 
     image, label = tf.TensorSpec([5, 8, 8, 2], tf.float32), tf.TensorSpec([5], tf.int32)
-    return lower(function, [{"image": image, "label": label}], []), weight, seen
+    return lower(function, [{"inputs": image, "targets": label}], []), weight, seen
 
 
 def text_of(handed, *arguments):

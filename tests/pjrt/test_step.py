@@ -293,7 +293,7 @@ def test_a_batch_that_was_sent_ahead_is_not_lost(runtime, window):
     one, two = runtime.build_step(window), runtime.build_step(other)
     total = tf.Variable(0.0, dtype=tf.float64)
     evaluate = runtime.on_batches(
-        lambda batch: total.assign_add(tf.reduce_sum(window.model(batch["image"], EVALUATION)))
+        lambda batch: total.assign_add(tf.reduce_sum(window.model(batch["inputs"], EVALUATION)))
     )
     batches, same = batches_of(), batches_of()
     for _ in range(3):
@@ -308,7 +308,7 @@ def test_a_batch_that_was_sent_ahead_is_not_lost(runtime, window):
 @pytest.mark.slow
 def test_an_error_of_a_batch_is_that_of_the_micro_step_that_takes_it(runtime, window):
     data = tf.data.Dataset.range(3).map(
-        lambda place: {name: tf.debugging.check_numerics(value, "bad") if name == "image" else value
+        lambda place: {name: tf.debugging.check_numerics(value, "bad") if name == "inputs" else value
                        for name, value in examples(8, SHAPE).items()}
         | {"weight": tf.ones([8]) * tf.debugging.check_numerics(1.0 / tf.cast(2 - place, tf.float32), "bad")}
     )  # fmt: skip

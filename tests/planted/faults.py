@@ -233,7 +233,7 @@ FAULTS = [
           (*LENET, "loss.class_weights=[1,2,1,1,1,1,1,1,1,3]")),
     Fault("loss x 1.001", classify, "cross_entropy", result(scaled(1.001)), LENET),
     Fault("loss of the mixed label left out", losses, "_value",
-          lambda right: lambda function, logits, batch: function(batch["label"], logits), (*LENET, "data.mixup=0.4")),
+          lambda right: lambda function, logits, batch: function(batch["targets"], logits), (*LENET, "data.mixup=0.4")),
     # sums and scales of a window
     Fault("examples + 1e-3", window, "example_weights", result(lambda value: value + 1e-3 / 4), LENET),
     Fault("examples twice", window, "example_weights", result(scaled(2.0)), LENET),

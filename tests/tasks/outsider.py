@@ -45,7 +45,7 @@ def build_distance(config: Any) -> Any:
 
 
 class Two(accumtrain.Split):
-    image_shape, channels = None, 1
+    shape, channels = None, 1
 
     def __init__(self, rows: Any) -> None:
         self.size, self.rows, self.known_labels = len(rows), tf.constant(rows), rows[:, :1]

@@ -36,7 +36,7 @@ from tests.train.conftest import assert_same_tensors, json_of, records_of, tenso
 
 TASK = ("task=masked_tokens", "data=sentences", "model=mixer")
 SMALL = (*TASK, "batch_size=32", "accum.steps=2", "optim=adam", "optim.lr=0.02", "schedule=constant", "run.name=one")
-PLACES = max(1, round(0.15 * texts.LENGTH))
+POSITIONS = max(1, round(0.15 * texts.LENGTH))
 
 
 @pytest.fixture
@@ -60,11 +60,15 @@ def assert_same(one, other):
 def test_a_batch_has_tokens_places_ids_and_a_weight_for_each_place(config):
     data = open_examples(config())
     batch = taken(make_train_batches(data, batch=48, first=0, seed=0), 1)
-    tokens, places = batch["image"]["tokens"], batch["image"]["places"]
-    assert (tokens.shape, places.shape, batch["label"].shape) == ((48, texts.LENGTH), (48, PLACES), (48, PLACES))
-    assert {each.dtype for each in (tokens, places, batch["label"])} == {np.dtype(np.int32)}
+    tokens, positions = batch["inputs"]["tokens"], batch["inputs"]["positions"]
+    assert (tokens.shape, positions.shape, batch["targets"].shape) == (
+        (48, texts.LENGTH),
+        (48, POSITIONS),
+        (48, POSITIONS),
+    )
+    assert {each.dtype for each in (tokens, positions, batch["targets"])} == {np.dtype(np.int32)}
     assert batch["weight"].dtype == np.float32
-    np.testing.assert_array_equal(batch["weight"], (batch["label"] >= 0).sum(axis=1))
+    np.testing.assert_array_equal(batch["weight"], (batch["targets"] >= 0).sum(axis=1))
     assert len(set(batch["weight"].tolist())) > 1, "sentences differ in length"
 
 
@@ -80,7 +84,7 @@ def test_masks_are_drawn_anew_in_each_epoch_and_the_same_in_each_evaluation(conf
     data = open_examples(config())
     size = data.train.size
     of_epochs = [taken(make_train_batches(data, batch=size, first=first, seed=0), 1) for first in (0, size)]
-    rows = [{tuple(row) for row in batch["image"]["places"]} for batch in of_epochs]
+    rows = [{tuple(row) for row in batch["inputs"]["positions"]} for batch in of_epochs]
     assert len(rows[0] & rows[1]) < len(rows[0])
     whole = taken(make_eval_batches(data, batch=50), 1)
     parts = taken(make_eval_batches(data, batch=16), 4)
@@ -162,10 +166,10 @@ def test_micro_batches_learn_what_one_batch_does(config):
     for variable, first in zip(model.trainable_variables, weights[0], strict=True):
         variable.assign(first)
     batch = taken(make_train_batches(data, batch=48, first=0, seed=0), 1)
-    logits = model(batch["image"], EVALUATION).numpy()
-    assert whole[0]["weight"] == (batch["label"] >= 0).sum()
+    logits = model(batch["inputs"], EVALUATION).numpy()
+    assert whole[0]["weight"] == (batch["targets"] >= 0).sum()
     assert (whole[0]["loss"], whole[0]["token_accuracy"]) == pytest.approx(
-        reference_of(batch["label"], logits), rel=1e-12
+        reference_of(batch["targets"], logits), rel=1e-12
     )
 
 
@@ -203,7 +207,7 @@ def test_an_evaluation_is_that_of_all_tokens_for_every_batch(config):
     given = config("precision=float64")
     found, model, data = evaluated(given, 16)
     batch = taken(make_eval_batches(data, batch=50), 1)
-    loss, accuracy = reference_of(batch["label"], model(batch["image"], EVALUATION).numpy())
+    loss, accuracy = reference_of(batch["targets"], model(batch["inputs"], EVALUATION).numpy())
     expected = {"loss": loss, "token_accuracy": accuracy, "perplexity": math.exp(loss), "examples": 50}
     assert found == pytest.approx(expected, rel=1e-12)
     for size in (7, 50):
@@ -225,7 +229,7 @@ def test_examples_of_padding_alone_count_in_nothing(compose):
     batch = taken(make_eval_batches(data, batch=10), 1)
     assert (batch["weight"] > 0).tolist() == [True] * 3 + [False] + [True] * 2 + [False] * 4
     assert found["examples"] == 5
-    loss, _ = reference_of(batch["label"], model(batch["image"], EVALUATION).numpy())
+    loss, _ = reference_of(batch["targets"], model(batch["inputs"], EVALUATION).numpy())
     assert found["loss"] == pytest.approx(loss, rel=1e-12)
     (update,), *_ = updated(given, 1)
     assert (update["examples"], update["finite"]) == (5.0, True)
@@ -308,11 +312,11 @@ def test_it_learns_far_beyond_the_shares_of_tokens(trained):
 def test_an_evaluation_tells_the_tokens_that_make_up_the_loss(here):
     found = accumtrain.load_run("one").evaluate()
     assert found["test"] == json_of(here, "summary")["test"]
-    places = sum(each["places"] for each in found["tokens"])
-    assert sum(each["places"] * each["loss"] for each in found["tokens"]) / places == pytest.approx(
+    positions = sum(each["positions"] for each in found["tokens"])
+    assert sum(each["positions"] * each["loss"] for each in found["tokens"]) / positions == pytest.approx(
         found["test"]["loss"], rel=1e-5
     )
-    assert sum(each["places"] * each["accuracy"] for each in found["tokens"]) / places == pytest.approx(
+    assert sum(each["positions"] * each["accuracy"] for each in found["tokens"]) / positions == pytest.approx(
         found["test"]["token_accuracy"], rel=1e-5
     )
     parts = [each["part_of_loss"] for each in found["tokens"]]
@@ -357,7 +361,7 @@ def test_lines_that_can_not_be_told_are_named_and_the_others_are_told(opened, tm
     file = tmp_path / "lines.txt"
     file.write_bytes(b"a [MASK]\n" + content + b"\n")
     given = opened(str(file))
-    assert {place: str(fault).split(": ", 1)[0] for place, fault in given.data.test.skipped.items()} == {
+    assert {position: str(fault).split(": ", 1)[0] for position, fault in given.data.test.skipped.items()} == {
         1: f"{file}, line 2 {message.split(': ', 1)[0]}"
     }
     file.write_bytes(content)
@@ -371,14 +375,14 @@ def test_rows_of_tokens_without_masks_or_with_too_many_are_named(opened, tmp_pat
     rows = np.full([4, texts.LENGTH], 97)
     rows[1, 5], rows[2, :5], rows[3] = 256, 256, -1
     data = opened(rows)
-    assert {place: fault.reason for place, fault in data.test.skipped.items()} == {
+    assert {position: fault.reason for position, fault in data.test.skipped.items()} == {
         0: "has 0 [MASK]",
         2: "has 5 [MASK]",
         3: "holds no token",
     }
     np.savez(tmp_path / "rows.npz", tokens=rows[:3])
     given = opened(str(tmp_path / "rows.npz"))
-    assert {place: fault.reason for place, fault in given.data.test.skipped.items()} == {
+    assert {position: fault.reason for position, fault in given.data.test.skipped.items()} == {
         0: "has 0 [MASK]",
         2: "has 5 [MASK]",
     }
@@ -415,7 +419,7 @@ def test_an_export_answers_as_the_run(kind, here, command):
         pytest.importorskip("onnxruntime")
     answer = command("job=export", *TASK, "run.name=one", f"export.format={kind}")
     assert answer.code == 0, answer.err
-    assert f"float32 [N, {PLACES}, 257], probabilities of" in answer.out
+    assert f"float32 [N, {POSITIONS}, 257], probabilities of" in answer.out
     load, name = EXPORTS[kind]
     names, predict = load(str(here / name))
     assert names == name_tokens(texts.VOCABULARY)

@@ -65,7 +65,7 @@ def test_keys_of_images_are_refused_for_other_inputs(monkeypatch, given):
 
 def test_a_metric_of_a_whole_split_returns_one_number():
     collected = Collected({"wrong": lambda targets, outputs: outputs[0]}, 4, 2, 1, targets=[], outputs=3)
-    collected.update({"label": np.zeros(2), "image": np.zeros(2)}, np.zeros([2, 3], np.float32))
+    collected.update({"targets": np.zeros(2), "inputs": np.zeros(2)}, np.zeros([2, 3], np.float32))
     with pytest.raises(ConfigError, match=r"wrong returns values of the shape \[3\]"):
         collected.take()
 

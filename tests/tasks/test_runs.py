@@ -75,7 +75,7 @@ def updated(config):
         step.accumulate(batches, config.accum.count)
         losses.append(float(step.commit(partial=False)["loss"]))
     taken = list(micro_batches.take(3 * config.accum.count).as_numpy_iterator())
-    return losses, [variable.numpy() for variable in window.variables_], np.concatenate([b["label"] for b in taken])
+    return losses, [variable.numpy() for variable in window.variables_], np.concatenate([b["targets"] for b in taken])
 
 
 @pytest.mark.slow

@@ -41,7 +41,7 @@ class Tokens(Split):
     channels = 1
 
     def __init__(self, tokens: np.ndarray) -> None:
-        self.size, self.image_shape, self.known_labels = len(tokens), tokens.shape[1:], tokens
+        self.size, self.shape, self.known_labels = len(tokens), tokens.shape[1:], tokens
         self._tokens = tf.constant(tokens, tf.int32)
 
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -68,11 +68,11 @@ def open_sentences(config: SentencesConfig, seed: int) -> Source:
 
 
 class Mixer(tf.Module):
-    """Tokens are embedded, mixed over the places, and read at the places that are to be told."""
+    """Tokens are embedded, mixed over the positions, and read at the positions that are to be told."""
 
     def __init__(self, spec: Any) -> None:
         super().__init__()
-        (length,) = spec.image_shape
+        (length,) = spec.shape
         self.embedding = spec.init.dense((spec.num_classes, HIDDEN))
         self.position = spec.init.dense((length, HIDDEN))
         self.kernel = spec.init.dense((length, length))
@@ -80,11 +80,11 @@ class Mixer(tf.Module):
         self.bias = spec.init.constant(0.0, spec.num_classes, "bias")
 
     def __call__(self, x: Any, mode: Any) -> tf.Tensor:
-        tokens, places = x["tokens"], x["places"]
+        tokens, positions = x["tokens"], x["positions"]
         embedded = tf.gather(self.embedding, tf.maximum(tokens, 0))
         embedded = tf.where((tokens >= 0)[..., tf.newaxis], embedded, tf.zeros_like(embedded))
         mixed = embedded + tf.tanh(tf.matmul(self.kernel, embedded)) + self.position
-        told = tf.gather(mixed, tf.maximum(places, 0), batch_dims=1)
+        told = tf.gather(mixed, tf.maximum(positions, 0), batch_dims=1)
         return tf.matmul(told, self.head) + self.bias
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from accumtrain.train.build import build_window
 
 UPDATES = 20
-DIGITS = SimpleNamespace(image_shape=(8, 8, 1), num_classes=3, class_names=None, train=None, vocabulary=None)
+DIGITS = SimpleNamespace(shape=(8, 8, 1), num_classes=3, class_names=None, train=None, vocabulary=None)
 LOGITS, LABELS = tf.constant([[2.0, 0.5, -1.0]]), tf.constant([0])
 
 

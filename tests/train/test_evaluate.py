@@ -58,7 +58,7 @@ def test_findings_are_of_the_replicas_of_the_runtime(trained):
     model = trained_model(trained, images_of(data), {}).model
     (finder,) = build_evaluator(trained, data, "test", 60, model, runtime, finding=True).collectors
     with as_replica(tf.constant(2), 3):
-        finder.update({"label": tf.zeros([20], tf.int32)}, tf.one_hot(tf.ones([20], tf.int32), 10))
+        finder.update({"targets": tf.zeros([20], tf.int32)}, tf.one_hot(tf.ones([20], tf.int32), 10))
     _, mistakes = finder.read(data.classes)
     assert [mistake.position for mistake in mistakes] == [*range(40, 60)], "the third part of the first batch"
 
@@ -100,7 +100,7 @@ def test_it_equals_predictions(trained, here, command):
     np.testing.assert_allclose([each["loss"] for each in result["mistakes"]], losses[worst], rtol=1e-4)
     for each in result["mistakes"]:
         place = each["position"]
-        assert (int(each["label"]), int(each["predicted"])) == (labels[place], found[place])
+        assert (int(each["targets"]), int(each["predicted"])) == (labels[place], found[place])
         assert each["probability"] == pytest.approx(probabilities[place, 0], rel=1e-4)
     assert {here / name for name in ("confusion.png", "mistakes.png")} <= set(here.iterdir())
     assert "class  examples  accuracy  precision" in answer.out

@@ -218,7 +218,7 @@ def write_examples(name, numbers, image):
 
 def numbers_of(batch):
     """The numbers of pictures."""
-    return np.rint(batch["image"][:, 0, 0, 0] * 255).astype(int).tolist()
+    return np.rint(batch["inputs"][:, 0, 0, 0] * 255).astype(int).tolist()
 
 
 def test_records_that_the_run_has_had_are_left_out(tmp_path, monkeypatch):
@@ -239,7 +239,7 @@ def test_records_that_the_run_has_had_are_left_out(tmp_path, monkeypatch):
     both = open_labelled(tfrecord_config(path="new", test_path="train"), images, {}, 0)
     (batch,) = make_eval_batches(both, batch=11)
     assert numbers_of(batch) == [*range(20, 25), *range(6)]
-    assert batch["label"].numpy().tolist() == [number % 3 for number in (*range(20, 25), *range(6))]
+    assert batch["targets"].numpy().tolist() == [number % 3 for number in (*range(20, 25), *range(6))]
 
 
 def test_pixels_of_several_files_of_records(tmp_path, monkeypatch):

@@ -36,7 +36,7 @@ def read(answers):
 
 
 def part_of(labels, logits, weight, part):
-    return {"label": tf.constant(labels[part]), "weight": tf.constant(weight[part])}, tf.constant(logits[part])
+    return {"targets": tf.constant(labels[part]), "weight": tf.constant(weight[part])}, tf.constant(logits[part])
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def model(data):
-    return build_model(small.lenet(), ModelSpec(data.image_shape, small.CLASSES, seed=1))
+    return build_model(small.lenet(), ModelSpec(data.shape, small.CLASSES, seed=1))
 
 
 @pytest.fixture
@@ -131,8 +131,8 @@ def expected(model, data):
     """Loss and accuracy over the images of batches of one, which are never filled up."""
     examples = [*make_eval_batches(data, batch=1)]
     assert len(examples) == data.test.size == 360
-    labels = np.array([int(example["label"][0]) for example in examples])
-    images = tf.concat([example["image"] for example in examples], 0)
+    labels = np.array([int(example["targets"][0]) for example in examples])
+    images = tf.concat([example["inputs"] for example in examples], 0)
     logits = model(images, Mode(training=False)).numpy().astype(np.float64)
     log_probabilities = logits - np.log(np.exp(logits).sum(1, keepdims=True))
     return -log_probabilities[range(360), labels].mean(), (logits.argmax(1) == labels).mean()
@@ -173,7 +173,7 @@ class Seen:
         pass
 
     def update(self, batch, outputs):
-        self.ranks.append((batch["label"].shape.rank, outputs.shape.rank))
+        self.ranks.append((batch["targets"].shape.rank, outputs.shape.rank))
 
     def take(self):
         return {"batches": 4.0}

@@ -90,7 +90,7 @@ def test_a_window_that_is_not_finite_changes_nothing_and_is_described():
     window = window_with(micro_steps=4)
     before = values([*window.model.variables, *window.optimizer.state])
     bad = examples(32, SHAPE)
-    bad["image"] = tf.tensor_scatter_nd_update(bad["image"], [[20, 0, 0, 0]], [float("nan")])  # of micro-step 3
+    bad["inputs"] = tf.tensor_scatter_nd_update(bad["inputs"], [[20, 0, 0, 0]], [float("nan")])  # of micro-step 3
     (update,) = train(window, [bad], 4)
     assert (update["finite"], update["state_finite"], update["step"]) == (False, True, 0)
     np.testing.assert_equal(values([*window.model.variables, *window.optimizer.state]), before)
@@ -111,7 +111,7 @@ def test_statistics_that_overflow_stop_the_update():
     window = window_with()
     before = values(window.statistics.variables_)
     huge = examples(8, SHAPE)
-    huge["image"] *= 1e30  # batch norm makes loss and gradient finite again
+    huge["inputs"] *= 1e30  # batch norm makes loss and gradient finite again
     (update,) = train(window, [huge], 2)
     assert not update["finite"]
     assert np.isfinite(update["loss"])
@@ -158,9 +158,9 @@ def test_a_metric_that_was_not_finite_is_so_once():
 
     window = window_with(metrics={"odd": label_over_weight})
     data = batches(3)
-    data[0]["label"] = tf.fill([8], tf.constant(3, data[0]["label"].dtype))
+    data[0]["targets"] = tf.fill([8], tf.constant(3, data[0]["targets"].dtype))
     for each in data[1:]:
-        each["label"] = tf.fill([8], tf.constant(1, each["label"].dtype))
+        each["targets"] = tf.fill([8], tf.constant(1, each["targets"].dtype))
     updates = train(window, data, 2)
     assert [bool(np.isnan(update["odd"])) for update in updates] == [True, False, False]
 

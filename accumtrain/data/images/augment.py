@@ -188,7 +188,7 @@ class Mix:
             The batch `own` with mixed images, `other_label`, int32 [n], and `share`, float32 [n]. A share is the part
             of `label` in the target, and `other_label` has the rest. An other example of weight 0 has no part.
         """
-        image = own["image"]
+        image = own["inputs"]
         _, height, width, _ = image.shape
         by_cutmix = self._draw_cutmix(key)
         level = random_below(_LEVELS, key, _SHARE)
@@ -202,8 +202,8 @@ class Mix:
 
         of_pixel = tf.where(by_cutmix[:, None, None], tf.cast(~inside, tf.float32), share[:, None, None])
         of_pixel = tf.where(other["weight"][:, None, None] > 0, of_pixel, 1.0)[..., None]
-        mixed = of_pixel * image + (1.0 - of_pixel) * other["image"]
-        return {**own, "image": mixed, "other_label": other["label"], "share": share}
+        mixed = of_pixel * image + (1.0 - of_pixel) * other["inputs"]
+        return {**own, "inputs": mixed, "other_targets": other["targets"], "share": share}
 
     def _draw_cutmix(self, key: tf.Tensor) -> tf.Tensor:
         """Return whether CutMix is drawn, bool [n]; every second time if both are on."""

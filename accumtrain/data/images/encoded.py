@@ -44,9 +44,9 @@ class EncodedSplit(Split):
 
     undecodable = f"replace it by a {FORMATS}, or remove it"
 
-    def __init__(self, size: int, image_shape: tuple[int, int, int] | None, channels: int, config: DataConfig) -> None:
+    def __init__(self, size: int, shape: tuple[int, int, int] | None, channels: int, config: DataConfig) -> None:
         self.size = size
-        self.image_shape = image_shape
+        self.shape = shape
         self.channels = channels
         self.skips = config.on_error == "skip"
         self.decoded: ArraySplit | None = None
@@ -101,10 +101,10 @@ class EncodedSplit(Split):
         except (tf.errors.InvalidArgumentError, ValueError) as error:
             reason = find_image_fault(image) or f"can't be decoded as an image ({len(image)} bytes)"
             raise UnreadableExample(name, reason, self.undecodable) from error
-        if self.image_shape not in (None, shape):
+        if self.shape not in (None, shape):
             raise BadExample(
                 name,
-                f"is {_describe_size(shape)}, other images are {_describe_size(self.image_shape)}",
+                f"is {_describe_size(shape)}, other images are {_describe_size(self.shape)}",
                 "set data.image_size to resize all to one size",
             )
         return StoredExample(image, label, shape)

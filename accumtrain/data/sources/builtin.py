@@ -52,10 +52,10 @@ _GRID = 4  # a class is a coarse grid of random grey values
 class SyntheticSplit(Split):
     """Example i has label i % num_classes. A pixel is the mean of a cell of its class's grid and of uniform noise."""
 
-    def __init__(self, size: int, image_shape: tuple[int, int, int], num_classes: int, seed: int, first: int) -> None:
+    def __init__(self, size: int, shape: tuple[int, int, int], num_classes: int, seed: int, first: int) -> None:
         self.size = size
-        self.image_shape = self._shape = image_shape
-        self.channels = image_shape[-1]
+        self.shape = self._shape = shape
+        self.channels = shape[-1]
         self._num_classes = num_classes
         self._seed = seed
         self._first = first

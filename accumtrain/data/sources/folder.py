@@ -122,7 +122,7 @@ def make_encoded_source(
     if config.image_size is None:
         shape = splits["train"].inspect_first().shape
         for split in splits.values():
-            split.image_shape = shape
+            split.shape = shape
     return Source(
         splits["train"],
         splits.get("test"),
@@ -161,7 +161,7 @@ def open_files(files: Sequence[Path], config: DataConfig, images: Images) -> Dat
         train=split,
         test=split,
         num_classes=len(images.class_names),
-        image_shape=images.shape,
+        shape=images.shape,
         preprocess=preprocess_any_size(config, images),
         class_names=images.class_names,
         notes=_describe_headers(unusual),

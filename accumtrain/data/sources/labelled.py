@@ -77,7 +77,7 @@ def open_labelled(
         train=split,
         test=split,
         num_classes=len(images.class_names),
-        image_shape=images.shape,
+        shape=images.shape,
         preprocess=make_preprocess(config, channels=channels, white=split.white),
         notes=source.notes,
         class_names=images.class_names,
@@ -89,9 +89,9 @@ def open_labelled(
 def _open_plain(config: DataConfig, images: Images, trained: Mapping[str, Any], seed: int) -> Dataset:
     source: Source = SOURCES.build(config, seed)
     split = _join_splits(_select_new_splits(source, trained), config)
-    if split.image_shape != images.shape or source.classes != images.class_names:
+    if split.shape != images.shape or source.classes != images.class_names:
         raise DataError(
-            f"data={config.kind}: its inputs have the shape {list(split.image_shape or ())} and its targets are "
+            f"data={config.kind}: its inputs have the shape {list(split.shape or ())} and its targets are "
             f"{list_first(source.classes)}; the run was trained on {list(images.shape)} and "
             f"{list_first(images.class_names)}; give such data"
         )
@@ -99,7 +99,7 @@ def _open_plain(config: DataConfig, images: Images, trained: Mapping[str, Any], 
         train=split,
         test=split,
         num_classes=source.num_classes,
-        image_shape=images.shape,
+        shape=images.shape,
         notes=source.notes,
         class_names=images.class_names,
     )
@@ -115,7 +115,7 @@ def _open_tokens(config: TokensConfig, images: Images, trained: Mapping[str, Any
         train=split,
         test=split,
         num_classes=len(images.class_names),
-        image_shape=images.shape,
+        shape=images.shape,
         notes=source.notes,
         class_names=images.class_names,
         targets=targets,

@@ -32,8 +32,8 @@ def open_tfds(config: TfdsConfig, seed: int) -> Source:
     image, num_classes, class_names = _find_features(config, dict(builder.info.features.items()))
     train = _open(config, builder, "data.train_split", config.train_split, image, num_classes)
     test = _open(config, builder, "data.test_split", config.test_split, image, num_classes)
-    if train.image_shape is None and config.image_size is None:
-        train.image_shape = test.image_shape = train.inspect_first().shape
+    if train.shape is None and config.image_size is None:
+        train.shape = test.shape = train.inspect_first().shape
     fingerprint = {
         "data.version": builder.info.full_name,
         "data.train.shards": train.shards.digest(),
@@ -118,7 +118,7 @@ def _open(config: TfdsConfig, builder: Any, key: str, split: str, image: Any, nu
         _FORMATS[file_format](pieces),
         config,
         num_classes=num_classes,
-        image_shape=(height, width, channels) if height and width and channels else None,
+        shape=(height, width, channels) if height and width and channels else None,
         channels=channels or 3,
     )
 

@@ -36,7 +36,7 @@ def open_tfrecord(config: TfrecordConfig, seed: int) -> Source:
     test = _open(config, "data.test_path", config.test_path)
     first = train.inspect_first()
     if config.image_size is None:
-        train.image_shape = test.image_shape = first.shape
+        train.shape = test.shape = first.shape
     test.inspect_first()
     fingerprint = {"data.train.shards": train.shards.digest(), "data.test.shards": test.shards.digest()}
     return Source(train, test, config.num_classes, class_names=config.class_names, fingerprint=fingerprint)
@@ -55,7 +55,7 @@ def _open(config: TfrecordConfig, key: str, pattern: str) -> RecordSplit:
         shards,
         config,
         num_classes=config.num_classes,
-        image_shape=None,
+        shape=None,
         channels=_CHANNELS,
         raw_shape=config.raw_shape,
     )
@@ -87,12 +87,12 @@ class RecordSplit(EncodedSplit):
         config: RecordsConfig,
         *,
         num_classes: int,
-        image_shape: tuple[int, int, int] | None,
+        shape: tuple[int, int, int] | None,
         channels: int,
         raw_shape: list[int] | None = None,
     ) -> None:
         """`raw_shape` is that of images stored as their pixels, uint8; None if they are encoded."""
-        super().__init__(len(shards), image_shape, channels, config)
+        super().__init__(len(shards), shape, channels, config)
         self.shards, self._config = shards, config
         self._num_classes = num_classes
         self._numbers = {normal_form(name): place for place, name in enumerate(config.class_names)}
@@ -106,7 +106,7 @@ class RecordSplit(EncodedSplit):
             shards,
             self._config,
             num_classes=self._num_classes,
-            image_shape=None,
+            shape=None,
             channels=self.channels,
             raw_shape=self._raw_shape,
         )

@@ -38,7 +38,7 @@ class TokenSplit(Split):
         faults: Mapping[int, BadExample] | None = None,
         groups: np.ndarray | None = None,
     ) -> None:
-        self.size, self.image_shape = len(tokens), tokens.shape[1:]
+        self.size, self.shape = len(tokens), tokens.shape[1:]
         self.tokens, self.labels, self.names, self.groups = tokens, labels, names, groups
         self.known_labels = labels
         self.lengths: np.ndarray = (tokens != PADDING).sum(axis=1).astype(np.int32)

@@ -149,6 +149,6 @@ def _make_data(split: TokenSplit, images: Images, vocabulary: Vocabulary, notes:
         num_classes=len(images.class_names),
         notes=list(notes),
         class_names=images.class_names,
-        image_shape=images.shape,
+        shape=images.shape,
         vocabulary=vocabulary,
     )

@@ -317,7 +317,7 @@ class CompiledMetrics:
         self._metrics.reset_state()
 
     def update(self, batch: Batch, outputs: Any) -> None:
-        labels, (y_pred, _) = batch["label"], _split(self._compiled, outputs)
+        labels, (y_pred, _) = batch["targets"], _split(self._compiled, outputs)
         self._metrics.update_state(labels[0], y_pred, *labels[1:])
 
     def take(self) -> dict[str, float]:

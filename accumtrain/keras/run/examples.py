@@ -77,7 +77,7 @@ def given_data(train: Split, val: Split, notes: Sequence[str] = (), batch_size: 
         None,
         val=val,
         num_classes=0,
-        image_shape=(),
+        shape=(),
         notes=list(notes),
         fingerprint=sizes | contents,
         batch_size=batch_size,
@@ -143,7 +143,7 @@ class InMemorySplit(Split):
         targets: what the loss takes beside the outputs: such a structure, too.
     """
 
-    image_shape = None
+    shape = None
     channels = 1
 
     def __init__(self, inputs: Any, targets: Any) -> None:
@@ -165,7 +165,7 @@ class OwnSplit(Split):
                 f"{type(split).__name__} has weights, which accumtrain.fit takes with the arrays only: give "
                 "(x, y, sample_weight), or a Split without `weights`"
             )
-        self.size, self.image_shape, self.channels, self._split = split.size, None, 1, split
+        self.size, self.shape, self.channels, self._split = split.size, None, 1, split
 
     def read(self, index: tf.Tensor) -> tuple[Any, Any]:
         inputs, targets = self._split.read(index)

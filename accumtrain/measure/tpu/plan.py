@@ -176,7 +176,9 @@ def lower_request(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     window = build_window(config, data, total, resolve_devices(here).strategy)
     micro_batch = micro_batch_size(config.batch_size, config.accum.count, 1)
     batches = make_train_batches(data.longest, batch=micro_batch, first=0, seed=config.run.seed)
-    program, flops = lower_update(window, {name: batches.element_spec[name] for name in ("image", "label", "weight")})
+    program, flops = lower_update(
+        window, {name: batches.element_spec[name] for name in ("inputs", "targets", "weight")}
+    )
     handed = hand_over(program.hlo, rounds=config.device.runtime != JAX)  # TensorFlow's TPUs round float32's products
     (folder / PROGRAM).write_bytes(handed.serialize())
     return {"flops": flops}

@@ -150,7 +150,7 @@ class _WindowLoss:
 
     def _compute(self, batch: Mapping[str, Any], place: tf.Tensor) -> Any:
         mode = micro_mode(self._window.seed, tf.constant(0), place, self._window.micro_steps, batch)
-        return self._window.model(batch["image"], mode)
+        return self._window.model(batch["inputs"], mode)
 
 
 # ---- the statistics of batch normalisation, in an evaluation ----
@@ -196,4 +196,4 @@ def _training(window: Window, batch: Mapping[str, Any], seed: int) -> Mode:
 
 
 def _logits(window: Window, batch: Mapping[str, Any], mode: Mode) -> np.ndarray:
-    return np.asarray(tf.function(lambda images: window.model(images, mode), autograph=False)(batch["image"]))
+    return np.asarray(tf.function(lambda images: window.model(images, mode), autograph=False)(batch["inputs"]))

@@ -52,7 +52,7 @@ def huber(config: HuberConfig, numbers: np.ndarray, outputs: np.ndarray) -> np.n
 
 
 def token_cross_entropy(config: LossConfig, ids: np.ndarray, logits: np.ndarray) -> np.ndarray:
-    """Return - the mean of log p over the places [N, P] to predict, those with an id from 0 on."""
+    """Return - the mean of log p over the positions [N, P] to predict, those with an id from 0 on."""
     log_p = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
     means = [-log_p[row, ids[row] >= 0, ids[row, ids[row] >= 0]].sum() for row in range(len(ids))]
     return np.array(means) / np.maximum((ids >= 0).sum(axis=1), 1)
@@ -76,8 +76,8 @@ def has_formula(config: LossConfig) -> bool:
 def sum_losses(config: LossConfig, batch: Mapping[str, np.ndarray], outputs: np.ndarray) -> float:
     """Return the sum of the losses over a batch, each with the weight of its example. Mixed examples have two parts."""
     formula = FORMULAS[type(config)]
-    values = formula(config, batch["label"], outputs)
+    values = formula(config, batch["targets"], outputs)
     if "share" in batch:
         share = batch["share"].astype(np.float64)
-        values = share * values + (1.0 - share) * formula(config, batch["other_label"], outputs)
+        values = share * values + (1.0 - share) * formula(config, batch["other_targets"], outputs)
     return float((values * batch.get("weight", np.ones(len(values)))).sum())

@@ -90,7 +90,7 @@ def _compare_bits(
 
 def check_reversal(model: Model, batch: Batch, snap_bits: int) -> list[CheckResult]:
     """Run every stage forward, then invert it. Check the reconstruction error and the largest value of a stream."""
-    error, largest = (float(value) for value in _invert_stages(model, batch["image"]))
+    error, largest = (float(value) for value in _invert_stages(model, batch["inputs"]))
     results = [CheckResult("largest reconstruction error of a stream", error, 0.0)]
     if snap_bits:
         limit = FixedPoint(snap_bits).limit(model.trainable_variables[0].dtype)

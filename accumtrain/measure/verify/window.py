@@ -253,7 +253,7 @@ class PlainGradient:
         mode = micro_mode(self._seed, tf.constant(0), place, self._micro_steps * replicas, batch)
         variables = list(self._model.trainable_variables)
         with tf.GradientTape() as tape:
-            (loss,) = weighted_sums([self._loss], self._model(batch["image"], mode), batch)
+            (loss,) = weighted_sums([self._loss], self._model(batch["inputs"], mode), batch)
         found = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         gradients = [tf.convert_to_tensor(gradient) for gradient in found]  # those of embeddings are tf.IndexedSlices
         statistics = [mode.statistics[norm] for norm in self._model.norms]

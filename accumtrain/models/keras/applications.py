@@ -55,7 +55,7 @@ def build_keras(config: KerasModelConfig, spec: ModelSpec) -> KerasModel:
     fixed = {
         "weights": None,
         "input_tensor": None,
-        "input_shape": spec.image_shape,
+        "input_shape": spec.shape,
         "include_top": True,
         "classes": spec.num_classes,
         "classifier_activation": None,
@@ -76,7 +76,7 @@ def build_keras(config: KerasModelConfig, spec: ModelSpec) -> KerasModel:
             if config.args:
                 given, other = f" with model.args={format_value(config.args)}", "other arguments"
             raise ConfigError(
-                f"keras.applications.{config.name} refuses {spec.image_shape} images{given}: {error}; "
+                f"keras.applications.{config.name} refuses {spec.shape} images{given}: {error}; "
                 f"choose {other}, or another model.name"
             ) from error
         logits = (None, spec.num_classes)

@@ -28,7 +28,7 @@ from accumtrain.models.transformers.heads import ClassHead, TokenHead
 
 def build_vit(config: ViTConfig, spec: ModelSpec) -> Model:
     """Build a vision transformer. Raise ConfigError if patches do not fill the images."""
-    height, width, channels = spec.image_shape
+    height, width, channels = spec.shape
     if height % config.patch or width % config.patch:
         sides = [side for side in range(1, min(height, width) + 1) if height % side == 0 and width % side == 0]
         raise ConfigError(
@@ -45,7 +45,7 @@ def build_vit(config: ViTConfig, spec: ModelSpec) -> Model:
 
 def build_encoder(config: EncoderConfig, spec: ModelSpec) -> Model:
     """Build a text encoder, whose inputs are tokens, int32 [N, T], below 0 where there is none."""
-    (tokens,) = spec.image_shape
+    (tokens,) = spec.shape
     fixed = sincos(np.arange(tokens), config.width) if config.positions == "sincos" else None
     table = TokenTable(spec.init, spec.vocabulary, config.width)
     embed = _embed(config, spec, table, tokens, fixed)
@@ -92,14 +92,14 @@ def _build(config: TransformerConfig, spec: ModelSpec, embed: Embed, table: Toke
 
 
 def _split_tokens(config: TransformerConfig, spec: ModelSpec) -> SplitInputs:
-    """Return the function from inputs to tokens, and the mask and the places that layers read beside them."""
+    """Return the function from inputs to tokens, and the mask and the positions that layers read beside them."""
 
     def split(inputs: Any) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
         tokens = inputs["tokens"] if spec.per_token else inputs
         first = int(config.has_class_token)
         side = {"mask": tf.pad(tokens >= 0, [[0, 0], [first, 0]], constant_values=True)}
         if spec.per_token:
-            side["places"] = inputs["places"] + first
+            side["positions"] = inputs["positions"] + first
         return tokens, side
 
     return split

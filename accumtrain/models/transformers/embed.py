@@ -10,7 +10,7 @@ from accumtrain.models.layers import Initializer
 from accumtrain.models.transformers.layers import Linear
 
 DEVIATION = 0.02  # of embeddings at the start, as in BERT (Devlin et al. 2018, arXiv:1810.04805)
-LONGEST_WAVE = 10_000.0  # of sin-cos positions, in units of 2 pi places
+LONGEST_WAVE = 10_000.0  # of sin-cos positions, in units of 2 pi tokens
 
 
 class Patches(tf.Module):
@@ -73,10 +73,10 @@ class Embed(tf.Module):
         return x + positions[: tf.shape(x)[1]]
 
 
-def sincos(places: np.ndarray, channels: int) -> np.ndarray:
-    """Return sines and cosines of places [T] as positions [T, channels] (Vaswani et al. 2017, arXiv:1706.03762)."""
+def sincos(positions: np.ndarray, channels: int) -> np.ndarray:
+    """Return sines and cosines of positions [T], [T, channels] (Vaswani et al. 2017, arXiv:1706.03762)."""
     waves = LONGEST_WAVE ** -(np.arange(channels // 2) / (channels / 2))
-    angles = np.outer(places, waves)
+    angles = np.outer(positions, waves)
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
 
 

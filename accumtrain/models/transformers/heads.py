@@ -37,10 +37,10 @@ class ClassHead(tf.Module):
 
 
 class TokenHead(tf.Module):
-    """The logits of the tokens at some places: layer norm, linear, GELU, layer norm, and the table of tokens.
+    """The logits of the tokens at some positions: layer norm, linear, GELU, layer norm, and the table of tokens.
 
     A logit is the product with the vector of a token, plus a bias of that token, as in BERT (Devlin et al. 2018). The
-    places are `mode.side["places"]`, int32 [N, P]. The logits of a place below 0 mean nothing.
+    positions are `mode.side["positions"]`, int32 [N, P]. The logits of a position below 0 mean nothing.
 
     Args:
         channels: of the input [N, T, channels].
@@ -54,7 +54,7 @@ class TokenHead(tf.Module):
         self.bias = init.constant(0.0, table.embedding.shape[0], "bias")
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        x = tf.gather(x, tf.maximum(mode.side["places"], 0), batch_dims=1)  # [N, P, channels]
+        x = tf.gather(x, tf.maximum(mode.side["positions"], 0), batch_dims=1)  # [N, P, channels]
         x = self.last_norm(self.gelu(self.linear(self.norm(x, mode), mode), mode), mode)
         vectors = tf.cast(self.table.embedding, self.compute_dtype)
         rows = product(tf.reshape(tf.cast(x, self.compute_dtype), [-1, x.shape[-1]]), vectors, transpose_b=True)

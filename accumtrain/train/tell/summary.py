@@ -204,7 +204,7 @@ def first_images(data: Dataset, count: int, seed: int) -> list[bytes]:
 
     Each is spread over the range of grey values by itself, which undoes the standardisation but for contrast.
     """
-    images = next(iter(make_train_batches(data, batch=count, first=0, seed=seed)))["image"]
+    images = next(iter(make_train_batches(data, batch=count, first=0, seed=seed)))["inputs"]
     if images.shape.rank != 4 or images.shape[-1] not in CHANNELS:
         return []
     low, high = (edge(images, axis=(1, 2, 3), keepdims=True) for edge in (tf.reduce_min, tf.reduce_max))
@@ -291,12 +291,12 @@ def _show_factors(config: Config, data: Dataset) -> None:
 
 def _too_small(config: Config, data: Dataset) -> list[str]:
     """Say if the model halves images more often than they can be halved."""
-    side = min(data.image_shape[:2], default=0)
+    side = min(data.shape[:2], default=0)
     if not side or side >> config.model.halvings:
         return []
     return [
         f"{config.model.label} halves images {config.model.halvings} times, and {config.data.label} has "
-        f"{' x '.join(map(str, data.image_shape[:2]))} pixels: it is made for larger ones, such as "
+        f"{' x '.join(map(str, data.shape[:2]))} pixels: it is made for larger ones, such as "
         "data=folder data.path=photos data.image_size=224"
     ]
 

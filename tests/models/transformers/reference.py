@@ -93,14 +93,14 @@ def classify(model: Any, config: Any, inputs: Any) -> Any:
 
 
 def tell_tokens(model: Any, config: Any, inputs: Any) -> Any:
-    """The logits [N, P, vocabulary] of the tokens at places."""
+    """The logits [N, P, vocabulary] of the tokens at positions."""
     weights = model.named
     head = next(path.removesuffix("/last_norm/gamma") for path in weights if path.endswith("/last_norm/gamma"))
-    tokens, places = inputs["tokens"], inputs["places"]
+    tokens, positions = inputs["tokens"], inputs["positions"]
     table = weights["segments/0/layers/0/embed/embedding"]
     x = embed(tf.gather(table, tf.where(tokens >= 0, tokens, 0)), config, weights)
     x = blocks(x, config, tokens >= 0, weights)
-    x = tf.stack([[example[place] for place in row] for example, row in zip(x, places.numpy(), strict=True)])
+    x = tf.stack([[example[position] for position in row] for example, row in zip(x, positions.numpy(), strict=True)])
     x = gelu(linear(norm(x, weights, f"{head}/norm"), weights, f"{head}/linear"))
     x = norm(x, weights, f"{head}/last_norm")
     return tf.einsum("npc,vc->npv", x, table) + weights[f"{head}/bias"]

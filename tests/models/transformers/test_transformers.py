@@ -119,8 +119,8 @@ def test_logits_and_gradients_are_those_of_plain_operations(family, pool):
     assert_gradients_are_of(model, inputs, lambda: reference.classify(model, config, inputs))
 
 
-def waves(place, channels):
-    angles = [place / 10_000 ** (2 * wave / channels) for wave in range(channels // 2)]
+def waves(position, channels):
+    angles = [position / 10_000 ** (2 * wave / channels) for wave in range(channels // 2)]
     return [*map(math.sin, angles), *map(math.cos, angles)]
 
 
@@ -132,7 +132,7 @@ def waves(place, channels):
             "token",
             [[0] * 16, *(waves(row, 8) + waves(column, 8) for row in range(2) for column in range(3))],
         ),
-        (EncoderConfig, "mean", [waves(place, 16) for place in range(7)]),
+        (EncoderConfig, "mean", [waves(position, 16) for position in range(7)]),
     ],
 )
 def test_fixed_positions_are_sines_and_cosines(family, pool, positions):
@@ -148,7 +148,7 @@ def test_fixed_positions_are_sines_and_cosines(family, pool, positions):
 def test_tokens_at_places_are_told_as_by_plain_operations(family):
     config = small(family)
     model = build(config, per_token=True)
-    inputs = {"tokens": inputs_for(config), "places": tf.constant([[0, 6], [1, 0], [4, 2], [0, 0]])}
+    inputs = {"tokens": inputs_for(config), "positions": tf.constant([[0, 6], [1, 0], [4, 2], [0, 0]])}
     assert_gradients_are_of(model, inputs, lambda: reference.tell_tokens(model, config, inputs))
 
 
@@ -160,14 +160,14 @@ def test_the_table_that_embedding_and_head_share_has_one_path():
 
 
 def test_the_class_token_moves_places_by_one():
-    tokens, places = inputs_for(small(EncoderConfig)), tf.constant([[0, 6], [1, 0], [4, 2], [0, 0]])
+    tokens, positions = inputs_for(small(EncoderConfig)), tf.constant([[0, 6], [1, 0], [4, 2], [0, 0]])
     model = build(small(EncoderConfig, pool="token"), per_token=True)
-    told = model({"tokens": tokens, "places": places})
+    told = model({"tokens": tokens, "positions": positions})
     changed = tf.tensor_scatter_nd_update(
         model.named["segments/0/layers/0/positions"], [[7]], [tf.ones(16, tf.float64)]
     )
     model.named["segments/0/layers/0/positions"].assign(changed)  # of token 6, which example 0 alone shows
-    moved = np.abs(model({"tokens": tokens, "places": places}) - told).max(axis=2)
+    moved = np.abs(model({"tokens": tokens, "positions": positions}) - told).max(axis=2)
     assert (moved[0] > 0).all()
     assert (moved[1:] == 0).all()
 
