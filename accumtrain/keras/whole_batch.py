@@ -214,7 +214,7 @@ def trace_outputs(model: keras.Model, x: Any, or_say: str) -> Any:
     if drawn := find_operations(traced.graph, DRAWS):
         raise ValueError(
             f"a layer of {model.name} draws random numbers by {drawn[0]}, and the second pass over a micro-batch would "
-            "draw others: draw them from a keras.random.SeedGenerator"
+            f"draw others: draw them from a keras.random.SeedGenerator{or_say}"
         )
     if changed := find_operations(traced.graph, ASSIGNMENTS):
         raise ValueError(

@@ -168,6 +168,18 @@ def test_updates_of_unusual_models(build: Any, loss: Any, optimizer: Any, float6
 
 
 @pytest.mark.slow
+def test_a_loss_of_the_whole_batch_finds_the_logits_behind_probabilities(float64: None) -> None:
+    """Where the probabilities are 0, whose logarithm Keras clips."""
+    x, y = data_of(CASES["mlp"])
+    models = pair(
+        lambda: keras.Sequential([keras.Input((6,)), keras.layers.Dense(4, "softmax")]),
+        optimizer=lambda: keras.optimizers.SGD(0.1),
+        loss=lambda y, p: keras.losses.sparse_categorical_crossentropy(keras.ops.reshape(y, (-1,)), p),
+    )
+    compare_updates(models, (100.0 * x, y), 1e-12)
+
+
+@pytest.mark.slow
 def test_recomputation_of_layers_that_are_called_elsewhere() -> None:
     """In another model before; layers that are called twice in this one are refused (test_small_models.py)."""
 

@@ -36,6 +36,7 @@ from accumtrain.models.keras.call import (
     call_in_mode,
     call_stateless,
     find_batch_norms,
+    join_carried,
     mask_of,
     read_values,
 )
@@ -209,6 +210,7 @@ def build_model(config: CompiledModelConfig, spec: ModelSpec) -> Model:
         moving=compiled.moving,
         penalised=compiled.penalised,
         joins_loss=True,
+        carries=True,
     )
 
 
@@ -412,7 +414,8 @@ def check_metrics(compiled: CompiledModel) -> None:
 
 def _split(compiled: CompiledModel, outputs: Any) -> tuple[Any, tf.Tensor]:
     """Return the model's outputs, and the losses of its layers and weights."""
-    return outputs if compiled.penalised else (outputs, tf.zeros((), keras.config.floatx()))
+    y_pred, penalty = outputs if compiled.penalised else (outputs, tf.zeros((), keras.config.floatx()))
+    return join_carried(y_pred), penalty
 
 
 def _metrics_by_name(model: keras.Model) -> dict[str, CompiledMetric]:
