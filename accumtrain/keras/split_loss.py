@@ -137,10 +137,12 @@ class LossShare:
 
     def _kind(self, loss: keras.losses.Loss) -> str:
         """Return the reduction by which a loss joins."""
-        is_unknown = any(loss is unknown for unknown in self._unknown)
-        if is_unknown and Join.SUM.value in (self._declared.loss, loss.reduction):
+        if self._is_unknown(loss) and Join.SUM.value in (self._declared.loss, loss.reduction):
             return str(self._declared.loss)
         return "mean" if loss.reduction == "sum_over_batch_size" else loss.reduction
+
+    def _is_unknown(self, loss: keras.losses.Loss) -> bool:
+        return any(loss is unknown for unknown in self._unknown)
 
     def of_micro_batch(
         self, part: tf.Tensor, x: Any, y: Any, y_pred: Any, sample_weight: Any
@@ -152,7 +154,7 @@ class LossShare:
             y_pred: the predictions, with the masks that Keras attaches to them.
 
         Raises:
-            ValueError: see `_weight` and `_check_values`, or `losses_of_layers`.
+            ValueError: see `_weight`, `_share_of_replica` and `losses_of_layers`.
         """
         with self.record_calls() as calls:
             loss = self._model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
@@ -170,14 +172,15 @@ class LossShare:
             ValueError: a value for each example does not join as it is declared.
         """
         one_number = not values.shape.rank
-        if any(loss is unknown for unknown in self._unknown) and not one_number:
+        if self._is_unknown(loss) and not one_number:
             found = "sum" if loss.reduction == "sum" else "mean"
             if found != self._declared.loss:
                 raise ValueError(
                     f"the loss {loss.name} has a value for each example and reduction={loss.reduction!r}, so it is "
                     f'their {found}: say loss="{found}"'
                 )
-        return 1.0 / count_replicas() if one_number and self._reduction != "sum" and not self._is_own else 1.0
+        divided = not one_number or self._reduction == "sum" or self._is_own
+        return 1.0 if divided else 1.0 / count_replicas()
 
     def _weight(self, part: tf.Tensor, y_pred: Any, sample_weight: Any, calls: LossCalls) -> tf.Tensor:
         """Return the weight of a micro-batch's loss, a scalar. The weights of all micro-batches need not sum to 1.
