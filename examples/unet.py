@@ -164,7 +164,7 @@ def main() -> None:
     rate = keras.optimizers.schedules.CosineDecay(0.0, updates, warmup_target=0.004, warmup_steps=updates // 10)
     model = unet(dimensions, options.memory)
     model.compile(keras.optimizers.Adam(rate), dice_and_cross_entropy)
-    accumulate(model, steps=4)  # one update from a batch, in the memory of a fourth
+    accumulate(model, steps=4, loss="mean")  # one update from a batch, in the memory of a fourth
     patches, labels = dataset(1, size["examples"], size["patch"], dimensions)
     model.fit(patches, labels, batch_size=size["batch"], epochs=size["epochs"], verbose=2)
 

@@ -24,6 +24,7 @@ from accumtrain.registry import Entry, load
 from accumtrain.tasks.config import LOSSES, TASKS, LossConfig, LossEntry, TaskConfig, TaskEntry
 
 KIND = "compiled"
+OR_SAY = ', or say loss="mean" if it is a mean over examples'  # to a user who did not ask for the whole batch
 
 # returns an accumtrain.keras.run.compiled.CompiledModel
 _compiled: ContextVar[Callable[[], Any]] = ContextVar("compiled")
@@ -75,6 +76,8 @@ class CompiledBatchLossConfig(CompiledLossConfig):
     """The same, computed for all examples of an update at once."""
 
     kind: str = f"{KIND}_batch"
+
+    or_say: ClassVar[str] = OR_SAY
 
 
 @dataclass(kw_only=True)

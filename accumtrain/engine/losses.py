@@ -47,10 +47,14 @@ class Collector(Protocol):
 
 
 class WholeBatch:
-    """A loss of all examples of an update, which may compare them: labels [B], outputs [B, ...] -> a number."""
+    """A loss of all examples of an update, which may compare them: labels [B], outputs [B, ...] -> a number.
 
-    def __init__(self, function: Callable[[Any, Any], tf.Tensor]):
-        self._function = function
+    Args:
+        or_say: the end of messages about models that it can't take, another remedy.
+    """
+
+    def __init__(self, function: Callable[[Any, Any], tf.Tensor], or_say: str = ""):
+        self._function, self.or_say = function, or_say
 
     def of_batches(self, batches: Sequence[Batch], outputs: Sequence[Any]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return the weight of this replica's examples, that of all replicas', and the loss of these, scalars.
@@ -85,14 +89,18 @@ def join_examples(parts: Sequence[Any]) -> Any:
     return tf.nest.map_structure(joined, *parts)
 
 
-def check_outputs(outputs: Any, examples: int | None) -> None:
-    """Raise ConfigError if an output is neither a scalar nor real numbers for each example of a micro-batch."""
+def check_outputs(outputs: Any, examples: int | None, or_say: str) -> None:
+    """Raise ConfigError if an output is neither a scalar nor real numbers for each example of a micro-batch.
+
+    Args:
+        or_say: see WholeBatch.
+    """
     for output in tf.nest.flatten(outputs):
         rows = output.shape[0] if output.shape.rank else examples
         if output.dtype.is_complex or (None not in (rows, examples) and rows != examples):
             raise ConfigError(
                 f"an output of the model has the shape {output.shape} and dtype {output.dtype.name} for {examples} "
-                "examples: a loss of the whole batch takes real numbers for each example"
+                f"examples: a loss of the whole batch takes real numbers for each example{or_say}"
             )
 
 

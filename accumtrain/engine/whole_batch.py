@@ -62,6 +62,7 @@ class WholeBatchStep(Step):
             raise ConfigError(
                 f"the model draws random numbers by {drawn[0]}, and the second pass over a micro-batch would draw "
                 "others: draw them from `mode.seed`, or in a Keras layer from a keras.random.SeedGenerator"
+                f"{self._window.loss_function.or_say}"
             )
         self._traced = True
 

@@ -204,7 +204,7 @@ class Window(tf.Module):
             outputs: of each micro-batch, from `compute_outputs`.
         """
         for batch, each in zip(batches, outputs, strict=True):
-            check_outputs(each, example_weights(batch).shape[0])
+            check_outputs(each, example_weights(batch).shape[0], self.loss_function.or_say)
         trained = [trained_outputs(each) for each in outputs]
         with tf.GradientTape() as tape:
             tape.watch(trained)

@@ -1,21 +1,20 @@
 """`accumulate(model, steps)`: `fit` gets the effective batch, and the training step of the model splits it.
 
-Below it stand the step itself and the train function that tries a loss before it is trained on. The moving statistics
-of batch normalisation and the metrics that need the outputs of the whole batch follow.
+Below it stands the step itself. The moving statistics of batch normalisation and the metrics that need the outputs of
+the whole batch follow.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from itertools import islice, tee
 from typing import Any, NamedTuple
 
 import keras
-import numpy as np
 import tensorflow as tf
 
+from accumtrain.console import say
 from accumtrain.keras.accumulate_optimizer import (
     accumulates,
     add_gradient,
@@ -24,7 +23,7 @@ from accumtrain.keras.accumulate_optimizer import (
     is_count,
     sum_dtype,
 )
-from accumtrain.keras.loss_trial import LossTrial
+from accumtrain.keras.known import Declared, Join, adds_up, refuse_arguments
 from accumtrain.keras.replicas import apply_reduced
 from accumtrain.keras.split_batch import (
     Split,
@@ -34,61 +33,50 @@ from accumtrain.keras.split_batch import (
     split_evenly,
     tensors_of,
 )
-from accumtrain.keras.split_loss import (
-    CALL_ERRORS,
-    EXAMPLES,
-    FUNCTIONS_OVER_BATCHES,
-    TOLERANCE,
-    BatchLoss,
-    LossShare,
-    LossTerms,
-    Trials,
-    UntriedLossError,
-    is_of_keras,
-    made_up_outputs,
-    made_up_targets,
-)
-from accumtrain.keras.whole_batch import WholeBatchLoss
+from accumtrain.keras.split_loss import BatchLoss, LossShare, join_of_model
+from accumtrain.keras.whole_batch import WholeBatchLoss, describe_own_loss
 from accumtrain.models.keras.call import (
     StatelessCall,
     call_in_mode,
     find_batch_norms,
     mask_of,
     read_values,
-    separate_masks,
+    separate_carried,
 )
-
-IN_THE_GRAPH = (tf.data.Iterator, tf.distribute.DistributedIterator)  # takes the batches of these, after the tracing
 
 
 def accumulate(
     model: keras.Model,
     steps: int | str,
     *,
-    whole_batch: bool = False,
+    loss: str | None = None,
+    layer_losses: str | None = None,
     data: Any = None,
     batch_size: int | None = None,
     memory_limit_mb: float | None = None,
+    **unknown: Any,
 ) -> keras.Model:
     """Have `model.fit` compute each batch in `steps` micro-batches, in the memory of one of them.
 
     The update is that of the whole batch: gradients, losses, metrics and example weights. `steps` need not divide the
-    batch. Losses of your own are tried with examples of the first batch. Means and sums over the examples are exact,
-    all else needs `whole_batch`. Metrics that need the whole batch see all of its outputs at once.
+    batch. Keras's own losses and metrics are known. Any other loss is computed for the whole batch, unless `loss` says
+    what it is: each micro-batch is then computed twice, and the outputs of the batch are kept (Gao et al. 2021,
+    arXiv:2101.06983). A line says so. Any other metric sees all outputs of the batch at once.
 
     Batch norm normalises each micro-batch by itself, and its moving statistics become those of the whole batch. Dropout
     is drawn for each micro-batch. Other state that layers change in a call, such as a counter, changes with each. The
     optimizer, and all there is around the step, stay as they are.
 
     Args:
-        model: compiled or not. Without `whole_batch` a `compute_loss` of its own must be a mean or a sum over examples.
-            What is saved or cloned is the model without this change: call `accumulate` again.
+        model: compiled or not. What is saved or cloned is the model without this change: call `accumulate` again.
         steps: number of micro-batches; a batch with fewer examples has as many. `auto` takes the smallest number with
             which a step fits into memory on this CPU: child processes try it on a copy of the model, which must be
             compiled.
-        whole_batch: the loss compares examples with each other, or divides by a number of the whole batch. It is then
-            computed for all outputs at once: contrastive losses and Dice are exact. Each micro-batch is computed
-            twice, and the outputs of the batch are kept (Gao et al. 2021, arXiv:2101.06983).
+        loss: what your own losses, or the `compute_loss` of your model, are over the examples of a batch: "mean" or
+            "sum", which is taken at its word and saves the second pass, or "batch", which computes all losses for the
+            whole batch and says nothing.
+        layer_losses: the same for what your layers give to `add_loss`: "mean" or "sum". It is asked for if there are
+            any.
         data: for `auto`, what `fit` will get: (x, y), (x, y, sample_weight) or a data set. Some of it is used.
         batch_size: for `auto`, the number of examples in a batch.
         memory_limit_mb: for `auto`, the most that the tensors of a step may take in MiB; None is the memory that is
@@ -103,13 +91,21 @@ def accumulate(
         ValueError: `steps` is neither `auto` nor a whole number of 1 or more, or another argument is not as above. Or
             the model has a `train_step` of its own. Or, with `auto`, it can't be copied to another process.
     """
+    refuse_arguments("accumulate", unknown)
     _check(model, steps, data, batch_size, memory_limit_mb)
+    declared = Declared(loss, layer_losses)
     if isinstance(steps, str):
         from accumtrain.keras.auto_steps import choose_steps  # its probes make steps of this module
 
-        steps = choose_steps(model, data, batch_size, memory_limit_mb, whole_batch)
-    split_training(model, SplitTrainStep(model, int(steps), whole_batch))
+        steps = choose_steps(model, data, batch_size, memory_limit_mb, declared)
+    split_training(model, SplitTrainStep(model, int(steps), declared))
     return model
+
+
+def split_training(model: keras.Model, step: SplitTrainStep) -> None:
+    """Have `fit` and `train_on_batch` of a model make their steps by `step`."""
+    model.train_step = step
+    model.train_function = None  # made anew by the next fit
 
 
 def _check(model: keras.Model, steps: Any, *of_auto: Any) -> None:
@@ -131,35 +127,11 @@ def _check(model: keras.Model, steps: Any, *of_auto: Any) -> None:
 
 
 class SplitTrainStep:
-    """The step in the place of `keras.Model.train_step`: a loop over micro-batches, then one update.
+    """The step in the place of `keras.Model.train_step`: a loop over micro-batches, then one update."""
 
-    Attributes:
-        terms: of the loss; None before it was tried on real examples.
-    """
-
-    def __init__(self, model: keras.Model, steps: int, whole_batch: bool) -> None:
-        self._model, self._steps, self._whole_batch = model, steps, whole_batch
-        self._trials = Trials()
-        self.terms: LossTerms | None = None
-
-    def try_loss(self, data: Any) -> None:
-        """Find the terms of the loss with examples of a batch, (x, y, sample_weight), of each replica in turn.
-
-        Raises:
-            ValueError: see `LossTrial.find_terms`.
-        """
-        results = self._model.distribute_strategy.experimental_local_results
-        for replica in range(len(results(keras.tree.flatten(data)[0]))):
-            own_data = keras.tree.map_structure(lambda value, replica=replica: results(value)[replica], data)
-            batch = keras.utils.unpack_x_y_sample_weight(tensors_of(own_data))
-            examples = int(count_examples(batch))
-            if examples and not (self.terms and self.terms.settled):
-                self._model._symbolic_build(data_batch=own_data)
-                trial = LossTrial(self._model, batch, -(-examples // self._steps), self._loss(None))
-                self.terms = trial.find_terms(self.terms)
-
-    def _loss(self, terms: LossTerms | None) -> LossShare | WholeBatchLoss:
-        return WholeBatchLoss(self._model, terms) if self._whole_batch else LossShare(self._model, self._trials, terms)
+    def __init__(self, model: keras.Model, steps: int, declared: Declared) -> None:
+        self._model, self._steps, self._declared = model, steps, declared
+        self._told: Any = self  # the compiled loss of which the user knows that it is computed for the whole batch
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, data: Any) -> dict[str, tf.Tensor]:
@@ -177,20 +149,34 @@ class SplitTrainStep:
         with tf.init_scope():  # in a loop nothing can be built any more
             self._model._symbolic_build(data_batch=data)
         batch = keras.utils.unpack_x_y_sample_weight(tensors_of(data))
-        examples = count_examples(batch)
-        loss, splits = self._loss(self.terms), self.splits(examples)
-        sums = BatchSums(self._model, examples, loss, WholeBatchMetrics(self._model, batch, self._trials))
+        examples, outputs = count_examples(batch), specs_of_outputs(self._model, batch[0])
+        loss = self._build_loss(outputs)
+        splits = self.splits(examples, loss)
+        sums = BatchSums(self._model, examples, loss, WholeBatchMetrics(self._model, batch, outputs))
         whole = None
         if isinstance(loss, WholeBatchLoss):
+            self._tell(examples, outputs)
             whole = loss.of_whole_batch(batch, splits, read_values(sums.state), sums.statistics.before)
         totals, at_outputs = sums.begin(whole), [] if whole is None else whole.at_outputs
         for split in splits:
             totals = run_micro_batches(partial(sums.add, split), (*batch, at_outputs), split, totals)
         return sums.update(totals)
 
-    def splits(self, examples: int | tf.Tensor) -> list[Split]:
+    def splits(self, examples: int | tf.Tensor, loss: LossShare | WholeBatchLoss) -> list[Split]:
         """Return the micro-batches of a batch."""
         return split_evenly(examples, self._steps)
+
+    def _build_loss(self, outputs: Any) -> LossShare | WholeBatchLoss:
+        if join_of_model(self._model, outputs, self._declared) is Join.BATCH:
+            return WholeBatchLoss(self._model, self._declared)
+        return LossShare(self._model, outputs, self._declared)
+
+    def _tell(self, examples: int | tf.Tensor, outputs: Any) -> None:
+        """Say once for each compiled loss that it is computed for the whole batch, unless the user asked for it."""
+        if self._declared.loss is not None or self._told is self._model._compile_loss:
+            return
+        self._told = self._model._compile_loss
+        say(describe_own_loss(self._model, outputs, examples if isinstance(examples, int) else None))
 
 
 class BatchSums:
@@ -269,14 +255,9 @@ class BatchSums:
                 loss, share = self._loss.of_micro_batch(part, x, y, y_pred, sample_weight)
                 scaled = model.optimizer.scale_loss(loss)
             losses = [tf.cast(tracker.result(), dtype) for tracker in self._trackers]
-            shown = model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
-            if more := shown.keys() - model.get_metrics_result().keys():
-                raise ValueError(
-                    f"compute_metrics of {model.name} returns {', '.join(sorted(more))}, which no metric of the model "
-                    "keeps over micro-batches: make it a keras.metrics.Metric"
-                )
+            self._metrics.update_micro_batch(x, y, y_pred, sample_weight)
         call.check_changes(model, model.trainable_variables, "which can't be split")
-        outputs = tf.nest.flatten(separate_masks(y_pred))[: len(at_outputs)]
+        outputs = tf.nest.flatten(separate_carried(y_pred))[: len(at_outputs)]
         trained = [(output, at) for output, at in zip(outputs, at_outputs, strict=True) if at is not None]
         targets, upstream = zip((scaled, tf.ones_like(scaled)), *trained, strict=True)
         gradients = tape.gradient(targets, weights, output_gradients=upstream)
@@ -304,7 +285,6 @@ class BatchSums:
         self.statistics.write(totals["statistics"])
         for variable, value in self._assigned:
             variable.assign(value)
-        self._metrics.update(totals["outputs"])
         replicas = tf.cast(tf.distribute.get_strategy().num_replicas_in_sync, share.dtype)
         model._loss_tracker.update_state(_mean(totals["loss"], share) * replicas, sample_weight=self._examples)
         known = self._examples if isinstance(self._examples, int) else None  # else each batch counts alike, as in Keras
@@ -319,67 +299,11 @@ class BatchSums:
             apply_reduced(model.optimizer, gradients, model.trainable_variables)
         else:  # as Keras does
             warnings.warn(f"{model.name} has no trainable weight, so nothing is learned", stacklevel=2)
-        return model.get_metrics_result()
+        return self._metrics.update(totals["outputs"])
 
 
 def _mean(total: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
     return tf.math.divide_no_nan(total, tf.cast(share, total.dtype))
-
-
-# --- the train function, which tries the loss of a batch before it is trained on --------------------------------------
-
-
-def split_training(model: keras.Model, step: SplitTrainStep) -> None:
-    """Have `fit` and `train_on_batch` of a model make their steps by `step`."""
-
-    def make_train_function(force: bool = False) -> None:
-        if model.train_function is None or force:
-            step.terms = None  # another loss may be compiled
-            model.train_function = SplitTrainFunction(model, step)
-
-    model.train_step = step
-    model.make_train_function = make_train_function
-    model.train_function = None  # made anew by the next fit
-
-
-class SplitTrainFunction:
-    """A function in the place of the train function that Keras makes."""
-
-    def __init__(self, model: keras.Model, step: SplitTrainStep) -> None:
-        self._model, self._step, self._keras_function = model, step, _make_keras_train_function(model)
-
-    def __call__(self, batches: Iterator[Any]) -> Any:
-        """Make the next steps. Return the result of Keras's function.
-
-        Raises:
-            StopIteration: there is no batch left.
-            ValueError: see `LossTrial.find_terms`.
-        """
-        terms = self._step.terms
-        if terms is not None and terms.settled:
-            return self._keras_function(batches)
-        if terms is None and not self._model.run_eagerly:
-            traced = batches
-            if not isinstance(batches, IN_THE_GRAPH):
-                traced, batches = tee(batches)
-            try:
-                return self._keras_function(traced)
-            except UntriedLossError:  # while the step is traced, so nothing has changed
-                pass
-        taken = [next(batches), *islice(batches, self._model.steps_per_execution - 1)]
-        for batch in taken:
-            self._step.try_loss(batch)
-        if self._step.terms != terms:
-            self._keras_function = _make_keras_train_function(self._model)
-        return self._keras_function(iter(taken))
-
-
-def _make_keras_train_function(model: keras.Model) -> Callable[[Iterator[Any]], Any]:
-    """Return the function that Keras itself makes of the model's train_step."""
-    own = model.train_function
-    type(model).make_train_function(model, force=True)
-    made, model.train_function = model.train_function, own
-    return made
 
 
 # --- moving statistics of batch normalisation -------------------------------------------------------------------------
@@ -478,40 +402,43 @@ def compiled_metrics(model: keras.Model) -> list[CompiledMetric]:
 
 
 class WholeBatchMetrics:
-    """Metrics of a model whose state after a batch is another than after its micro-batches.
+    """The metrics of a model. Those whose state may be another after a batch than after its micro-batches get it whole.
 
-    Only metrics that may be so are tried, with made-up examples.
+    A `compute_metrics` of the model's own gets all outputs of the batch.
 
     Args:
         batch: x, y and sample_weight, nested tensors [N, ...] or None.
-        trials: of metrics.
+        outputs: specs of the outputs of the model.
 
     Raises:
-        ValueError: one measures an output whose size is not known before.
+        ValueError: an output that has to be kept has a size that is not known before.
     """
 
-    def __init__(self, model: keras.Model, batch: Any, trials: Trials) -> None:
-        self._model, (x, self._y, self._sample_weight) = model, batch
-        tried = [compiled for compiled in compiled_metrics(model) if _may_join_examples(compiled.metric)]
-        outputs = self._flat(_output_specs(model, x)) if tried else []
-        self._metrics = [compiled for compiled in tried if not self._adds_up(compiled, outputs[compiled.place], trials)]
-        self._outputs = {compiled.place: outputs[compiled.place] for compiled in self._metrics}
-        for compiled in self._metrics:
-            if None in outputs[compiled.place].shape[1:]:
-                raise ValueError(self._refusal(compiled, "sizes that are not known before"))
-
-    @property
-    def names(self) -> list[str]:
-        return [compiled.metric.name for compiled in self._metrics]
+    def __init__(self, model: keras.Model, batch: Any, outputs: Any) -> None:
+        self._model, (self._x, self._y, self._sample_weight), self._specs = model, batch, outputs
+        self._is_own = computes_metrics(model)
+        compiled_with = [] if self._is_own else compiled_metrics(model)
+        specs = self._flat(outputs) if compiled_with else keras.tree.flatten(outputs)
+        self._metrics = [compiled for compiled in compiled_with if not adds_up(compiled.metric, specs[compiled.place])]
+        places = range(len(specs)) if self._is_own else dict.fromkeys(compiled.place for compiled in self._metrics)
+        self._outputs = {place: specs[place] for place in places}
+        for place, spec in self._outputs.items():
+            if None in spec.shape[1:]:
+                raise ValueError(self._refusal(place, "sizes that are not known before"))
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """The state of these metrics."""
+        """The state of the metrics that get the whole batch."""
         return [variable for compiled in self._metrics for variable in compiled.metric.variables]
 
     def zeros(self, examples: int | tf.Tensor) -> list[tf.Tensor]:
-        """Return tensors [N, ...] for the outputs that they measure."""
+        """Return tensors [N, ...] for the outputs that are kept."""
         return [tf.zeros([examples, *output.shape[1:]], output.dtype) for output in self._outputs.values()]
+
+    def update_micro_batch(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> None:
+        """Update all metrics with a micro-batch. Changes of `variables` are to be forgotten."""
+        if not self._is_own:
+            self._model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
     def add(self, kept: Sequence[tf.Tensor], y_pred: Any, start: tf.Tensor) -> list[tf.Tensor]:
         """Put the outputs of a micro-batch, which begins with example `start`, in their places.
@@ -519,65 +446,47 @@ class WholeBatchMetrics:
         Raises:
             ValueError: an output has a mask.
         """
-        found = self._flat(y_pred) if self._metrics else []
-        for compiled in self._metrics:
-            if mask_of(found[compiled.place]) is not None:
-                raise ValueError(self._refusal(compiled, "a mask"))
+        found = keras.tree.flatten(y_pred) if self._is_own else self._flat(y_pred) if self._metrics else []
+        for place in self._outputs:
+            if mask_of(found[place]) is not None:
+                raise ValueError(self._refusal(place, "a mask"))
         return [put_examples(tensor, found[place], start) for place, tensor in zip(self._outputs, kept, strict=True)]
 
-    def update(self, kept: Sequence[tf.Tensor]) -> None:
-        """Update the metrics with the whole batch."""
-        if not self._metrics:
-            return
-        outputs, targets = dict(zip(self._outputs, kept, strict=True)), self._flat(self._y)
-        weights = [None] if self._sample_weight is None else self._flat(self._sample_weight)
+    def update(self, kept: Sequence[tf.Tensor]) -> dict[str, Any]:
+        """Update the metrics that get the whole batch. Return the results of all."""
+        if self._is_own:
+            y_pred = keras.tree.pack_sequence_as(self._specs, kept)
+            shown: dict[str, Any] = self._model.compute_metrics(
+                self._x, self._y, y_pred, sample_weight=self._sample_weight
+            )
+            return shown
+        outputs = dict(zip(self._outputs, kept, strict=True))
+        targets = self._flat(self._y) if self._metrics else []
+        weights = [None] if self._sample_weight is None or not self._metrics else self._flat(self._sample_weight)
         for place, metric, weighted in self._metrics:
             weight = weights[place if place < len(weights) else 0] if weighted else None
             metric.update_state(targets[place], outputs[place], sample_weight=weight)
+        return self._model.get_metrics_result()
 
     def _flat(self, structure: Any) -> list[Any]:
         return self._model._compile_metrics._flatten_y(structure)
 
-    def _adds_up(self, compiled: CompiledMetric, output: Any, trials: Trials) -> bool:
-        metric, target = compiled.metric, self._flat(self._y)[compiled.place]
-        return trials.result(metric, (target, output), partial(_has_state_of_parts, metric, target, output))
-
-    def _refusal(self, compiled: CompiledMetric, reason: str) -> str:
+    def _refusal(self, place: int, reason: str) -> str:
+        own = [compiled.metric.name for compiled in self._metrics if compiled.place == place]
+        what = f"the metric {own[0]} is not known to add up" if own else "compute_metrics is your own"
         return (
-            f"the metric {compiled.metric.name} has to see the whole batch, and its output has {reason}: return one "
-            "value for each example, or make it a keras.metrics.Metric that adds up"
+            f"{what}, so it has to see the whole batch, and an output of {self._model.name} has {reason}: take one of "
+            "keras.metrics that adds up, or leave it out, and measure with model.evaluate"
         )
 
 
-def _may_join_examples(metric: keras.metrics.Metric) -> bool:
-    """Return whether a metric is the user's own, or of a function that may have one number for a batch."""
-    function = getattr(metric, "_fn", None)
-    if isinstance(function, keras.losses.Loss) or any(function is joining for joining in FUNCTIONS_OVER_BATCHES):
-        return True
-    return not (is_of_keras(type(metric)) and (function is None or is_of_keras(function)))
+def computes_metrics(model: keras.Model) -> bool:
+    """Return whether a model has a `compute_metrics` of its own."""
+    return getattr(model.compute_metrics, "__func__", None) is not keras.Model.compute_metrics
 
 
-def _has_state_of_parts(metric: keras.metrics.Metric, target: Any, output: Any) -> bool:
-    """Return whether the state after made-up examples is that after two parts of them."""
-
-    def state_after(*parts: slice) -> list[np.ndarray]:
-        with keras.StatelessScope() as scope:
-            metric.reset_state()
-            for part in parts:
-                metric.update_state(targets[part], outputs[part])
-        return [np.asarray(scope.get_current_value(variable)) for variable in metric.variables]
-
-    with tf.init_scope():
-        random = np.random.default_rng(0)
-        outputs, targets = made_up_outputs(output, random), made_up_targets(target, random)
-        try:
-            whole, parts = state_after(slice(None)), state_after(slice(1), slice(1, EXAMPLES))
-        except CALL_ERRORS:  # it takes no such examples, and those of the batch may be alike
-            return False
-    return all(np.allclose(*pair, rtol=TOLERANCE, atol=TOLERANCE) for pair in zip(whole, parts, strict=True))
-
-
-def _output_specs(model: keras.Model, x: Any) -> Any:
+def specs_of_outputs(model: keras.Model, x: Any) -> Any:
+    """Return the outputs of a built model for inputs [N, ...], as KerasTensors [None, ...]."""
     with tf.init_scope():
         return model.compute_output_spec(
             keras.tree.map_structure(lambda tensor: keras.KerasTensor([None, *tensor.shape[1:]], tensor.dtype.name), x)

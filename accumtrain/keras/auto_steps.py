@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import pickle
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,11 @@ from accumtrain.console import format_bytes, say, table
 from accumtrain.errors import ConfigError, OutOfMemoryError
 from accumtrain.keras.accumulate_optimizer import is_count
 from accumtrain.keras.accumulate_step import SplitTrainStep, split_training
+from accumtrain.keras.known import Declared
 from accumtrain.keras.run.model_copy import read_model, write_model
 from accumtrain.keras.split_batch import Split, count_examples
+from accumtrain.keras.split_loss import LossShare
+from accumtrain.keras.whole_batch import WholeBatchLoss
 from accumtrain.measure.probe import SHARE, find_limit, measure_in_child
 from accumtrain.measure.search import largest_that_fits, on_lines
 from accumtrain.process import child, environment
@@ -38,7 +41,7 @@ CLEARLY = 1.1  # a size that should take more than this many times the budget is
 UPDATES = 3  # from the second on, all buffers are in use
 
 
-def choose_steps(model: keras.Model, data: Any, batch_size: Any, memory_limit_mb: Any, whole_batch: bool) -> int:
+def choose_steps(model: keras.Model, data: Any, batch_size: Any, memory_limit_mb: Any, declared: Declared) -> int:
     """Return the smallest number of micro-batches with which a step of `batch_size` examples fits. Print the trials.
 
     Raises:
@@ -60,7 +63,7 @@ def choose_steps(model: keras.Model, data: Any, batch_size: Any, memory_limit_mb
             known = {size: count for size, trial in trials.items() if (count := bytes_of(trial)) is not None}
             if len(known) > 1 and on_lines(known, micro_batch) > CLEARLY * budget(memory_limit_mb):
                 return None  # a probe would only run out of memory
-            trial = probe_steps(folder, math.ceil(batch_size / micro_batch), micro_batch, memory_limit_mb, whole_batch)
+            trial = probe_steps(folder, math.ceil(batch_size / micro_batch), micro_batch, memory_limit_mb, declared)
             trials[micro_batch] = trial
             _tell(trial)
             return bytes_of(trial)
@@ -70,7 +73,7 @@ def choose_steps(model: keras.Model, data: Any, batch_size: Any, memory_limit_mb
         if best is None:
 
             def smallest(limit_mb: float | None) -> StepTrial:
-                return probe_steps(folder, batch_size, 1, limit_mb, whole_batch)
+                return probe_steps(folder, batch_size, 1, limit_mb, declared)
 
             peak = smallest(None).peak_bytes if limited else None
             enough = None if peak is None else find_limit(peak, SHARE, lambda limit_mb: smallest(limit_mb).fits)
@@ -192,7 +195,7 @@ def write_probe(model: keras.Model, batch: Any, folder: Path) -> None:
 
 
 def probe_steps(
-    folder: Path, steps: int, micro_batch: int, memory_limit_mb: float | None, whole_batch: bool
+    folder: Path, steps: int, micro_batch: int, memory_limit_mb: float | None, declared: Declared
 ) -> StepTrial:
     """Make a few updates with micro-batches of `steps`, within the limit and the free memory.
 
@@ -208,7 +211,7 @@ def probe_steps(
     request = {
         child.TASK: TASK,
         "steps": steps,
-        "whole_batch": whole_batch,
+        "declared": asdict(declared),
         "limit_mb": max(1, int(limit / 2**20)),
         "inter_op": tf.config.threading.get_inter_op_parallelism_threads(),
         "intra_op": tf.config.threading.get_intra_op_parallelism_threads(),
@@ -244,9 +247,7 @@ def run_step_request(request: dict[str, Any], folder: Path) -> dict[str, Any]:
             model = read_model(folder)
         except ValueError as error:
             raise ConfigError(str(error)) from error
-        # the loss of a whole batch needs all of them
-        kind = SplitTrainStep if request["whole_batch"] else FewMicroBatches
-        split_training(model, kind(model, request["steps"], request["whole_batch"]))
+        split_training(model, FewMicroBatches(model, request["steps"], Declared(**request["declared"])))
         batch = tf.data.Dataset.from_tensor_slices(pickle.loads((folder / BATCH).read_bytes()))
         meter, process = Meter(), psutil.Process()
         before = process.memory_info().rss
@@ -264,7 +265,13 @@ def run_step_request(request: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 class FewMicroBatches(SplitTrainStep):
-    """The step of two micro-batches of each size, with the whole batch at hand: the others take no more memory."""
+    """The step of two micro-batches of each size, with the whole batch at hand: the others take no more memory.
 
-    def splits(self, examples: int | tf.Tensor) -> list[Split]:
-        return [replace(split, count=tf.minimum(split.count, 2)) for split in super().splits(examples)]
+    A loss of the whole batch needs all of them.
+    """
+
+    def splits(self, examples: int | tf.Tensor, loss: LossShare | WholeBatchLoss) -> list[Split]:
+        every = super().splits(examples, loss)
+        if isinstance(loss, WholeBatchLoss):
+            return every
+        return [replace(split, count=tf.minimum(split.count, 2)) for split in every]

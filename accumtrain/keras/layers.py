@@ -93,6 +93,9 @@ class Recompute(keras.layers.Wrapper):
     def compute_output_spec(self, *args: Any, training: bool | None = None, **kwargs: Any) -> Any:
         return self.layer.compute_output_spec(*args, **kwargs)
 
+    def compute_output_shape(self, *args: Any, **kwargs: Any) -> Any:
+        return self.layer.compute_output_shape(*args, **kwargs)
+
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
         return self.layer.compute_mask(inputs, previous_mask)
 
@@ -263,6 +266,9 @@ class ReversibleLayer(keras.layers.Layer):
 
     def compute_output_spec(self, inputs: Any, **keywords: Any) -> Any:
         return keras.tree.map_structure(lambda x: keras.KerasTensor(x.shape, self.compute_dtype), inputs)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return input_shape
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "snap_bits": self.snap_bits}

@@ -2,91 +2,94 @@
 
 Keras divides the sum of a batch's losses by the number of examples, or by the sum of their weights. With a mask it
 divides by the number of values that are left; with `reduction="sum"` it does not divide at all. The loss of the batch
-is the mean of the losses of the micro-batches, each weighted by its own divisor. Losses of the user's own are tried,
-with made-up examples here and with real ones in loss_trial.py.
+is the mean of the losses of the micro-batches, each weighted by its own divisor.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import partial, reduce
+from functools import reduce
 from typing import Any, NamedTuple
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-from accumtrain.models.keras.call import mask_of
-
-EXAMPLES = 6  # of a batch that is made up
-MARKS = (-1.0, -100.0, 255.0, math.nan)  # targets that own losses often leave out
-TOLERANCE = 1e-4  # of a mean in float32
-CALL_ERRORS = (ValueError, TypeError, IndexError, tf.errors.OpError)  # of a function that takes no such targets
-# Keras's own that may join examples
-LOSSES_OVER_BATCHES = (keras.losses.Dice, keras.losses.Tversky, keras.losses.Circle)
-FUNCTIONS_OVER_BATCHES = (keras.losses.dice, keras.losses.tversky, keras.losses.circle)
+from accumtrain.keras.known import Declared, Join, is_known, join_of, join_of_layer
+from accumtrain.models.keras.call import mask_of, set_mask
 
 
-class UntriedLossError(ValueError):
-    """A loss has terms of the user's own, and none of its examples was seen yet."""
+class LayerLoss(NamedTuple):
+    """A loss that a layer has added, a scalar, and how it joins."""
 
-    def __init__(self, model: keras.Model) -> None:
-        super().__init__(
-            f"the loss of {model.name} has terms of your own, which have to be seen with real examples first: train "
-            "with fit or train_on_batch"
-        )
+    value: tf.Tensor
+    join: Join
 
 
-@dataclass(frozen=True)
-class LossTerms:
-    """Kinds of the terms of a loss, over the examples of a batch.
+def losses_of_layers(model: keras.Model, declared: Declared) -> list[LayerLoss]:
+    """Return the losses that layers have added in the last pass. Those of weights are left out.
 
-    A kind is `mean`, `sum`, or None for a term that was 0 so far.
-
-    Attributes:
-        total: the loss without that of layers, or what a `compute_loss` of the model's own returns.
-        of_layers: each loss that layers add, in their order.
+    Raises:
+        ValueError: one is the user's own and nothing is declared of it, or has a value for each example and is declared
+            to be a mean.
     """
-
-    total: str | None = "mean"
-    of_layers: tuple[str | None, ...] = ()
-
-    @property
-    def settled(self) -> bool:
-        return None not in (self.total, *self.of_layers)
-
-    def check_number(self, model: keras.Model, losses: Sequence[Any]) -> None:
-        """Raise ValueError if these are more or fewer losses of layers than were tried."""
-        if len(losses) != len(self.of_layers):
-            raise ValueError(
-                f"layers of {model.name} add {len(losses)} losses, and {len(self.of_layers)} with the examples before: "
-                "let them add the same in each pass"
+    found = []
+    for layer in model._flatten_layers():
+        losses = layer._get_own_losses()
+        join = join_of_layer(layer) if losses else None
+        for loss in losses:
+            found.append(
+                LayerLoss(model._aggregate_additional_loss(loss), join or _declared_join(layer, loss, declared))
             )
+    return found
 
 
-def losses_of_layers(model: keras.Model) -> list[tf.Tensor]:
-    """Return the losses that layers have added in the last pass, scalars. Those of weights are left out."""
-    of_weights = sum(variable.regularizer is not None for variable in model.trainable_variables)
-    losses = model.losses  # those of weights come last
-    return [model._aggregate_additional_loss(loss) for loss in losses[: len(losses) - of_weights]]
-
-
-def has_own_loss(model: keras.Model) -> bool:
-    """Return whether the user's own code computes the loss of a compiled and built model, beside that of layers."""
-    return computes_loss(model) or any(may_join_examples(compiled.loss) for compiled in compiled_losses(model))
+def _declared_join(layer: keras.layers.Layer, loss: tf.Tensor, declared: Declared) -> Join:
+    if declared.layer_losses is None:
+        raise ValueError(
+            f"the layer {layer.name} adds a loss of your own, which is made of one micro-batch, so it can't be that of "
+            'the whole batch: say layer_losses="mean" if it is a mean over examples, or layer_losses="sum" if it is a '
+            "sum over them, or leave it out"
+        )
+    join = Join(declared.layer_losses)
+    if join is Join.MEAN and loss.shape.rank:
+        raise ValueError(
+            f"the layer {layer.name} adds a loss with a value for each example, and Keras adds these up: say "
+            'layer_losses="sum", or add their mean'
+        )
+    return join
 
 
 def computes_loss(model: keras.Model) -> bool:
     """Return whether a model has a `compute_loss` of its own."""
-    return type(model).compute_loss is not keras.Model.compute_loss
+    return getattr(model.compute_loss, "__func__", None) is not keras.Model.compute_loss
 
 
 def compiled_losses(model: keras.Model) -> Sequence[Any]:
     """Return the losses that a built model is compiled with, one for each output that has any."""
     return [] if model._compile_loss is None else model._compile_loss._flat_losses
+
+
+def outputs_with_losses(model: keras.Model, y_pred: Any) -> list[Any]:
+    """Return what each compiled loss takes of the outputs of a model, or of their specs."""
+    if not keras.tree.is_nested(y_pred):
+        return [y_pred for _ in compiled_losses(model)]
+    outputs = keras.tree.pack_sequence_as(model._compile_loss._y_pred_build_structure, keras.tree.flatten(y_pred))
+    return [reduce(lambda inner, key: inner[key], compiled.path, outputs) for compiled in compiled_losses(model)]
+
+
+def join_of_model(model: keras.Model, y_pred: Any, declared: Declared) -> Join:
+    """Return how the loss of a compiled and built model joins; MEAN also for several that are means and sums.
+
+    Args:
+        y_pred: specs of its outputs.
+    """
+    if computes_loss(model) or declared.loss == Join.BATCH.value:
+        return declared.join
+    pairs = zip(compiled_losses(model), outputs_with_losses(model, y_pred), strict=True)
+    joins = [join_of(compiled.loss, output, declared) for compiled, output in pairs]
+    return Join.BATCH if Join.BATCH in joins else Join.MEAN
 
 
 class BatchLoss(NamedTuple):
@@ -111,36 +114,35 @@ class LossShare:
     """The weights of micro-batches' losses, by the reduction of the losses that a model is compiled with.
 
     Args:
-        trials: of losses.
-        terms: of the loss; None if it was not tried on examples.
+        y_pred: specs of the outputs of the model.
 
     Raises:
         ValueError: several losses have different reductions, or a loss has reduction=None.
     """
 
-    def __init__(self, model: keras.Model, trials: Trials, terms: LossTerms | None = None) -> None:
-        self._model, self._trials, self._terms = model, trials, terms
-        self.is_own = computes_loss(model)
-        self._is_own_sum = self.is_own and terms is not None and terms.total == "sum"
-        self._losses = compiled_losses(model)
-        reductions = {compiled.loss.reduction for compiled in self._losses}
-        reductions = {"mean" if name == "sum_over_batch_size" else name for name in reductions} or {"mean"}
+    def __init__(self, model: keras.Model, y_pred: Any, declared: Declared) -> None:
+        self._model, self._declared = model, declared
+        self._losses = [compiled.loss for compiled in compiled_losses(model)]
+        check_reductions(self._losses)
+        self._is_own = computes_loss(model)
+        pairs = zip(self._losses, outputs_with_losses(model, y_pred), strict=True)
+        self._unknown = [loss for loss, output in pairs if not (self._is_own or is_known(loss, output))]
+        reductions = {declared.loss} if self._is_own else {self._kind(loss) for loss in self._losses} or {"mean"}
         if len(reductions) > 1:
             raise ValueError(
                 f"losses of the reductions {', '.join(sorted(map(str, reductions)))} can't be joined over "
-                "micro-batches: give all losses the same, or take whole_batch=True"
+                'micro-batches: give all losses the same, or say loss="batch"'
             )
-        (self._reduction,) = reductions
-        if self._reduction in (None, "none"):
-            raise ValueError("a loss has reduction=None, and so no single number to minimise: choose another reduction")
+        self._reduction: str | None = reductions.pop()
 
-    def kinds(self) -> Sequence[str]:
-        """Return the kinds that the loss may be over the examples of a batch."""
-        return ("mean", "sum") if self.is_own else ("sum" if self._reduction == "sum" else "mean",)
+    def _kind(self, loss: keras.losses.Loss) -> str:
+        """Return the reduction by which a loss joins."""
+        if self._is_unknown(loss) and Join.SUM.value in (self._declared.loss, loss.reduction):
+            return str(self._declared.loss)
+        return "mean" if loss.reduction == "sum_over_batch_size" else loss.reduction
 
-    def has_own_terms(self) -> bool:
-        """Return whether the user's own code computes the loss, beside that of layers."""
-        return has_own_loss(self._model)
+    def _is_unknown(self, loss: keras.losses.Loss) -> bool:
+        return any(loss is unknown for unknown in self._unknown)
 
     def of_micro_batch(
         self, part: tf.Tensor, x: Any, y: Any, y_pred: Any, sample_weight: Any
@@ -152,28 +154,33 @@ class LossShare:
             y_pred: the predictions, with the masks that Keras attaches to them.
 
         Raises:
-            UntriedLossError: there are terms that have to be tried, and were not.
-            ValueError: see `_weight` and `_joined`.
+            ValueError: see `_weight`, `_share_of_replica` and `losses_of_layers`.
         """
-        with self._record_calls() as calls:
+        with self.record_calls() as calls:
             loss = self._model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
         share = self._weight(part, y_pred, sample_weight, calls)
         return self._joined(tf.cast(loss, part.dtype), part, share), share
 
-    def of_examples(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the loss of some examples without that of layers and weights, and the weight of a batch of these.
+    def record_calls(self) -> AbstractContextManager[LossCalls]:
+        """Record calls of the losses. See `record_loss_calls`, and `_share_of_replica` for what is refused."""
+        return record_loss_calls(self._losses, self._share_of_replica)
 
-        A `compute_loss` of the model's own is taken whole.
+    def _share_of_replica(self, loss: keras.losses.Loss, values: tf.Tensor) -> float:
+        """Return the factor of a loss's values on a replica. Keras divides means by the replicas, but for one number.
+
+        Raises:
+            ValueError: a value for each example does not join as it is declared.
         """
-        with self._record_calls() as calls:
-            if self.is_own:
-                loss = self._model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
-            else:
-                loss = self._model._compile_loss(y, y_pred, sample_weight) if self._losses else tf.zeros(())
-        return loss, self._weight(tf.ones(()), y_pred, sample_weight, calls)
-
-    def _record_calls(self) -> AbstractContextManager[LossCalls]:
-        return record_loss_calls([compiled.loss for compiled in self._losses], self._trials)
+        one_number = not values.shape.rank
+        if self._is_unknown(loss) and not one_number:
+            found = "sum" if loss.reduction == "sum" else "mean"
+            if found != self._declared.loss:
+                raise ValueError(
+                    f"the loss {loss.name} has a value for each example and reduction={loss.reduction!r}, so it is "
+                    f'their {found}: say loss="{found}"'
+                )
+        divided = not one_number or self._reduction == "sum" or self._is_own
+        return 1.0 if divided else 1.0 / count_replicas()
 
     def _weight(self, part: tf.Tensor, y_pred: Any, sample_weight: Any, calls: LossCalls) -> tf.Tensor:
         """Return the weight of a micro-batch's loss, a scalar. The weights of all micro-batches need not sum to 1.
@@ -185,30 +192,35 @@ class LossShare:
             calls: of the losses, in this micro-batch.
 
         Raises:
-            ValueError: masks or weights differ between several losses, a loss is no mean over examples, or layers add
-                losses of their own beside one that masks or weights divide.
+            ValueError: masks or weights differ between several losses, a loss is one number, or layers add losses
+                beside one that masks or weights divide.
         """
-        if not self._losses:
+        if not calls.losses or (self._is_own and self._reduction == "sum"):
             return part
-        of_outputs = [mask for mask in map(mask_of, self._outputs_with_losses(y_pred)) if mask is not None]
+        outputs = outputs_with_losses(self._model, y_pred)
+        of_outputs = [mask for mask in map(mask_of, outputs) if mask is not None]
         masks = [*of_outputs, *calls.masks]
         if len(of_outputs) == len(calls.masks) == 1:  # Keras joins the two
             masks = [tf.logical_and(*masks)]
-        calls.check(divided=bool(masks) or sample_weight is not None)
+        if calls.one_number and (masks or sample_weight is not None):
+            raise ValueError(
+                f"the loss {calls.one_number[0].name} gives one number for a micro-batch, so that weights of examples "
+                'and masks do not act on it: return one value for each example, or say loss="batch"'
+            )
         weights = keras.tree.flatten(sample_weight) if self._reduction == "mean_with_sample_weight" else []
         divisors = [divisor for divisor in (*masks, *weights) if divisor is not None]
-        if self._reduction == "sum" or not divisors or self._is_own_sum:
+        if self._reduction == "sum" or not divisors:
             return part
         if len(self._losses) > 1 or len(divisors) > 1:
             raise ValueError(
                 "several losses with masks, or with weights that divide them, can't be joined over micro-batches: "
-                "give them the reduction 'sum', leave all masks or losses out but one, or take whole_batch=True"
+                "give them the reduction 'sum', leave all masks or losses out but one, or say loss=\"batch\""
             )
-        if losses_of_layers(self._model):
+        if not self._is_own and losses_of_layers(self._model, self._declared):
             raise ValueError(
                 "add_loss and activity regularizers count by examples, and masks or weights divide the compiled loss, "
                 "so the two can't be joined over micro-batches: leave the one or the other out, give the loss the "
-                "reduction 'sum', or take whole_batch=True"
+                "reduction 'sum', or say loss=\"batch\""
             )
         return part * tf.reduce_mean(tf.cast(divisors[0], part.dtype))
 
@@ -216,33 +228,15 @@ class LossShare:
         """Return what a loss of a micro-batch adds to that of the batch: all of a sum, else its share."""
         return loss if self._reduction == "sum" else share * loss
 
-    def _outputs_with_losses(self, y_pred: Any) -> list[tf.Tensor]:
-        if not keras.tree.is_nested(y_pred):
-            return [y_pred]
-        structure = self._model._compile_loss._y_pred_build_structure
-        outputs = keras.tree.pack_sequence_as(structure, keras.tree.flatten(y_pred))
-        return [reduce(lambda inner, key: inner[key], compiled.path, outputs) for compiled in self._losses]
-
     def _joined(self, loss: tf.Tensor, part: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
         """Return what a micro-batch adds to the total loss of the batch.
 
         Losses of weights and of `add_loss` are part of `loss`, and a compiled loss that is a sum counts them once for
         the batch.
-
-        Raises:
-            UntriedLossError: there are terms that have to be tried, and were not.
-            ValueError: layers add another number of losses than when they were tried.
         """
-        of_layers = losses_of_layers(self._model)
-        if self._terms is None:
-            if of_layers or self.has_own_terms():
-                raise UntriedLossError(self._model)
-            sums = []
-        elif self.is_own:
-            return loss if self._is_own_sum else share * loss
-        else:
-            self._terms.check_number(self._model, of_layers)
-            sums = [loss for loss, kind in zip(of_layers, self._terms.of_layers, strict=True) if kind == "sum"]
+        if self._is_own:
+            return self.counted(loss, share)
+        sums = [each.value for each in losses_of_layers(self._model, self._declared) if each.join is Join.SUM]
         if self._reduction == "sum":
             # as Keras has added them: on replicas each takes its share
             added = [self._model._aggregate_additional_loss(loss) for loss in self._model.losses]
@@ -254,21 +248,21 @@ def _total(losses: list[tf.Tensor], like: tf.Tensor) -> tf.Tensor:
     return tf.add_n([tf.cast(loss, like.dtype) for loss in losses]) if losses else tf.zeros_like(like)
 
 
+def check_reductions(losses: Sequence[keras.losses.Loss]) -> None:
+    """Raise ValueError if a loss has no number to minimise."""
+    if unreduced := [loss.name for loss in losses if loss.reduction in (None, "none")]:
+        raise ValueError(
+            f"the loss {unreduced[0]} has reduction=None, and so no single number to minimise: choose another reduction"
+        )
+
+
+def count_replicas() -> int:
+    """Return the number of replicas that make an update together."""
+    replicas: int = tf.distribute.get_strategy().num_replicas_in_sync
+    return replicas
+
+
 # --- calls of compiled losses, watched --------------------------------------------------------------------------------
-
-
-class Trials:
-    """The results of trials. A loss or a metric is tried once for each signature, as eager steps call it each time."""
-
-    def __init__(self) -> None:
-        self._results: dict[Any, tuple[Any, bool]] = {}  # with what was tried, so that its id stays its own
-
-    def result(self, tried: Any, arguments: Any, trial: Callable[[], bool]) -> bool:
-        """Return the result of `trial`, or the earlier one for arguments [N, ...] of these shapes and dtypes."""
-        signature = tuple((tuple(tensor.shape[1:]), str(tensor.dtype)) for tensor in keras.tree.flatten(arguments))
-        if (id(tried), signature) not in self._results:
-            self._results[id(tried), signature] = tried, trial()
-        return self._results[id(tried), signature][1]
 
 
 @dataclass
@@ -276,43 +270,24 @@ class LossCalls:
     """Calls of losses.
 
     Attributes:
+        losses: those that were called.
         masks: those that a loss put on its own values, such as `ignore_class` does.
         one_number: the losses with one number for a batch.
-        unlike_means: names of the losses whose value for a batch is not the mean of those of its examples.
     """
 
+    losses: list[keras.losses.Loss] = field(default_factory=list)
     masks: list[tf.Tensor] = field(default_factory=list)
     one_number: list[keras.losses.Loss] = field(default_factory=list)
-    unlike_means: list[str] = field(default_factory=list)
-
-    def check(self, *, divided: bool) -> None:
-        """Check that the loss of a batch is made of those of its examples.
-
-        Args:
-            divided: masks or weights of examples act on the losses.
-
-        Raises:
-            ValueError: it is not.
-        """
-        if self.unlike_means:
-            raise ValueError(
-                f"the loss {self.unlike_means[0]} of a batch is not the mean of the losses of its examples, so it "
-                "can't be joined over micro-batches: return one value for each example, as Dice(axis=(1, 2, 3)) does, "
-                "or take whole_batch=True"
-            )
-        if self.one_number and divided:
-            raise ValueError(
-                f"the loss {self.one_number[0].name} gives one number for a batch, so that weights of examples and "
-                "masks do not act on it: return one value for each example"
-            )
 
 
 @contextmanager
-def record_loss_calls(losses: Sequence[keras.losses.Loss], trials: Trials | None) -> Iterator[LossCalls]:
-    """Record the calls of losses. Those that may join examples are tried with a made-up batch, unless `trials` is None.
+def record_loss_calls(
+    losses: Sequence[keras.losses.Loss], factor: Callable[[keras.losses.Loss, tf.Tensor], float]
+) -> Iterator[LossCalls]:
+    """Record the calls of losses, and multiply the values of each by `factor(loss, values)`.
 
     Raises:
-        ValueError: a loss is no `keras.losses.Loss` with its `call` alone, or has one number and can't be tried.
+        ValueError: a loss is no `keras.losses.Loss` with its `call` alone.
     """
     calls = LossCalls()
     distinct = list({id(loss): loss for loss in losses}.values())  # one may be that of several outputs
@@ -320,7 +295,7 @@ def record_loss_calls(losses: Sequence[keras.losses.Loss], trials: Trials | None
         if type(loss).__call__ is not keras.losses.Loss.__call__ or "call" in vars(loss):
             raise ValueError(f"the loss {loss.name} has a __call__ of its own: give its class a `call`, as Keras asks")
     for loss in distinct:
-        loss.call = _recorded(loss, loss.call, calls, trials)
+        loss.call = _recorded(loss, loss.call, calls, factor)
     try:
         yield calls
     finally:
@@ -329,97 +304,23 @@ def record_loss_calls(losses: Sequence[keras.losses.Loss], trials: Trials | None
 
 
 def _recorded(
-    loss: keras.losses.Loss, call: Callable[..., Any], calls: LossCalls, trials: Trials | None
+    loss: keras.losses.Loss,
+    call: Callable[..., Any],
+    calls: LossCalls,
+    factor: Callable[[keras.losses.Loss, tf.Tensor], float],
 ) -> Callable[..., Any]:
     def recorded_call(y_true: Any, y_pred: Any) -> Any:
         values = call(y_true, y_pred)
-        if (mask := mask_of(values)) is not None:
+        calls.losses.append(loss)
+        mask = mask_of(values)
+        if mask is not None:
             calls.masks.append(mask)
-        one_number = len(values.shape) == 0
-        if one_number:
+        if not values.shape.rank:
             calls.one_number.append(loss)
-        if trials is not None and (one_number or may_join_examples(loss)):
-            is_mean = partial(_is_mean, loss, call, y_true, y_pred, one_number)
-            if not trials.result(loss, (y_true, y_pred), is_mean):
-                calls.unlike_means.append(loss.name)
-        return values
+        scale = factor(loss, values)
+        if scale == 1.0:
+            return values
+        scaled = values * tf.cast(scale, values.dtype)
+        return scaled if mask is None else set_mask(scaled, mask)
 
     return recorded_call
-
-
-def may_join_examples(loss: keras.losses.Loss) -> bool:
-    """Return whether a loss is the user's own, or one of Keras's that may have one number for a batch."""
-    function = getattr(loss, "fn", type(loss))
-    return isinstance(loss, LOSSES_OVER_BATCHES) or function in FUNCTIONS_OVER_BATCHES or not is_of_keras(function)
-
-
-def is_of_keras(code: Any) -> bool:
-    """Return whether a function or a class is one of Keras's own."""
-    return str(getattr(code, "__module__", "")).startswith("keras.")
-
-
-def _is_mean(loss: keras.losses.Loss, call: Callable[..., Any], y_true: Any, y_pred: Any, one_number: bool) -> bool:
-    """Return whether the loss of a made-up batch is the mean of the losses of its examples."""
-    if one_number and loss.reduction == "sum":
-        return False
-    random = np.random.default_rng(0)
-    with tf.init_scope():
-        outputs, targets = made_up_outputs(y_pred, random), made_up_targets(y_true, random)
-        try:
-            same = _keeps_mean(call, targets, outputs)
-        except CALL_ERRORS as error:
-            if not one_number:
-                return True  # a value for each example, as Keras asks of a loss
-            raise ValueError(
-                f"the loss {loss.name} gives one number for a batch, and whether that is a mean over its examples "
-                f"can't be tried: return one value for each example, or take whole_batch=True\n{error}"
-            ) from error
-        for mark in MARKS:
-            marked = keras.tree.map_structure(partial(_with_mark, mark=mark), targets)
-            try:
-                same = same and _keeps_mean(call, marked, outputs)
-            except CALL_ERRORS:
-                continue  # so it leaves no such targets out
-    return same
-
-
-def _keeps_mean(call: Callable[..., Any], targets: Any, outputs: Any) -> bool:
-    """Return whether the value of a batch is the mean of those of its examples.
-
-    Raises:
-        ValueError: neither is finite.
-    """
-
-    def mean_of(examples: slice) -> float:
-        batch = keras.tree.map_structure(lambda tensor: tensor[examples], (targets, outputs))
-        return float(tf.reduce_mean(call(*batch)))
-
-    whole, mean = mean_of(slice(None)), float(np.mean([mean_of(slice(at, at + 1)) for at in range(EXAMPLES)]))
-    if not np.isfinite([whole, mean]).any():
-        raise ValueError(f"its value is {whole}")
-    return abs(whole - mean) <= TOLERANCE * max(abs(whole), abs(mean), 1e-3)
-
-
-def made_up_outputs(like: Any, random: np.random.Generator) -> Any:
-    """Return probabilities for `EXAMPLES` examples, in the structure, shapes and dtypes of outputs."""
-    return _made_up(like, lambda shape: random.uniform(0.1, 0.9, shape))
-
-
-def made_up_targets(like: Any, random: np.random.Generator) -> Any:
-    """Return targets of 0 and 1 for `EXAMPLES` examples, in the structure, shapes and dtypes of others."""
-    return _made_up(like, lambda shape: random.integers(0, 2, shape))
-
-
-def _made_up(like: Any, draw: Callable[[list[int]], np.ndarray]) -> Any:
-    def tensor_like(tensor: tf.Tensor) -> tf.Tensor:
-        sizes = [3 if size is None else size for size in tensor.shape[1:]]
-        return tf.constant(draw([EXAMPLES, *sizes]), tensor.dtype)
-
-    return keras.tree.map_structure(tensor_like, like)
-
-
-def _with_mark(targets: tf.Tensor, mark: float) -> tf.Tensor:
-    """Replace every second target of the later examples, so that examples differ in how many they keep."""
-    flat = targets.numpy().reshape(EXAMPLES, -1)
-    flat[EXAMPLES // 2 :, ::2] = mark
-    return tf.constant(flat.reshape(targets.shape), targets.dtype)

@@ -6,6 +6,7 @@ once. Then each micro-batch is computed again, and goes back from its part of th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -13,19 +14,28 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from accumtrain.console import format_bytes
 from accumtrain.engine.replica import join_replicas
 from accumtrain.engine.whole_batch import DRAWS, find_operations
+from accumtrain.keras.known import Declared, Join, is_of_keras
 from accumtrain.keras.split_batch import Split, count_examples, put_examples, run_micro_batches
 from accumtrain.keras.split_loss import (
     BatchLoss,
-    LossTerms,
-    UntriedLossError,
+    check_reductions,
     compiled_losses,
     computes_loss,
+    count_replicas,
     losses_of_layers,
     record_loss_calls,
 )
-from accumtrain.models.keras.call import StatelessCall, call_in_mode, join_masks, read_values, separate_masks
+from accumtrain.models.keras.call import (
+    StatelessCall,
+    call_in_mode,
+    in_a_layer,
+    join_carried,
+    read_values,
+    separate_carried,
+)
 
 ASSIGNMENTS = ("Assign", "ResourceScatter")  # how names of operations begin that change a variable
 Variables = Sequence[tuple[keras.Variable, tf.Tensor]]
@@ -34,38 +44,28 @@ Variables = Sequence[tuple[keras.Variable, tf.Tensor]]
 class WholeBatchLoss:
     """The loss of a whole batch, and beside it those that layers add in micro-batches. See `LossShare`.
 
-    Args:
-        terms: of the losses of layers; None if they were not tried on examples.
-
     Raises:
-        ValueError: a loss has reduction=None, or the loss is of the model's own and there are several replicas.
+        ValueError: a loss has reduction=None, or the examples of several replicas can't be brought together.
     """
 
-    is_own = False
-
-    def __init__(self, model: keras.Model, terms: LossTerms | None = None) -> None:
-        self._model, self._terms = model, terms
+    def __init__(self, model: keras.Model, declared: Declared) -> None:
+        self._model, self._declared = model, declared
         self._losses = [compiled.loss for compiled in compiled_losses(model)]
-        if unreduced := [loss.name for loss in self._losses if loss.reduction in (None, "none")]:
+        check_reductions(self._losses)
+        if count_replicas() == 1:
+            return
+        if computes_loss(model):
             raise ValueError(
-                f"the loss {unreduced[0]} has reduction=None, and so no single number to minimise: choose another "
-                "reduction"
+                f"compute_loss of {model.name} can't be given the whole batch of {count_replicas()} replicas, because "
+                "it is not known if it divides by their number: give the loss to "
+                f"model.compile{declared.or_say}"
             )
-        if computes_loss(model) and _replicas() > 1:
+        if not isinstance(tf.distribute.get_strategy(), tf.distribute.MirroredStrategy):
             raise ValueError(
-                f"compute_loss of {model.name} can't be given the whole batch of {_replicas()} replicas, because it is "
-                "not known if it divides by their number: give the loss to model.compile"
+                f"the outputs of the replicas of {type(tf.distribute.get_strategy()).__name__} are not brought "
+                "together, and the loss needs the whole batch: train with replicas of one machine, by "
+                f"tf.distribute.MirroredStrategy{declared.or_say}"
             )
-
-    def has_own_terms(self) -> bool:
-        """Return False: the loss of a whole batch need not be tried."""
-        return False
-
-    def kinds(self) -> Sequence[str]:
-        return ("mean",)
-
-    def of_examples(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        return tf.zeros(()), tf.ones(())
 
     # ---- the first pass, and the loss ----
 
@@ -85,20 +85,21 @@ class WholeBatchLoss:
         tracked = [(variable, tf.zeros_like(variable)) for tracker in trackers for variable in tracker.variables]
         leaves = tf.nest.flatten(outputs)
         trained = [leaf for leaf in leaves if leaf.dtype.is_floating]
-        with StatelessCall([*weights, *tracked, *state, *fixed]) as call:
+        with LossCall([*weights, *tracked, *state, *fixed]) as call:
             with tf.GradientTape() as tape:
                 tape.watch([trained, [value for _, value in weights]])
-                loss = self._compute(x, y, join_masks(join_replicas(outputs)), sample_weight)
+                loss = self._compute(x, y, join_carried(join_replicas(outputs)), sample_weight)
                 scaled = self._model.optimizer.scale_loss(loss)
             losses = [tf.cast(tracker.result(), keras.config.floatx()) for tracker in trackers]
         call.check_changes(self._model, self._model.trainable_variables, "in its loss, which a run can't keep")
+        call.check_layers(self._model, self._declared)
         at_trained, at_weights = tape.gradient(scaled, (trained, [value for _, value in weights]))
         known = iter(at_trained)
         at_outputs = [next(known) if leaf.dtype.is_floating else None for leaf in leaves]
         return BatchLoss(
             tf.cast(loss, keras.config.floatx()),
             losses,
-            [None if gradient is None else _replicas() * gradient for gradient in at_outputs],
+            [None if gradient is None else count_replicas() * gradient for gradient in at_outputs],
             at_weights,
             [
                 (variable, call.get_current_value(variable))
@@ -110,17 +111,17 @@ class WholeBatchLoss:
     def _forward(
         self, x: Any, splits: Sequence[Split], state: Variables, fixed: Variables
     ) -> tuple[Any, list[tuple[keras.Variable, tf.Tensor]]]:
-        """Return the outputs of the batch, with their masks separate, and the state after it.
+        """Return the outputs of the batch, with what Keras carries with them separate, and the state after it.
 
         Each micro-batch goes on from the state of the one before.
         """
         model, variables = self._model, [variable for variable, _ in state]
-        like = trace_outputs(model, x)
+        like = trace_outputs(model, x, self._declared.or_say)
 
         def add(split: Split, number: tf.Tensor, micro_batch: Any, totals: Any) -> Any:
             values, kept = totals
             with StatelessCall([*zip(variables, values, strict=True), *fixed]) as call:
-                outputs = tf.nest.flatten(separate_masks(call_in_mode(model, micro_batch[0], training=True)))
+                outputs = tf.nest.flatten(separate_carried(call_in_mode(model, micro_batch[0], training=True)))
             start = split.start + number * split.size
             kept = [put_examples(tensor, new, start) for tensor, new in zip(kept, outputs, strict=True)]
             return [call.get_current_value(variable) for variable in variables], kept
@@ -132,24 +133,13 @@ class WholeBatchLoss:
         return outputs, [*zip(variables, totals[0], strict=True)]
 
     def _compute(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
-        """Return the loss without that of layers; on several replicas the share of one, as Keras divides it.
-
-        Raises:
-            ValueError: Keras divides some of the losses by the number of replicas, and others not.
-        """
-        model, replicas = self._model, _replicas()
-        if replicas == 1:
+        """Return the loss without that of layers; on several replicas the share of one, as Keras divides it."""
+        model = self._model
+        if count_replicas() == 1:
             return model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
-        with record_loss_calls(self._losses, None) as calls:
+        with record_loss_calls(self._losses, _share_of_replica):
             compiled = model._compile_loss(y, y_pred, sample_weight) if self._losses else tf.zeros(())
-        divided = {loss.reduction != "sum" and loss not in calls.one_number for loss in self._losses}
-        if len(divided) > 1:
-            raise ValueError(
-                "on several replicas Keras divides a mean over examples by their number, but neither a sum nor one "
-                "number for a batch: give all losses of the model the same form"
-            )
-        of_weights = [model._aggregate_additional_loss(loss) for loss in model.losses]
-        return tf.add_n([compiled if True in divided else compiled / replicas, *of_weights])
+        return tf.add_n([compiled, *(model._aggregate_additional_loss(loss) for loss in model.losses)])
 
     # ---- the second pass ----
 
@@ -162,27 +152,53 @@ class WholeBatchLoss:
         """Return what the layers of a micro-batch add to the total loss, and a weight of 0 for the loss itself.
 
         Raises:
-            UntriedLossError: layers add losses, which have to be tried, and were not.
-            ValueError: they add another number of losses than when they were tried, or the model has a `compute_loss`
-                of its own, which may use them.
+            ValueError: see `losses_of_layers`, or the model has a `compute_loss` of its own, which may use them.
         """
-        of_layers, total = losses_of_layers(self._model), tf.zeros((), part.dtype)
-        if of_layers and computes_loss(self._model):
+        model, total = self._model, tf.zeros((), part.dtype)
+        if computes_loss(model) and any(layer._get_own_losses() for layer in model._flatten_layers()):
             raise ValueError(
-                f"layers of {self._model.name} add losses, and its compute_loss can't be given those of the whole "
-                "batch: leave one of the two out"
+                f"layers of {model.name} add losses, and its compute_loss can't be given those of the whole batch: "
+                f"leave one of the two out{self._declared.or_say}"
             )
-        if of_layers and self._terms is None:
-            raise UntriedLossError(self._model)
-        if self._terms is not None:
-            self._terms.check_number(self._model, of_layers)
-            for loss, kind in zip(of_layers, self._terms.of_layers, strict=True):
-                total += tf.cast(loss, total.dtype) * (1.0 if kind == "sum" else part)
+        for loss, join in losses_of_layers(model, self._declared):
+            total += tf.cast(loss, total.dtype) * (1.0 if join is Join.SUM else part)
         return total, tf.zeros_like(part)
 
 
-def trace_outputs(model: keras.Model, x: Any) -> Any:
-    """Return a forward pass of x, nested tensors [N, ...], as a concrete function, which separates masks.
+class LossCall(StatelessCall):
+    """A call of a loss, which also keeps the names of the layers' weights that layers read in it."""
+
+    def __init__(self, values: Variables = ()) -> None:
+        super().__init__(values)
+        self._read_in_layers: list[str] = []
+
+    def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
+        if tf.as_dtype(variable.dtype).is_floating and in_a_layer():
+            self._read_in_layers.append(variable.path)
+        return super().get_current_value(variable)
+
+    def check_layers(self, model: keras.Model, declared: Declared) -> None:
+        """Raise ValueError if the loss has run layers with weights, and the user did not ask for the whole batch."""
+        if self._read_in_layers and declared.loss is None:
+            raise ValueError(
+                f"the loss of {model.name} runs layers, such as that of {self._read_in_layers[0]}, and computed for "
+                'the whole batch it would hold their activations of all examples: say loss="mean" if it is a mean over '
+                'examples, loss="sum" if it is a sum over them, or loss="batch" to hold the activations'
+            )
+
+
+def _share_of_replica(loss: keras.losses.Loss, values: tf.Tensor) -> float:
+    """Return the factor of a loss's values, as Keras divides means by the replicas, but neither sums nor one number."""
+    return 1.0 / count_replicas() if loss.reduction == "sum" or not values.shape.rank else 1.0
+
+
+def trace_outputs(model: keras.Model, x: Any, or_say: str) -> Any:
+    """Return a forward pass of x, nested tensors [N, ...], as a concrete function.
+
+    What Keras carries with its outputs stands beside them.
+
+    Args:
+        or_say: the end of messages, another remedy.
 
     Raises:
         ValueError: it draws random numbers that another pass would not draw again.
@@ -190,7 +206,7 @@ def trace_outputs(model: keras.Model, x: Any) -> Any:
 
     def forward(x: Any) -> Any:
         with StatelessCall():
-            return separate_masks(call_in_mode(model, x, training=True))
+            return separate_carried(call_in_mode(model, x, training=True))
 
     with tf.init_scope():
         specs = keras.tree.map_structure(lambda tensor: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype), x)
@@ -198,18 +214,19 @@ def trace_outputs(model: keras.Model, x: Any) -> Any:
     if drawn := find_operations(traced.graph, DRAWS):
         raise ValueError(
             f"a layer of {model.name} draws random numbers by {drawn[0]}, and the second pass over a micro-batch would "
-            "draw others: draw them from a keras.random.SeedGenerator"
+            f"draw others: draw them from a keras.random.SeedGenerator{or_say}"
         )
     if changed := find_operations(traced.graph, ASSIGNMENTS):
         raise ValueError(
             f"a layer of {model.name} changes a tf.Variable by {changed[0]}, and the second pass over a micro-batch "
-            "would find another value: make it a keras.Variable of the layer, by add_weight(trainable=False)"
+            "would find another value: make it a keras.Variable of the layer, by "
+            f"add_weight(trainable=False){or_say}"
         )
     for output in tf.nest.flatten(traced.structured_outputs):
         if output is None or output.shape.rank in (None, 0) or output.shape[0] is not None or output.dtype.is_complex:
             raise ValueError(
-                f"{model.name} has an output that is not real numbers for each example ({output}): with whole_batch "
-                "return tensors [N, ...] of real numbers alone"
+                f"{model.name} has an output that is not real numbers for each example ({output}), and the loss needs "
+                f"the whole batch: return tensors [N, ...] of real numbers alone{or_say}"
             )
     return traced
 
@@ -228,6 +245,28 @@ def zeros_like_outputs(forward: Any, x: Any) -> list[tf.Tensor]:
     return [tf.zeros(tf.concat([examples, shape], 0), dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
 
 
-def _replicas() -> int:
-    replicas: int = tf.distribute.get_strategy().num_replicas_in_sync
-    return replicas
+def describe_own_loss(model: keras.Model, outputs: Any, examples: int | None, function: str = "accumulate") -> str:
+    """Return a line for a user who did not ask for the whole batch: what it costs, and how to do without it.
+
+    Args:
+        outputs: specs of the outputs, [None, ...].
+        examples: of a batch; None if it is not known before.
+        function: whose argument `loss` is the remedy.
+    """
+    own = [compiled.loss for compiled in compiled_losses(model) if not is_of_keras(compiled.loss)]
+    if computes_loss(model):
+        what = f"compute_loss of {model.name} is your own"
+    elif own:
+        what = f"the loss {own[0].name} is your own"
+    else:
+        what = f"a loss of {model.name} joins the examples of a batch"
+    shapes = [spec.shape[1:] for spec in keras.tree.flatten(outputs)]
+    sizes = [tf.as_dtype(spec.dtype).size for spec in keras.tree.flatten(outputs)]
+    many, cost = "all examples" if examples is None else f"all {examples} examples", "memory for their outputs"
+    if not any(None in shape for shape in shapes):
+        each = sum(math.prod(shape) * size for shape, size in zip(shapes, sizes, strict=True))
+        total = each if examples is None else each * examples
+        cost = f"{format_bytes(total)} for {'the outputs of each' if examples is None else 'their outputs'}"
+    word = f'; if it is a mean over examples, say {function}(..., loss="mean")'
+    remedy = word if own or computes_loss(model) else ""
+    return f"{what}: it is computed for {many} of a batch, with a second forward pass and {cost}{remedy}"

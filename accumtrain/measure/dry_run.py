@@ -17,6 +17,7 @@ from accumtrain.devices.found import Devices
 from accumtrain.engine.step import WORTH_TOGETHER, CallLength
 from accumtrain.measure.flops import median_seconds
 from accumtrain.process import environment
+from accumtrain.tasks.config import LOSSES
 from accumtrain.train.build import build_window
 from accumtrain.train.checkpoint import Checkpoints
 from accumtrain.train.evaluator import build_evaluator
@@ -44,11 +45,12 @@ def measure(
     """
     windows = [_window_of(config, micro_batch, devices.replicas) for micro_batch in micro_batches]
     steps, micro_batch = windows[0]
-    made = min(steps, MICRO_STEPS)
-    dry_run = DryRun(config.with_accum_steps(steps), data, devices, micro_batch, directory, made)
+    # a loss of the whole batch holds what a whole window has, so no smaller one tells what it takes
+    most = config.batch_size if LOSSES[config.loss.kind].whole_batch else MICRO_STEPS
+    dry_run = DryRun(config.with_accum_steps(steps), data, devices, micro_batch, directory, min(steps, most))
     found = [_measure_updates(dry_run, config.batch_size, steps, micro_batch)]
     for steps, micro_batch in windows[1:]:
-        dry_run.begin(micro_batch, min(steps, MICRO_STEPS))
+        dry_run.begin(micro_batch, min(steps, most))
         found.append(_measure_updates(dry_run, config.batch_size, steps, micro_batch))
     return found
 
@@ -81,7 +83,7 @@ def _measure_updates(dry_run: DryRun, batch_size: int, steps: int, micro_batch: 
         "peak_by_compiler": memory["peak_by_compiler"],
         "rss_bytes": memory["rss_peak_bytes"],
         "examples_per_second": batch_size / (steps * micro_step + commit),
-        "seconds_to_first_update": first_update + (steps - min(steps, MICRO_STEPS)) * micro_step,
+        "seconds_to_first_update": first_update + (steps - dry_run.micro_steps) * micro_step,
     }
 
 
@@ -91,6 +93,9 @@ class DryRun:
     Args:
         micro_batch: examples per micro-step and replica.
         micro_steps: micro-steps per update.
+
+    Attributes:
+        micro_steps: those of an update now.
     """
 
     def __init__(
@@ -126,7 +131,7 @@ class DryRun:
             self._directory, self.window, config.checkpoint.keep, runtime=self._devices.runtime
         )
         self.batches = make_train_stream(strategy, data, batch=batch, seed=config.run.seed)
-        self._micro_steps, self._pace = micro_steps, CallLength()
+        self.micro_steps, self._pace = micro_steps, CallLength()
         self.calls = 0.0  # compiled calls per update, of the last updates
         self.meter = Meter(self._devices.runtime)
         self.meter.start()
@@ -134,15 +139,15 @@ class DryRun:
     def update(self) -> tuple[float, float]:
         """Make an update. Return the seconds of a micro-step and of the commit."""
         started, taken, self.calls = time.perf_counter(), 0, 1.0  # one call for the commit
-        while taken < self._micro_steps:
-            count = self._pace.next(self._micro_steps - taken)
+        while taken < self.micro_steps:
+            count = self._pace.next(self.micro_steps - taken)
             with self._pace.timed(count):
                 self.step.accumulate(self.batches, count)
             taken, self.calls = taken + count, self.calls + 1
         self._devices.runtime.wait()
         accumulated = time.perf_counter()
         int(self.step.commit(partial=True)["step"])
-        return (accumulated - started) / self._micro_steps, time.perf_counter() - accumulated
+        return (accumulated - started) / self.micro_steps, time.perf_counter() - accumulated
 
     def updates(self, most: int) -> int:
         """Make up to `most` updates, in one call if they are short, as in training. Return their number."""

@@ -42,6 +42,7 @@ class LossConfig(ComponentConfig):
 
     ROLE: ClassVar[Role] = Role.RULE | Role.MEASURED
     factors_key: ClassVar[str] = "loss.class_weights"  # that `factors` come from
+    or_say: ClassVar[str] = ""  # the end of what is refused with a loss of the whole batch, another remedy
 
     def for_training(self, names: Sequence[str], counts: Callable[[], list[int]]) -> LossConfig:
         """Return the loss that is minimised.

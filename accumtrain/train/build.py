@@ -31,7 +31,7 @@ ENOUGH = 4  # examples of a micro-batch, for batch norm
 
 def build_loss(config: LossConfig) -> PerExample | WholeBatch:
     loss: PerExample = LOSSES.build(config)
-    return WholeBatch(loss) if LOSSES[config.kind].whole_batch else loss
+    return WholeBatch(loss, config.or_say) if LOSSES[config.kind].whole_batch else loss
 
 
 def build_optimizer(config: OptimConfig) -> Optimizer:

@@ -80,12 +80,11 @@ def test_a_registered_entry_is_a_choice_with_its_keys(command, seen):
     ("other", "remedy"),
     [
         ("job=verify", "leave job out"),
-        ("accum.steps=auto", "give a number of micro-batches"),
+        ("job=bench", "job=plan measures speed and memory"),
         ("device.xla=true", "leave device.xla out"),
         ("device.runtime=jax", "use device.runtime=tensorflow"),
         ("debug.eager=true", "leave it out"),
         ("data.mixup=0.2", "leave them out"),
-        ("model.memory=10", "use model.memory=reverse"),
     ],
 )
 def test_what_does_not_go_with_a_loss_of_the_whole_batch(command, refused, seen, other, remedy):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.keras import Accumulate, Adafactor, optimizers
+from accumtrain.keras import Accumulate, Adafactor
 from tests.keras.gradients import unchanged
 from tests.keras.programs import assert_a_fresh_process_continues
 
@@ -395,21 +395,3 @@ def test_the_warning(name):
     message = "counts each micro-batch alike.*use accumtrain.keras.accumulate"
     with pytest.warns(UserWarning, match=message) if is_warned else nullcontext():
         train(build, x, weights, **options)
-
-
-def test_an_optimizer_of_keras_has_steps():
-    optimizer = optimizers.AdamW(1e-3, weight_decay=0.1, steps=8)
-    assert isinstance(optimizer, Accumulate)
-    assert isinstance(optimizer.inner_optimizer, keras.optimizers.AdamW)
-    assert (optimizer.steps, optimizer.weight_decay) == (8, 0.1)
-
-
-@pytest.mark.parametrize("name", ["Adamm", "schedules", "get"])
-def test_other_names_are_refused(name):
-    with pytest.raises(AttributeError, match=f"no optimizer {name}"):
-        getattr(optimizers, name)
-
-
-def test_steps_are_needed():
-    with pytest.raises(TypeError, match="steps"):
-        optimizers.SGD(0.1)

@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.keras import accumulate
-from accumtrain.keras.split_loss import EXAMPLES
 from tests.keras.cases import Hasty
 from tests.keras.gradients import unchanged
 from tests.keras.small_models import SMALL_MODELS
@@ -39,15 +38,17 @@ def two_outputs() -> keras.Model:
     return keras.Model(inputs, [keras.layers.Dense(3, name=name)(hidden) for name in ("left", "right")])
 
 
-def pair(build: Any = model_of, steps: int = 4, rate: float = 0.1, **compiled: Any) -> tuple[keras.Model, keras.Model]:
-    """The same model with and without micro-batches, compiled alike."""
+def pair(
+    build: Any = model_of, steps: int = 4, rate: float = 0.1, say: str | None = None, **compiled: Any
+) -> tuple[keras.Model, keras.Model]:
+    """The same model with and without micro-batches, compiled alike; what is said of the loss is `say`."""
     models = []
     for split in (True, False):
         keras.utils.set_random_seed(3)
         model = build()
         arguments = {"loss": LOSS(from_logits=True), **compiled}
         model.compile(keras.optimizers.SGD(rate), **arguments)
-        models.append(accumulate(model, steps) if split else model)
+        models.append(accumulate(model, steps, loss=say) if split else model)
     return models[0], models[1]
 
 
@@ -84,9 +85,11 @@ def test_reductions_of_the_loss(reduction):
 
 
 def test_losses_of_different_reductions_are_refused():
-    split, _ = pair(two_outputs, loss=[LOSS(from_logits=True), LOSS(from_logits=True, reduction="sum")])
-    with pytest.raises(ValueError, match="give all losses the same"):
+    losses = [LOSS(from_logits=True), LOSS(from_logits=True, reduction="sum")]
+    split, _ = pair(two_outputs, loss=losses)
+    with pytest.raises(ValueError, match='give all losses the same, or say loss="batch"'):
         split.fit(X, [Y, Y], verbose=0)
+    assert_same_fit(pair(two_outputs, rate=0.01, say="batch", loss=losses), X, [Y, Y])  # as the message says
 
 
 @pytest.mark.slow
@@ -192,23 +195,21 @@ def test_steps_are_a_whole_number(steps):
 
 
 @pytest.mark.filterwarnings("ignore:`model.predict`")
-def test_eager_steps_are_the_same_and_try_a_loss_once():
+@pytest.mark.parametrize(("say", "sizes"), [("mean", [4, 4, 4, 4, 16]), (None, [16, 16])])
+def test_eager_steps_are_the_same_and_call_a_loss_once_for_each_part(say, sizes):
     calls: list[int] = []
 
     def own(y_true: Any, y_pred: Any) -> Any:
         calls.append(y_pred.shape[0])
         return keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
 
-    models = pair(steps=np.int64(4), loss=own, run_eagerly=True)
-    tried = []
+    models = pair(steps=np.int64(4), say=say, loss=own, run_eagerly=True)
     for _ in range(2):
+        calls.clear()
         split, whole = (model.train_on_batch(X[:16], Y[:16]) for model in models)
         np.testing.assert_allclose(split, whole, rtol=1e-5)
-        tried.append(calls.count(EXAMPLES))
-        calls.append(0)
+    assert calls == sizes  # the last is that of plain Keras
     assert_same(*models)
-    assert tried[0] == tried[1] > 0
-    assert calls[calls.index(0) :].count(4) == 4  # of the second step, which tries nothing
 
 
 @pytest.mark.slow
@@ -232,7 +233,7 @@ def test_a_model_without_trained_weights_learns_nothing():
 
 
 def test_a_loss_that_depends_on_no_weight_is_refused():
-    split, _ = pair(loss=lambda y_true, y_pred: keras.ops.sum(keras.ops.stop_gradient(y_pred), axis=-1))
+    split, _ = pair(loss=lambda y_true, y_pred: keras.ops.sum(keras.ops.stop_gradient(y_pred), axis=-1), say="mean")
     with pytest.raises(ValueError, match="no variable has a gradient"):
         split.train_on_batch(X[:4], Y[:4])
 
@@ -298,43 +299,58 @@ def ignoring(mark: float) -> Any:
     return loss
 
 
-OWN_MEANS = [Squares(), lambda y, p: keras.ops.mean(keras.ops.abs(y - p)), keras.losses.Dice(axis=1)]
+OWN_MEANS = [Squares(), lambda y, p: keras.ops.mean(keras.ops.abs(y - p))]
+
+
+@pytest.mark.parametrize("loss", OWN_MEANS)
+@pytest.mark.parametrize("say", ["mean", "batch"])
+def test_own_losses_that_are_means(loss: Any, say: str) -> None:
+    assert_same_fit(pair(loss=loss, say=say), X, ONE_HOT)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", OWN_MEANS)
-def test_own_losses_that_are_means(loss: Any) -> None:
-    assert_same_fit(pair(loss=loss), X, ONE_HOT)
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda y, p: keras.ops.sum(keras.ops.abs(y - p)),
+        masked_mean,
+        Squares(reduction="sum"),
+        OwnCall(),
+        keras.losses.Dice(axis=0),
+        keras.losses.Dice(axis=1),
+        lambda y, p: keras.ops.mean(p - y, -1) / keras.ops.max(p),
+        ignoring(-100.0),
+        ignoring(float("nan")),
+    ],
+)
+def test_losses_that_are_no_means_are_those_of_the_whole_batch(loss: Any) -> None:
+    targets = np.where(X[:, :3] > 1.0, -100.0, ONE_HOT) if getattr(loss, "__name__", "") == "loss" else ONE_HOT
+    assert_same_fit(pair(rate=0.001, loss=loss), X, targets)
 
 
-NO_MEAN = "not the mean of the losses of its examples"
+def test_a_sum_that_is_declared_is_exact() -> None:
+    assert_same_fit(pair(rate=0.001, loss=lambda y, p: keras.ops.sum(keras.ops.abs(y - p)), say="sum"), X, ONE_HOT)
 
 
 @pytest.mark.parametrize(
-    ("loss", "message"),
+    ("loss", "say", "message"),
     [
-        (lambda y, p: keras.ops.sum(keras.ops.abs(y - p)), NO_MEAN),
-        (masked_mean, NO_MEAN),
-        (Squares(reduction="sum"), NO_MEAN),
-        (Squares(reduction=None), "reduction=None, and so no single number"),
-        (OwnCall(), "has a __call__ of its own"),
-        (keras.losses.Dice(axis=0), NO_MEAN),
-        (lambda y, p: keras.ops.mean(p - y, -1) / keras.ops.max(p), NO_MEAN),
-        (ignoring(-100.0), NO_MEAN),
-        (ignoring(float("nan")), NO_MEAN),
+        (Squares(reduction=None), None, "reduction=None, and so no single number"),
+        (OwnCall(), "mean", "has a __call__ of its own"),
+        (lambda y, p: keras.ops.abs(y - p), "sum", 'so it is their mean: say loss="mean"'),
     ],
 )
-def test_losses_that_are_no_means_are_refused(loss: Any, message: str) -> None:
-    model = accumulate(model_of(), 4)
-    model.compile("sgd", loss)
+def test_losses_that_can_not_be_joined_are_refused(loss: Any, say: str | None, message: str) -> None:
+    split, _ = pair(loss=loss, say=say)
     with pytest.raises(ValueError, match=message):
-        model.train_on_batch(X, ONE_HOT)
+        split.train_on_batch(X, ONE_HOT)
 
 
-def test_one_number_for_a_batch_beside_weights_is_refused() -> None:
-    split, _ = pair(loss=Squares())
-    with pytest.raises(ValueError, match="gives one number for a batch, so that weights"):
+def test_one_number_for_a_batch_beside_weights_is_refused_where_it_is_declared() -> None:
+    split, _ = pair(loss=Squares(), say="mean")
+    with pytest.raises(ValueError, match=r"gives one number for a micro-batch, so that weights.*say loss=.batch."):
         split.fit(X, ONE_HOT, sample_weight=WEIGHTS, verbose=0)
+    assert_same_fit(pair(loss=Squares(), say="batch"), X, ONE_HOT, sample_weight=WEIGHTS)
 
 
 @pytest.mark.slow
@@ -368,11 +384,6 @@ def test_an_optimizer_with_an_apply_gradients_of_its_own():
     assert_same_fit(models, X, Y)
 
 
-class MoreLogs(keras.Model):
-    def compute_metrics(self, *data: Any, **keywords: Any) -> dict[str, Any]:
-        return {**super().compute_metrics(*data, **keywords), "more": 1.0}
-
-
 def test_what_can_not_be_split_is_refused():
     split, _ = pair(lambda: model_of(keras.layers.Dense(4), keras.layers.BatchNormalization(renorm=True)))
     with pytest.raises(ValueError, match="renorm=True, which can't be computed in micro-batches"):
@@ -380,10 +391,6 @@ def test_what_can_not_be_split_is_refused():
     split, _ = pair()
     split.compile(keras.optimizers.SGD(gradient_accumulation_steps=2), "mse")
     with pytest.raises(ValueError, match="accumulates by itself: compile the model with the optimizer alone"):
-        split.fit(X, Y, verbose=0)
-    inputs = keras.Input((6,))
-    split, _ = pair(lambda: MoreLogs(inputs, keras.layers.Dense(3)(inputs)))
-    with pytest.raises(ValueError, match="returns more, which no metric of the model keeps"):
         split.fit(X, Y, verbose=0)
 
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 from accumtrain.errors import OutOfMemoryError
 from accumtrain.keras import accumulate, auto_steps
 from accumtrain.keras.auto_steps import StepTrial, batch_of, micro_batches, probe_steps, write_probe
+from accumtrain.keras.known import Declared
 from accumtrain.process import child
 
 MB = 2**20
@@ -32,7 +33,7 @@ def probes(monkeypatch):
     def write(model: keras.Model, batch: Any, folder: Path) -> None:
         assert {len(array) for array in batch} == {100}
 
-    def probe(folder: Path, steps: int, micro_batch: int, limit_mb: float | None, whole_batch: bool) -> StepTrial:
+    def probe(folder: Path, steps: int, micro_batch: int, limit_mb: float | None, declared: Declared) -> StepTrial:
         calls.append((steps, micro_batch))
         used = (20 + 2 * micro_batch) * MB
         fits = limit_mb is None or used <= limit_mb * MB
@@ -170,6 +171,6 @@ def test_real_probes_find_what_fits(capsys):
 def test_micro_batches_of_two_sizes_are_not_in_memory_together(tmp_path):
     write_probe(large_model(), batch_of((X, Y), 31), tmp_path)
     whole, uneven = (
-        probe_steps(tmp_path, steps, math.ceil(31 / steps), 1000, whole_batch=False).peak_bytes for steps in (1, 2)
+        probe_steps(tmp_path, steps, math.ceil(31 / steps), 1000, Declared()).peak_bytes for steps in (1, 2)
     )
     assert uneven < 0.75 * whole  # 16 and 15 examples beside 31

@@ -113,7 +113,7 @@ def test_losses_of_the_whole_batch(loss: Any, float64: None) -> None:
     data = (*data_of(CASES["mlp"]), np.random.default_rng(1).uniform(0.1, 2, SIZE))
     given = data if isinstance(loss, Contrast) else data[:2]
     models = pair(build, optimizer=lambda: keras.optimizers.SGD(0.1), loss=loss)
-    summary = compare_updates(models, given, 1e-12, whole_batch=True)
+    summary = compare_updates(models, given, 1e-12)
     x, y, weight = data
     parts = [slice(place, place + cases.EXAMPLES) for place in range(0, SIZE, cases.EXAMPLES)]
     of_parts = [
@@ -128,7 +128,7 @@ def test_a_loss_of_the_whole_batch_that_reads_a_weight(float64: None) -> None:
     for model in models:
         kernel = model.layers[0].kernel
         model.compile(keras.optimizers.SGD(0.1), lambda y, z, k=kernel: supcon(y, z) + keras.ops.sum(k * k * k))
-    compare_updates(models, data_of(CASES["mlp"]), 1e-12, whole_batch=True)
+    compare_updates(models, data_of(CASES["mlp"]), 1e-12)
 
 
 def two_heads() -> keras.Model:
@@ -165,6 +165,18 @@ def test_updates_of_unusual_models(build: Any, loss: Any, optimizer: Any, float6
     x, y = data_of(CASES["mlp"])
     targets = {"best": y, "trained": y, "unused": y} if build is two_heads else y
     compare_updates(pair(build, optimizer=optimizer, loss=loss), (x, targets), 1e-12)
+
+
+@pytest.mark.slow
+def test_a_loss_of_the_whole_batch_finds_the_logits_behind_probabilities(float64: None) -> None:
+    """Where the probabilities are 0, whose logarithm Keras clips."""
+    x, y = data_of(CASES["mlp"])
+    models = pair(
+        lambda: keras.Sequential([keras.Input((6,)), keras.layers.Dense(4, "softmax")]),
+        optimizer=lambda: keras.optimizers.SGD(0.1),
+        loss=lambda y, p: keras.losses.sparse_categorical_crossentropy(keras.ops.reshape(y, (-1,)), p),
+    )
+    compare_updates(models, (100.0 * x, y), 1e-12)
 
 
 @pytest.mark.slow

@@ -47,11 +47,21 @@ def test_so_has_a_run_with_a_loss_of_the_whole_batch() -> None:
     data = data_of(CASES["mlp"])
     for model, counts in zip(models, ([3, 6], [6]), strict=True):
         for updates in counts:
-            run(model, data, updates, run_name=f"in{len(counts)}", whole_batch=True)
+            run(model, data, updates, run_name=f"in{len(counts)}")
     for one, other in zip(*(model.get_weights() for model in models), strict=True):
         np.testing.assert_array_equal(one, other)
-    with pytest.raises((CheckpointError, ConfigError), match="loss"):
-        run(models[0], data, 9, run_name="in2")
+    with pytest.raises(ConfigError, match=r'begun with loss="batch", .* "mean": say loss="batch" to go'):
+        run(models[0], data, 9, run_name="in2", loss="mean")
+
+
+def test_a_run_of_before_goes_on_with_the_word_that_the_message_names() -> None:
+    """It was begun with a mean that had been found by trying."""
+    model, _ = pair(mlp, optimizer=OPTIMIZERS["adam"], loss=lambda y, p: CROSS_ENTROPY(y, p))
+    data = data_of(CASES["mlp"])
+    run(model, data, 2, run_name="before", loss="mean")
+    with pytest.raises(ConfigError, match=r'was begun with loss="mean".*: say loss="mean" to go on with it'):
+        run(model, data, 4, run_name="before")
+    assert run(model, data, 4, run_name="before", loss="mean")["step"] == 4
 
 
 def test_a_run_that_is_stopped_is_saved() -> None:

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import accumtrain
-from accumtrain.config.compiled import KIND
+from accumtrain.config.compiled import KIND, OR_SAY
 from accumtrain.config.read import from_mapping
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.errors import AccumtrainError, ConfigError, DataError
@@ -78,9 +78,11 @@ SUM = keras.losses.SparseCategoricalCrossentropy(reduction="sum")
 ACCUMULATING = keras.optimizers.Adam(gradient_accumulation_steps=2)
 
 
-def only_for_many(y_true: Any, y_pred: Any) -> Any:
-    """A mean that can't be tried with other examples than these."""
-    return keras.ops.mean(keras.ops.square(y_pred)) + 0.0 * tf.reduce_sum(tf.ensure_shape(y_true, [7, 4]))
+FROZEN = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])
+
+
+def runs_layers(y: Any, p: Any) -> Any:
+    return keras.ops.mean(FROZEN(p) ** 2)
 
 
 def masked() -> keras.Model:
@@ -106,14 +108,14 @@ def one_number(y: Any, p: Any) -> Any:
         (lambda: accumulate(compiled(), 4), {}, "given to accumulate: leave that out, and give fit the same steps"),
         (frozen, {}, "all weights of .* are frozen: set trainable=True"),
         (lambda: compiled(loss=IGNORING), {}, "leaves some targets out, as ignore_class does"),
-        (lambda: compiled(loss="circle"), {}, "the loss circle of a batch is not the mean of the losses"),
-        (lambda: compiled(loss=only_for_many), {"targets": 4}, "one number for a batch, and whether that is a mean"),
-        (lambda: compiled_row(AddLoss(sum_of_squares)), {}, "add_loss, call 1 in .*, is a sum over the examples"),
-        (lambda: compiled_row(AddLoss(norm)), {}, "add_loss, call 1 in .*, is neither the mean nor the sum"),
-        (lambda: compiled_row(AddLoss(norm)), {"whole_batch": True}, "add_loss, call 1 in .*, is neither the mean"),
-        (compiled, {"whole_batch": True, "job": "verify"}, "does not go with job=verify"),
-        (compiled, {"whole_batch": True, "steps": "auto"}, "steps=auto; give a number of micro-batches"),
-        (lambda: compiled_row(DrawsAlways()), {"whole_batch": True}, "draws random numbers by RandomStandardNormal"),
+        (lambda: compiled_row(AddLoss(norm)), {}, 'adds a loss of your own.*say layer_losses="mean"'),
+        (lambda: compiled_row(AddLoss(norm)), {"loss": "batch"}, "adds a loss of your own"),
+        (lambda: compiled_row(AddLoss(sum_of_squares)), {"layer_losses": "sum"}, "adds a loss that is a sum over the"),
+        (lambda: compiled(loss=one_number), {"loss": "sum", "targets": 4}, 'loss="sum": a run has means over'),
+        (compiled, {"loss": "often"}, 'loss=.?often.?: say "mean"'),
+        (lambda: compiled(loss=runs_layers), {}, 'runs layers, such as .*: say loss="mean"'),
+        (compiled, {"loss": "batch", "job": "verify"}, f"does not go with job=verify.*{OR_SAY}$"),
+        (lambda: compiled_row(DrawsAlways()), {"loss": "batch"}, f"draws random numbers by RandomStandard.*{OR_SAY}$"),
         (lambda: compiled(loss=None), {}, "is compiled without a loss"),
         (lambda: compiled(loss=SUM), {}, "reduction='sum', so that of a batch is not a mean"),
         (lambda: compiled(optimizer=keras.optimizers.LossScaleOptimizer(ACCUMULATING)), {}, "accumulates by itself"),
@@ -155,6 +157,11 @@ def test_what_is_refused(model: Callable[[], Any], arguments: dict[str, Any], me
         y = np.eye(columns)[y]
     with pytest.raises(AccumtrainError, match=f"(?s){message}"):
         run(model(), (x, y), **{name: value for name, value in arguments.items() if name != "targets"})
+
+
+def test_the_old_word_is_answered() -> None:
+    with pytest.raises(TypeError, match='fit has no argument whole_batch any more: say loss="batch"'):
+        run(compiled(), data_of(CASES["mlp"]), whole_batch=True)
 
 
 def test_a_masked_loss_is_refused() -> None:

@@ -119,9 +119,9 @@ def test_fit_makes_the_updates_of_one_batch(name: str, float64: None) -> None:
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_fit_has_the_token_mean_with_the_whole_batch(name: str, float64: None) -> None:
     models = models_of(name, TOKEN_MEAN, optimizer=partial(keras.optimizers.Adam, 1e-2))
-    with pytest.raises(ConfigError, match="take whole_batch=True"):
+    with pytest.raises(ConfigError, match='say loss="batch"'):
         run(models[0], data_of(name))
-    compare_updates(models, data_of(name), 1e-12, whole_batch=True)
+    compare_updates(models, data_of(name), 1e-12, loss="batch")
 
 
 @all_transformers

@@ -205,6 +205,25 @@ def test_a_layer_that_keras_computes_again_is_refused(wrap, way):
         gradients(model, images(4, 8), way)
 
 
+def reversed_pair(layer: layers.Layer) -> layers.Layer:
+    return ReversibleSequence([(layer, layers.Dense(2))])
+
+
+@pytest.mark.parametrize("wrap", [as_it_is, recompute, reversed_pair])
+def test_each_time_step_has_a_layer(wrap):
+    """A wrapper of Keras asks a layer for the shape of its output, and calls it for each step."""
+    steps = layers.TimeDistributed(wrap(layers.Dense(2, kernel_initializer="ones")))
+    model = keras.Sequential([keras.Input((3, 4)), steps])
+    plain = layers.TimeDistributed(layers.Dense(2, kernel_initializer="ones"))
+    x = np.random.default_rng(0).normal(size=(5, 3, 4)).astype("float32")
+    if wrap is reversed_pair:
+        assert model.output_shape == (None, 3, 4)
+    else:
+        assert_same_bits([model(x).numpy()], [plain(x).numpy()])
+    model.compile("sgd", "mse", jit_compile=False)
+    assert np.isfinite(model.train_on_batch(x, np.ones((5, *model.output_shape[1:]))))
+
+
 def test_what_is_no_layer_is_refused():
     with pytest.raises(ValueError, match="Lambda"):
         recompute(tf.tanh)

@@ -10,8 +10,7 @@ import tensorflow as tf
 from keras import ops
 
 from accumtrain.keras import accumulate
-from accumtrain.keras.accumulate_step import WholeBatchMetrics
-from accumtrain.keras.split_loss import Trials
+from accumtrain.keras.accumulate_step import WholeBatchMetrics, specs_of_outputs
 from tests.keras.gradients import unchanged
 
 DRAW = np.random.default_rng(0)
@@ -36,6 +35,15 @@ class RootOfBatch(keras.metrics.Mean):
 
     def update_state(self, y: Any, p: Any, sample_weight: Any = None) -> None:
         super().update_state(rmse(y, p))
+
+
+class RecallWhereIn(keras.metrics.Mean):
+    """Of a rare class, over the batches that have it."""
+
+    def update_state(self, y: Any, p: Any, sample_weight: Any = None) -> None:
+        rare = ops.cast(y[:, 0] > 1.6, "float32")
+        found = ops.sum(rare * ops.cast(p[:, 0] > 0, "float32"))
+        super().update_state(found / ops.maximum(ops.sum(rare), 1.0), ops.cast(ops.sum(rare) > 0, "float32"))
 
 
 class Errors(keras.metrics.Mean):
@@ -68,8 +76,10 @@ METRICS: dict[str, tuple[Callable[[], Any], bool]] = {  # whether the state of a
     "a metric of one number": (RootOfBatch, False),
     "a loss of Keras's": (keras.losses.MeanSquaredError, False),
     "dice": (lambda: keras.losses.dice, False),
-    "a function of each example": (lambda: errors, True),
-    "a metric of each example": (Errors, True),
+    "a function of each example": (lambda: errors, False),
+    "a metric of each example": (Errors, False),
+    "a number of each batch that has a class": (RecallWhereIn, False),
+    "along the axis of examples": (lambda: keras.metrics.CosineSimilarity(axis=0), False),
     "mse": (lambda: "mse", True),
     "R2": (keras.metrics.R2Score, True),
     "AUC": (keras.metrics.AUC, True),
@@ -90,7 +100,7 @@ def test_metrics_that_need_the_whole_batch_are_found(name):
     x = ops.convert_to_tensor(X)
     model._symbolic_build(data_batch=(x, x))
     with unchanged(model.metrics_variables):
-        assert bool(WholeBatchMetrics(model, (x, x, None), Trials()).variables) is not adds_up
+        assert bool(WholeBatchMetrics(model, (x, x, None), specs_of_outputs(model, x)).variables) is not adds_up
 
 
 def assert_same_metrics(build: Callable[[], keras.Model], targets: Any, **arguments: Any) -> None:
@@ -122,6 +132,27 @@ def test_of_several_outputs_and_of_a_subclassed_model():
     assert_same_metrics(Subclassed, X, metrics=ALL)
 
 
+class OwnLogs(keras.Model):
+    """Shows a number of the whole batch, and keeps its mean."""
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self.largest = keras.metrics.Mean(name="largest")
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> dict[str, Any]:
+        self.largest.update_state(ops.max(ops.abs(y - y_pred)))
+        return {**super().compute_metrics(x, y, y_pred, sample_weight), "now": rmse(y, y_pred)}
+
+
+def own_logs() -> keras.Model:
+    inputs = keras.Input((6,))
+    return OwnLogs(inputs, keras.layers.Dense(6)(inputs))
+
+
+def test_a_compute_metrics_of_the_models_own_gets_the_whole_batch():
+    assert_same_metrics(own_logs, X, metrics=[lambda: rmse, keras.metrics.MeanSquaredError], sample_weight=WEIGHTS)
+
+
 @pytest.mark.parametrize(("length", "because"), [(5, "a mask"), (None, "sizes that are not known before")])
 def test_outputs_that_can_not_be_kept_are_refused(length, because):
     inputs = keras.Input((length, 6))
@@ -131,7 +162,9 @@ def test_outputs_that_can_not_be_kept_are_refused(length, because):
     examples = tf.data.Dataset.from_generator(lambda: [(np.ones([4, 5, 6]),) * 2], output_signature=(batch, batch))
     examples = examples.apply(tf.data.experimental.assert_cardinality(1))
     model.compile("sgd", "mse", metrics=[by_the_largest], jit_compile=False)
-    with pytest.raises(ValueError, match=f"by_the_largest has to see the whole batch, and its output has {because}"):
+    with pytest.raises(
+        ValueError, match=f"by_the_largest is not known to add up, .*has {because}: take one of keras.metrics"
+    ):
         model.fit(examples, shuffle=False, verbose=0)
-    model.compile("sgd", "mse", metrics=[errors], jit_compile=False)  # as the message says
+    model.compile("sgd", "mse", metrics=["mae"], jit_compile=False)  # as the message says
     model.fit(examples, shuffle=False, verbose=0)

@@ -56,6 +56,7 @@ class Timed:
 
     def begin(self, micro_batch, micro_steps):
         self.did.append((micro_batch, micro_steps))
+        self.micro_steps = micro_steps
         self._timings, self._micro_batch = iter(self.timings), micro_batch
 
     def update(self):
@@ -118,6 +119,14 @@ def test_sizes_are_measured_one_after_the_other(config, data, tmp_path):
     assert Timed.last.did == [(12, tmp_path), (2, 2), *ONE_SIZE, (24, 1), *ONE_SIZE]
     peaks = [(each["micro_batch"], each["accum_steps"], each["peak_bytes"]) for each in found]
     assert peaks == [(2, 12, 20), (24, 1, 240)]
+
+
+@pytest.mark.usefixtures("timed")
+def test_a_loss_of_the_whole_batch_is_measured_by_whole_windows(config, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(dry_run, "LOSSES", {config.loss.kind: SimpleNamespace(whole_batch=True)})
+    found = measure(config, data, ONE_REPLICA, [2, 24], tmp_path)
+    assert Timed.last.did == [(12, tmp_path), (2, 12), *ONE_SIZE, (24, 1), *ONE_SIZE]
+    assert [each["seconds_to_first_update"] for each in found] == [5.0, 5.0]  # no micro-step is left to reckon
 
 
 def test_a_micro_batch_that_does_not_divide_is_refused(config, data, tmp_path):

@@ -19,27 +19,33 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.backprop.model import Model
-from accumtrain.config.compiled import CompiledModelConfig, running
-from accumtrain.console import warn
+from accumtrain.config.compiled import OF_BATCHES, OF_EXAMPLES, CompiledModelConfig, running
 from accumtrain.data.config import DataConfig
 from accumtrain.data.source import Dataset, Split, Stream
 from accumtrain.engine.losses import Batch, Collector, PerExample
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.keras.accumulate_optimizer import accumulates, check_summable
-from accumtrain.keras.accumulate_step import CompiledMetric, WholeBatchMetrics, compiled_metrics
-from accumtrain.keras.loss_trial import LossTrial
-from accumtrain.keras.run.arrays import length_of
+from accumtrain.keras.accumulate_step import CompiledMetric, compiled_metrics
+from accumtrain.keras.known import Declared, Join
 from accumtrain.keras.run.examples import GivenData, InMemorySplit, examples_of, given_data
 from accumtrain.keras.run.model_copy import read_model, write_model
-from accumtrain.keras.split_loss import LossShare, Trials, has_own_loss, record_loss_calls
-from accumtrain.keras.whole_batch import WholeBatchLoss
-from accumtrain.models.keras.call import StatelessCall, call_stateless, find_batch_norms, mask_of, read_values
+from accumtrain.keras.split_loss import LossShare, join_of_model, losses_of_layers
+from accumtrain.keras.whole_batch import LossCall
+from accumtrain.models.keras.call import (
+    StatelessCall,
+    call_in_mode,
+    call_stateless,
+    find_batch_norms,
+    join_carried,
+    mask_of,
+    read_values,
+)
 from accumtrain.models.keras.model import KerasModel
 from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.keras_optimizer import WeightView
 from accumtrain.optim.optimizer import Optimizer, Parameter
 from accumtrain.process.temporary_folder import temporary_folder
-from accumtrain.tasks.config import LossConfig
+from accumtrain.tasks.config import LossConfig, LossEntry
 from accumtrain.tasks.task import Task
 
 EXAMPLES = "examples.pickle"  # in a folder for child processes
@@ -47,7 +53,6 @@ EXAMPLES_TRACED = 7  # unlikely to be the size of anything else
 MOST_EXAMPLES = 1024  # that a child gets
 TERMINAL_STYLE = re.compile(r"\x1b\[\d*m")  # in Keras's messages
 MEANS = ("mean", "sum_over_batch_size")
-EXAMPLES_TRIED, TRIED_AT_ONCE = 64, 8
 RESERVED = (  # names in records and results
     *("loss", "examples", "seconds", "learning_rate", "grad_norm", "loss_scale", "skipped", "step", "epoch", "split"),
     *("finite", "state_finite", "stop", "exact", "compared", "in_range", "examples_per_second"),
@@ -205,6 +210,7 @@ def build_model(config: CompiledModelConfig, spec: ModelSpec) -> Model:
         moving=compiled.moving,
         penalised=compiled.penalised,
         joins_loss=True,
+        carries=True,
     )
 
 
@@ -322,74 +328,94 @@ class CompiledMetrics:
         return {name: float(results[name]) for name in self.names}
 
 
-def check_losses(compiled: CompiledModel, *, whole_batch: bool) -> None:
-    """Raise ConfigError if the loss of a batch is not the mean of those of its micro-batches, and has to be."""
-    losses = [entry.loss for entry in compiled.model._compile_loss._flat_losses]
-    if whole_batch:
-        if compiled.penalised:
-            _check_terms(compiled, WholeBatchLoss(compiled.model))
-        return
-    for loss in losses:
+def choose_loss(compiled: CompiledModel, declared: Declared) -> LossEntry:
+    """Return the entry of the loss: that of examples where it is known or declared to be a mean, else of the batch.
+
+    Raises:
+        ConfigError: it is not a mean over examples, and has to be.
+    """
+    model, outputs = compiled.model, compiled.outputs
+    if compiled.penalised:
+        _check_losses_of_layers(compiled, declared)
+    of_batch = join_of_model(model, outputs, declared) is Join.BATCH
+
+    def values(targets: Any, outputs: Any) -> Any:
+        with LossCall() as call:
+            value = model._compile_loss(targets[0], outputs, *targets[1:])
+        if of_batch:
+            call.check_layers(model, declared)
+        return value
+
+    def trace() -> None:
+        tf.function(values, autograph=False).get_concrete_function(compiled.targets, outputs)
+
+    with config_errors():
+        if of_batch:
+            trace()
+            return OF_BATCHES
+        if declared.loss == Join.SUM.value:
+            raise ConfigError(
+                'loss="sum": a run has means over examples alone, so give the loss their mean; or say loss="batch", or '
+                "use accumtrain.keras.accumulate and model.fit, where a sum is exact"
+            )
+        with LossShare(model, outputs, declared).record_calls() as calls:
+            trace()
+    for loss in calls.losses:
         if loss.reduction not in MEANS and (compiled.weighted or loss.reduction != "mean_with_sample_weight"):
             raise ConfigError(
                 f"the loss {loss.name} has reduction={loss.reduction!r}, so that of a batch is not a mean over its "
-                "examples: give it reduction='sum_over_batch_size', or take whole_batch=True"
+                "examples: give it reduction='sum_over_batch_size', or say loss=\"batch\""
             )
-
-    def values(targets: Any, outputs: Any) -> Any:
-        return compiled.model._compile_loss(targets[0], outputs, *targets[1:])
-
-    with config_errors():
-        with record_loss_calls(losses, Trials()) as calls:
-            tf.function(values, autograph=False).get_concrete_function(compiled.targets, compiled.outputs)
-        calls.check(divided=compiled.weighted)
+    if calls.one_number and compiled.weighted:
+        raise ConfigError(
+            f"the loss {calls.one_number[0].name} gives one number for a micro-batch, so that weights of examples do "
+            'not act on it: return one value for each example, or say loss="batch"'
+        )
     if calls.masks:
         raise ConfigError(
             "a loss leaves some targets out, as ignore_class does, so that of a batch is not a mean over its examples: "
-            "take whole_batch=True"
+            'say loss="batch"'
         )
-    if compiled.penalised or has_own_loss(compiled.model):
-        _check_terms(compiled, LossShare(compiled.model, Trials()))
+    return OF_EXAMPLES
 
 
-def _check_terms(compiled: CompiledModel, loss: LossShare | WholeBatchLoss) -> None:
-    """Raise ConfigError if the loss of real examples has a term that is no mean over them."""
+def _check_losses_of_layers(compiled: CompiledModel, declared: Declared) -> None:
+    """Raise ConfigError if layers add losses that are not known or declared to be means over the examples."""
     model = compiled.model
-    inputs, targets = examples_of(compiled.data.train, EXAMPLES_TRIED)
-    count = length_of(inputs)
-    batch = keras.utils.unpack_x_y_sample_weight((inputs, *targets))
+
+    def call(x: Any) -> None:
+        with StatelessCall(read_values(model.variables)):
+            call_in_mode(model, x, training=True)
+            joins.extend(join for _, join in losses_of_layers(model, declared))
+
+    joins: list[Join] = []
     with config_errors():
-        terms = LossTrial(model, batch, min(count, TRIED_AT_ONCE), loss).find_terms(None)
-    if "sum" in terms.of_layers:
+        tf.function(call, autograph=False).get_concrete_function(compiled.inputs)
+    if Join.SUM in joins:
         raise ConfigError(
-            f"add_loss, call {terms.of_layers.index('sum') + 1} in {model.name}, is a sum over the examples of a "
-            "batch, as an activity_regularizer is before Keras 3.14: give it their mean, or use "
-            "accumtrain.keras.accumulate and model.fit, where a sum is exact"
-        )
-    if not terms.settled:
-        warn(
-            f"a term of the loss of {model.name} is 0 for the {count} examples that were tried, and counts as a mean "
-            "over the examples: accumtrain.keras.accumulate and model.fit try it with each batch until it is not 0"
+            f"a layer of {model.name} adds a loss that is a sum over the examples of a batch, as an "
+            "activity_regularizer is before Keras 3.14: give it their mean, or use accumtrain.keras.accumulate and "
+            "model.fit, where a sum is exact"
         )
 
 
 def check_metrics(compiled: CompiledModel) -> None:
-    """Raise ConfigError if a metric can't be shown, or depends on how a split is cut into batches."""
-    batch = keras.utils.unpack_x_y_sample_weight((compiled.inputs, *compiled.targets))
-    with config_errors():
-        joining = WholeBatchMetrics(compiled.model, batch, Trials()).names
+    """Raise ConfigError if a metric can't be shown, or has one number for each batch of a split."""
     means = means_by_name(compiled)
-    if names := [name for name in joining if name not in means]:
-        raise ConfigError(
-            f"the metric {names[0]} gives one number for a batch that is not made of those of its parts, so its value "
-            "for a split depends on the size of the batches: return one value for each example, or make it a "
-            "keras.metrics.Metric that adds up, such as RootMeanSquaredError"
-        )
+    for name, entry in _metrics_by_name(compiled.model).items():
+        of_function = isinstance(entry.metric, keras.metrics.MeanMetricWrapper)
+        if name not in means and of_function and not _has_one_for_each(compiled, entry):
+            raise ConfigError(
+                f"the metric {name} gives one number for a batch that is not made of those of its parts, so its value "
+                "for a split depends on the size of the batches: return one value for each example, or make it a "
+                "keras.metrics.Metric that adds up, such as RootMeanSquaredError"
+            )
 
 
 def _split(compiled: CompiledModel, outputs: Any) -> tuple[Any, tf.Tensor]:
     """Return the model's outputs, and the losses of its layers and weights."""
-    return outputs if compiled.penalised else (outputs, tf.zeros((), keras.config.floatx()))
+    y_pred, penalty = outputs if compiled.penalised else (outputs, tf.zeros((), keras.config.floatx()))
+    return join_carried(y_pred), penalty
 
 
 def _metrics_by_name(model: keras.Model) -> dict[str, CompiledMetric]:

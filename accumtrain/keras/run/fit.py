@@ -14,21 +14,33 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain import dispatch
-from accumtrain.config.compiled import KIND, OF_BATCHES, CompiledOptimConfig, load_in_child, running_with
+from accumtrain.config.compiled import KIND, OF_BATCHES, OF_EXAMPLES, CompiledOptimConfig, load_in_child, running_with
 from accumtrain.config.read import from_mapping
 from accumtrain.config.schema import Config
+from accumtrain.console import say
 from accumtrain.data.source import hash_texts
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.keras.accumulate_step import SplitTrainStep
+from accumtrain.keras.known import Declared, refuse_arguments
 from accumtrain.keras.run.callbacks import CallbackHooks
-from accumtrain.keras.run.compiled import CompiledModel, check_losses, check_metrics, inner_optimizer, write_compiled
+from accumtrain.keras.run.compiled import (
+    CompiledModel,
+    check_metrics,
+    choose_loss,
+    config_errors,
+    inner_optimizer,
+    write_compiled,
+)
 from accumtrain.keras.run.examples import take_data
 from accumtrain.keras.run.streams import hooks_of, reason_of
+from accumtrain.keras.whole_batch import describe_own_loss
 from accumtrain.models.config import STORE
 from accumtrain.models.keras.applications import POLICIES
 from accumtrain.models.keras.cuts import cut_model
 from accumtrain.process.child import prepared_by
-from accumtrain.runs.run import Run
+from accumtrain.runs.checkpoint_store import newest_manifest
+from accumtrain.runs.run import FORCE, Run
+from accumtrain.tasks.config import LossEntry
 from accumtrain.train.hooks import hooked
 
 JOBS = ("train", "plan", "verify")
@@ -48,7 +60,8 @@ def fit(
     steps_per_epoch: int | None = None,
     steps: int | str | None = None,
     memory: str = "store",
-    whole_batch: bool = False,
+    loss: str | None = None,
+    layer_losses: str | None = None,
     memory_limit_mb: int | None = None,
     validation_data: Any = None,
     validation_split: float = 0.1,
@@ -57,6 +70,7 @@ def fit(
     run_dir: str | os.PathLike[str] = "runs",
     seed: int = 0,
     settings: Mapping[str, Any] | None = None,
+    **unknown: Any,
 ) -> dict[str, Any]:
     """Train a compiled Keras model as a run of accumtrain: accumulation, less activation memory, exact continuation.
 
@@ -79,8 +93,10 @@ def fit(
         steps: micro-batches per update, which divide `batch_size`. "auto" finds the smallest number that fits into
             memory, by trials in child processes. None is "auto" with a memory limit, else 1.
         memory: `store` keeps activations, `recompute` computes them again between cut points that are found.
-        whole_batch: the loss compares examples with each other, or divides by a number of the whole batch. Each
-            micro-batch is computed twice; examples and outputs of an update are kept (docs/keras.md).
+        loss: what your own losses are over the examples of a batch: "mean", which is taken at its word, or "batch". By
+            default they are computed for the whole batch, where each micro-batch is computed twice, and examples and
+            outputs of an update are kept (docs/keras.md). Keras's own losses are known.
+        layer_losses: "mean" if your layers give means over the examples to `add_loss`. It is asked for.
         memory_limit_mb: megabytes of tensors at the peak, `data` not counted, that "auto" plans with.
         validation_data: like `data`. A stream must have an end. None holds out examples of arrays, evenly spaced.
         validation_split: the share of the examples that is held out without `validation_data`.
@@ -99,7 +115,10 @@ def fit(
             traceback; a notebook shows its message.
         KeyboardInterrupt: Ctrl-C stopped another job than `train`, which saves nothing.
     """
+    refuse_arguments("fit", unknown)
     _check(model, job)
+    with config_errors():
+        declared = Declared(loss, layer_losses)
     if job == "train" and memory_limit_mb is not None and steps not in (None, "auto"):
         raise ConfigError(
             f"memory_limit_mb={memory_limit_mb} and steps={steps}: the limit is what steps='auto' plans with; leave "
@@ -111,8 +130,10 @@ def fit(
         model, data, validation_data, validation_split, batch_size=batch_size, steps_per_epoch=steps_per_epoch
     )
     compiled = CompiledModel(model, given)
-    check_losses(compiled, whole_batch=whole_batch)
+    entry = choose_loss(compiled, declared)
     check_metrics(compiled)
+    if entry is OF_BATCHES and declared.loss is None:
+        say(describe_own_loss(model, compiled.outputs, given.batch_size, "fit"))
     steps = ("auto" if memory_limit_mb else 1) if steps is None else steps
     asked = job == "train" or memory != STORE  # other jobs leave recomputation out where there are no cut points
     values: dict[str, Any] = {
@@ -125,7 +146,7 @@ def fit(
         "task": {"kind": KIND},
         "schedule": {"kind": "constant"},
         "data": {"kind": KIND},
-        **_describe_model(model, memory, whole_batch, cuts=_may_be_cut(model) and (asked or _is_cut(model))),
+        **_describe_model(model, memory, entry, cuts=_may_be_cut(model) and (asked or _is_cut(model))),
     }
 
     def finalize() -> None:
@@ -135,6 +156,7 @@ def fit(
     per_epoch = math.ceil(given.train.size / given.batch_size)
     called = CallbackHooks(model, callbacks, steps=per_epoch, finalize=finalize)
     config = _with_first_rate(_configuration(values, settings or {}), called)
+    _check_loss_of_run(Run(config), entry)
     with ExitStack() as stack:
         if job == "plan" or steps == "auto":  # tried in child processes
             stack.enter_context(prepared_by(load_in_child, str(stack.enter_context(write_compiled(compiled)))))
@@ -159,6 +181,17 @@ def _with_first_rate(config: Config, called: CallbackHooks) -> Config:
     if rate is None or "learning_rate" not in config.optim.args:
         return config
     return replace(config, optim=replace(config.optim, args=config.optim.args | {"learning_rate": rate}))
+
+
+def _check_loss_of_run(run: Run, entry: LossEntry) -> None:
+    """Raise ConfigError if a run has begun with the loss of examples, and this is that of the batch, or the reverse."""
+    words = {OF_EXAMPLES.name: "mean", OF_BATCHES.name: "batch"}
+    begun = (newest_manifest(run.checkpoints) or {}).get("learned", {}).get("loss.kind", entry.name)
+    if begun != entry.name and run.config.run.resume != FORCE:
+        raise ConfigError(
+            f'{run.path} was begun with loss="{words[begun]}", and here it is "{words[entry.name]}": say '
+            f'loss="{words[begun]}" to go on with it, or choose another run_name'
+        )
 
 
 def _check_count(name: str, count: Any) -> None:
@@ -193,7 +226,7 @@ def _check(model: keras.Model, job: str) -> None:
     inner_optimizer(model)
 
 
-def _describe_model(model: keras.Model, memory: str, whole_batch: bool, *, cuts: bool) -> dict[str, Any]:
+def _describe_model(model: keras.Model, memory: str, loss: LossEntry, *, cuts: bool) -> dict[str, Any]:
     """Return keys of the configuration that describe a compiled model. A continued run must have the same."""
     optimizer, outer = inner_optimizer(model), model.optimizer
     arguments = _config(optimizer) or {"learning_rate": type(optimizer._learning_rate).__name__}
@@ -212,7 +245,7 @@ def _describe_model(model: keras.Model, memory: str, whole_batch: bool, *, cuts:
             "cuts": cuts,
             "memory": memory,
         },
-        "loss": {"kind": OF_BATCHES.name if whole_batch else KIND, "losses": losses},
+        "loss": {"kind": loss.name, "losses": losses},
         "optim": {"kind": KIND, "name": type(optimizer).__name__, "args": arguments},
         **scale,
     }

@@ -6,6 +6,7 @@ the call alone. What the call does to them is known afterwards, so that it can b
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -74,6 +75,17 @@ class StatelessCall(keras.StatelessScope):
                     f"{owner.name} assigns its weight {variable.path} during its call, {consequence}: make it "
                     "trainable=False, or train it alone"
                 )
+
+
+LAYER_CALL = inspect.unwrap(keras.layers.Layer.__call__).__code__
+
+
+def in_a_layer() -> bool:
+    """Return whether a layer is being called, here or by a caller."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code is not LAYER_CALL:
+        frame = frame.f_back
+    return frame is not None
 
 
 def read_values(variables: Iterable[keras.Variable]) -> list[tuple[keras.Variable, tf.Tensor]]:
@@ -174,3 +186,31 @@ def join_masks(structure: Any) -> Any:
     for place, mask in structure.masks.items():
         set_mask(tensors[place], mask)
     return structure.tensors
+
+
+# ---- and logits: what a softmax or a sigmoid was taken of, which Keras's losses compute with ----
+
+
+class WithLogits(NamedTuple):
+    """A structure of tensors, and the logits of some of them by their places in it."""
+
+    tensors: Any
+    logits: dict[int, tf.Tensor]
+
+
+def separate_carried(structure: Any) -> Any:
+    """Return the structure with all that Keras carries with its tensors beside them, as nested tensors."""
+    found = {place: getattr(tensor, "_keras_logits", None) for place, tensor in enumerate(tf.nest.flatten(structure))}
+    logits = {place: tensor for place, tensor in found.items() if tensor is not None}
+    return separate_masks(WithLogits(structure, logits) if logits else structure)
+
+
+def join_carried(structure: Any) -> Any:
+    """Undo `separate_carried`, in place."""
+    joined = join_masks(structure)
+    if not isinstance(joined, WithLogits):
+        return joined
+    tensors = tf.nest.flatten(joined.tensors)
+    for place, logits in joined.logits.items():
+        tensors[place]._keras_logits = logits
+    return joined.tensors

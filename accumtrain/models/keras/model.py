@@ -18,7 +18,7 @@ from accumtrain.backprop.replay import Consume
 from accumtrain.backprop.segments import Backward, forward_by_memory
 from accumtrain.errors import ConfigError
 from accumtrain.models.config import ModelConfig
-from accumtrain.models.keras.call import call_stateless, find_batch_norms, join_masks, separate_masks
+from accumtrain.models.keras.call import call_stateless, find_batch_norms, join_masks, separate_carried, separate_masks
 from accumtrain.models.keras.cuts import SEED, cut_model
 
 
@@ -52,6 +52,7 @@ class KerasSegment:
         dtype: dtype of the output, if it is that of the whole model; None for other parts, which keep their own.
         penalised: carries the losses of layers and weights along: input and output are pairs of a tensor or structure
             and the sum of these losses so far, a scalar.
+        carries: what Keras carries with the output of the whole model stands beside it (`separate_carried`).
     """
 
     def __init__(
@@ -63,8 +64,10 @@ class KerasSegment:
         dtype: tf.DType | None,
         *,
         penalised: bool,
+        carries: bool,
     ):
         self.model, self.memory, self.dtype, self.penalised = part, memory, dtype, penalised
+        self._carries = carries
         self._moving, self._draws = dict(norms), draws
         self._find_places()
 
@@ -118,6 +121,7 @@ class KerasSegment:
         if self.dtype is None:
             y = separate_masks(y)
         else:
+            y = separate_carried(y) if self._carries else y
             y = tf.nest.map_structure(lambda out: tf.cast(out, self.dtype) if out.dtype.is_floating else out, y)
         return (y, penalty + tf.cast(losses, penalty.dtype)) if self.penalised else y
 
@@ -137,6 +141,7 @@ class KerasModel(Model):
         moving: layers whose moving statistics change in training; None is all.
         penalised: the output is a pair of that of the model and its losses (see KerasSegment).
         joins_loss: see Model.
+        carries: see KerasSegment.
         kept_share: share of all activations that `recompute` may keep: of segments that are stored.
 
     Raises:
@@ -152,6 +157,7 @@ class KerasModel(Model):
         moving: Sequence[keras.layers.BatchNormalization] | None = None,
         penalised: bool = False,
         joins_loss: bool = False,
+        carries: bool = False,
         kept_share: float = 0.0,
     ):
         norms = {id(layer): KerasNorm(layer) for layer in (find_batch_norms(model) if moving is None else moving)}
@@ -163,7 +169,7 @@ class KerasModel(Model):
             policies = ["store" if place in kept else "recompute" for place in range(len(parts) - 1)] + ["store"]
         dtypes = [*(None for _ in parts[:-1]), dtype]
         segments = [
-            KerasSegment(part, policy, norms, draws, output, penalised=penalised)
+            KerasSegment(part, policy, norms, draws, output, penalised=penalised, carries=carries)
             for part, policy, output in zip(parts, policies, dtypes, strict=True)
         ]
         super().__init__(segments, dtype)
