@@ -100,7 +100,7 @@ def test_it_equals_predictions(trained, here, command):
     np.testing.assert_allclose([each["loss"] for each in result["mistakes"]], losses[worst], rtol=1e-4)
     for each in result["mistakes"]:
         place = each["position"]
-        assert (int(each["targets"]), int(each["predicted"])) == (labels[place], found[place])
+        assert (int(each["label"]), int(each["predicted"])) == (labels[place], found[place])
         assert each["probability"] == pytest.approx(probabilities[place, 0], rel=1e-4)
     assert {here / name for name in ("confusion.png", "mistakes.png")} <= set(here.iterdir())
     assert "class  examples  accuracy  precision" in answer.out
