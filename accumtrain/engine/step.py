@@ -78,9 +78,6 @@ class Step:
         with self._changing_window(micro_steps_after=0):
             return self._run_commit()
 
-    def publish_sums(self) -> None:
-        """Give the window's buffers their newest values. Here they have them."""
-
     def drop(self) -> None:
         """Clear the window: the micro-steps since the last commit have no effect."""
         for buffer in self._window.buffers:

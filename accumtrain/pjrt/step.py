@@ -44,12 +44,9 @@ class JaxStep(Step):
         window = self._window
         return self._runtime.compile(window.commit, variables=window.variables, reduced=window.sums)
 
-    def publish_sums(self) -> None:
-        self._runtime.publish(self._window.buffers)
-
     def drop(self) -> None:
-        super().drop()
-        self._runtime.reload(self._window.buffers)
+        with self._runtime.assigning(self._window.buffers):
+            super().drop()
 
     def updates(self, batches: Any, count: int = 1) -> dict[str, tf.Tensor]:
         """Raise ValueError: there is no program of several updates."""

@@ -136,8 +136,7 @@ class Trainer:
             ADDED if devices.chief else (),
             lambda step, values: self.logger.hook(step, values),
             place=self.place,
-            ready=self._prepare_hooks,
-            assigned=devices.runtime.reload,
+            within=self._calling_hooks,
             alone=self.alone,
             total_steps=self.total,
             model=self.window.model,
@@ -371,10 +370,13 @@ class Trainer:
         self.place.advance(update["step"])  # which does not count an update that is not finite
         return update
 
-    def _prepare_hooks(self) -> None:
+    @contextmanager
+    def _calling_hooks(self, assigning: bool) -> Iterator[None]:
         self.watchdog.beat(f"hooks after update {self.done}")
-        self.checkpoints.wait()  # hooks read its files, and `publish` changes what it writes
-        self.devices.runtime.publish()
+        self.checkpoints.wait()  # hooks read its files, and `reading` changes what it writes
+        runtime = self.devices.runtime
+        with runtime.assigning() if assigning else runtime.reading():
+            yield
 
     def _end_update(self) -> None:
         """Evaluate and end the epoch, if that is due after the last update."""
@@ -470,8 +472,11 @@ class Trainer:
                 f"loss scale {update['loss_scale']:g} -> {update['loss_scale'] / 2:g}"
             )
             return batches
-        self.devices.runtime.publish()
-        reason = describe_update(update, self.done, self.config.model, self.window, self.step, self._batches)
+        runtime = self.devices.runtime
+        with runtime.reading():
+            reason = describe_update(
+                update, self.done, self.config.model, self.window, self.step, runtime, self._batches
+            )
         if not self.recovery.allows(state_finite=bool(update["state_finite"])):
             self._diverged(update, reason)
         if self.recovery.mode == "skip":
@@ -481,9 +486,9 @@ class Trainer:
             return batches
         rollbacks = self.recovery.rollbacks + 1
         self.checkpoints.wait()
-        self._restore(needed=True)
-        self.recovery.roll_back(rollbacks)
-        self.devices.runtime.reload()
+        with runtime.assigning():
+            self._restore(needed=True)
+            self.recovery.roll_back(rollbacks)
         self.logger.forget_after(self.done)
         self.progress.event(
             f"{reason}: back to update {self.done} with another order and {self.recovery.rate_factor:g} of the rate "

@@ -10,7 +10,7 @@ from accumtrain.backprop.mode import Mode, micro_mode
 from accumtrain.devices.config import MirroredConfig
 from accumtrain.devices.resolve import resolve_devices
 from accumtrain.engine.losses import LossScale, WholeBatch
-from accumtrain.engine.runtime import Runtime
+from accumtrain.engine.runtime import TensorFlowRuntime
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
 from accumtrain.models.build import build_model
@@ -48,7 +48,7 @@ def window_of(config, *, precision="float64", micro_steps=4, loss_scale=None, op
 def update(window, given, micro_batch=8, *, strategy=None, partial=False):
     """Make an update of each batch. Return the scalars of the last."""
     strategy = strategy or tf.distribute.get_strategy()
-    step = Runtime(strategy).build_step(window)
+    step = TensorFlowRuntime(strategy).build_step(window)
     for batch in given:
         data = tf.data.Dataset.from_tensor_slices(batch).batch(micro_batch, drop_remainder=True)
         iterator, count = iter(strategy.experimental_distribute_dataset(data)), batch["targets"].shape[0] // micro_batch
@@ -128,7 +128,7 @@ def test_a_part_of_a_window_may_be_committed_and_a_window_dropped():
     (batch,) = batches(1)
     some = {name: tensor[:16] for name, tensor in batch.items()}
     split, whole = window_of(lenet()), window_of(lenet(), micro_steps=1)
-    step = Runtime(tf.distribute.get_strategy()).build_step(split)
+    step = TensorFlowRuntime().build_step(split)
     data = tf.data.Dataset.from_tensor_slices(some).batch(8, drop_remainder=True)
     step.accumulate(iter(data), 1)
     step.drop()

@@ -120,7 +120,7 @@ def _run_checks(config: Config, data: Dataset, devices: Devices, examples: Windo
     factors = find_rate_factors(config.optim.rates, window.model.trainable_paths, config.optim.layer_decay)
     with devices.strategy.scope():
         step = Step(window, devices.strategy)
-    accumulated = check_window(window, step, devices.strategy, examples, config.precision, bitwise)
+    accumulated = check_window(window, step, devices.runtime, examples, config.precision, bitwise)
     later = [
         *check_rates(window, step, config.optim, config.schedule, total),
         *check_average(window, step, devices.strategy, examples, config.ema.decay),
