@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from accumtrain.backprop.tracing import on_gpu
-from accumtrain.engine.step import Step, run_on_batches
-from accumtrain.engine.whole_batch import WholeBatchStep
+from accumtrain.engine.programs import run_on_batches
+from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 
 
@@ -95,9 +95,7 @@ class TensorFlowRuntime:
         return not on_gpu()
 
     def build_step(self, window: Window, *, eager: bool = False) -> Step:
-        if window.whole_batch:
-            return WholeBatchStep(window, self.strategy)
-        return Step(window, self.strategy, xla=self.xla, eager=eager)
+        return Step(window, xla=self.xla, eager=eager)
 
     def reading(self, variables: Iterable[tf.Variable] | None = None) -> AbstractContextManager[None]:
         return nullcontext()

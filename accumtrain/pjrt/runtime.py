@@ -17,8 +17,8 @@ from accumtrain.engine.window import Window
 from accumtrain.pjrt.compiled import CompiledProgram
 from accumtrain.pjrt.feed import Feed
 from accumtrain.pjrt.memory import check_limit, memory_errors
+from accumtrain.pjrt.programs import JaxPrograms
 from accumtrain.pjrt.state import REPLICAS, State
-from accumtrain.pjrt.step import JaxStep
 
 
 class JaxRuntime:
@@ -51,7 +51,7 @@ class JaxRuntime:
         self._feed = Feed(self._mesh)
 
     def build_step(self, window: Window, *, eager: bool = False) -> Step:
-        return JaxStep(window, self)
+        return Step(window, JaxPrograms(window, self))
 
     def compile(
         self,

@@ -543,7 +543,7 @@ class Trainer:
         if self.devices.xla:
             self.progress.event("XLA compiles the update: seconds for a small model, minutes for a large one")
         self.step.prepare(batches)
-        if not (self.devices.xla or self.step.eager):
+        if not (self.devices.xla or self.config.debug.eager):
             tell_emulation(self.config.precision, own_layers=has_builtin_layers(self.config))
         if self.devices.chief and self.done == 0 and self.config.log.images and not self.data.plain:
             images = first_images(self.data, self.config.log.images, self.recovery.seed)
@@ -554,7 +554,8 @@ class Trainer:
 
         Do nothing under a memory limit: a kernel that is refused memory may end the process.
         """
-        compiled = self.logger.seconds_to_first_update is not None and not (self.step.eager or self.window.whole_batch)
+        of_graphs = not (self.config.debug.eager or self.window.whole_batch)
+        compiled = of_graphs and self.logger.seconds_to_first_update is not None
         if compiled and self.alone and self.config.device.memory_limit_mb is None:
             self.watchdog.beat("a micro-step that measures workspaces")
             self.meter.measure_workspace(lambda: self.step.accumulate(batches, 1))

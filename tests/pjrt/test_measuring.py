@@ -75,8 +75,8 @@ def test_the_peak_is_the_state_and_the_largest_program(new_window, batches_of):
     runtime, window, batches = JaxRuntime([device()]), new_window(), batches_of(8)
     step = runtime.build_step(window)
     micro_step = step.prepare(batches)
-    (of_step, commit), (held, peak) = step._programs, runtime.count_bytes()
-    assert of_step is micro_step
+    commit, (held, peak) = step.programs.update, runtime.count_bytes()
+    assert step.programs.micro_step is micro_step
     assert 0 <= held - tensor_bytes(all_variables(window)) < 100, "scalars that TensorFlow has captured"
     assert peak == held + max(micro_step.temporary_bytes, commit.temporary_bytes)
     inputs = sum(spec.shape.num_elements() * spec.dtype.size for spec in batches.element_spec.values())

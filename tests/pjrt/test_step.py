@@ -1,4 +1,4 @@
-"""JaxStep makes the updates of Step: the same windows, by both, from the same batches."""
+"""The programs of JAX make the updates of TensorFlow's: the same windows, by both, from the same batches."""
 
 from dataclasses import replace
 from functools import partial
@@ -10,9 +10,10 @@ import tensorflow as tf
 
 from accumtrain.backprop.mode import EVALUATION
 from accumtrain.engine.ema import MovingAverage
-from accumtrain.engine.losses import LossScale
+from accumtrain.engine.losses import LossScale, WholeBatch
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
+from accumtrain.errors import ConfigError
 from accumtrain.models.config import KerasModelConfig
 from accumtrain.models.keras.model import KerasModel
 from accumtrain.optim.config import AdafactorConfig, AdamConfig, AdamWConfig, KerasOptimConfig, SgdConfig
@@ -322,8 +323,16 @@ def test_an_error_of_a_batch_is_that_of_the_micro_step_that_takes_it(runtime, wi
         step.accumulate(batches, 1)
 
 
+def test_a_loss_of_the_whole_batch_is_refused(runtime, window):
+    window.loss_function = WholeBatch(lambda labels, logits: tf.reduce_sum(logits))
+    with pytest.raises(
+        ConfigError, match=r"whole batch computes with TensorFlow; .* or use device\.runtime=tensorflow"
+    ):
+        runtime.build_step(window)
+
+
 def test_updates_in_one_call_are_refused(runtime, window):
-    with pytest.raises(ValueError, match="JAX makes one update at a time"):
+    with pytest.raises(ValueError, match=r"JAX, .* make one update at a time"):
         runtime.build_step(window).updates(batches_of(), 2)
 
 
