@@ -54,7 +54,7 @@ class SyntheticSplit(Split):
 
     def __init__(self, size: int, shape: tuple[int, int, int], num_classes: int, seed: int, first: int) -> None:
         self.size = size
-        self.shape = shape
+        self.shape = self._shape = shape
         self.channels = shape[-1]
         self._num_classes = num_classes
         self._seed = seed
@@ -67,7 +67,7 @@ class SyntheticSplit(Split):
         return image, tf.cast(label, tf.int32)
 
     def _pattern(self, label: tf.Tensor) -> tf.Tensor:
-        height, width, channels = self.shape
+        height, width, channels = self._shape
         cell = tf.range(_GRID * _GRID * channels, dtype=tf.int64)
         grid = tf.cast(random_below(256, hash64(PATTERN, self._seed, label)[:, None], cell), tf.uint8)
         grid = tf.reshape(grid, [-1, _GRID, _GRID, channels])  # [n, 4, 4, channels]
@@ -75,10 +75,10 @@ class SyntheticSplit(Split):
         return tf.gather(tf.gather(grid, rows, axis=1), columns, axis=2)  # [n, height, width, channels]
 
     def _noise(self, index: tf.Tensor) -> tf.Tensor:
-        pixels = math.prod(self.shape)
+        pixels = math.prod(self._shape)
         word = tf.range(-(-pixels // 8), dtype=tf.int64)
         octets = tf.bitcast(random64(hash64(NOISE, self._seed, index)[:, None], word), tf.uint8)  # [n, words, 8]
-        return tf.reshape(tf.reshape(octets, [tf.size(index), -1])[:, :pixels], [-1, *self.shape])
+        return tf.reshape(tf.reshape(octets, [tf.size(index), -1])[:, :pixels], [-1, *self._shape])
 
 
 def open_synthetic(config: SyntheticConfig, seed: int) -> Source:
