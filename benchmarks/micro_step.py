@@ -86,7 +86,7 @@ class MicroStep:
             seed=11,
             micro_steps=2,
         )
-        self._step = Step(self.window, STRATEGY)
+        self._step = Step(self.window)
 
     def run(self, batch: int) -> Measured:
         """One micro-step on a batch that is already there; its gradient is added to the buffers."""

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from accumtrain.devices.config import DeviceConfig
-from accumtrain.engine.runtime import Runtime
+from accumtrain.engine.runtime import Runtime, TensorFlowRuntime
 from accumtrain.engine.sums import values_of_workers
 from accumtrain.errors import ConfigError
 
@@ -78,7 +78,7 @@ def make_devices(
         )
     xla = xla_by_itself if config.xla == "auto" else bool(config.xla)
     rounded = ", TensorFloat-32" if config.tensor_float_32 else ""
-    return Devices(strategy, description + rounded + (", XLA" if xla else ""), Runtime(strategy, xla=xla))
+    return Devices(strategy, description + rounded + (", XLA" if xla else ""), TensorFlowRuntime(strategy, xla=xla))
 
 
 def set_once(

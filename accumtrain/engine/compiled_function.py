@@ -26,13 +26,20 @@ NO_GRAPH_OPTIMIZER = RewriterConfig(disable_meta_optimizer=True)
 
 
 class CompiledFunction:
-    """A tf.function that is always compiled and called under the same settings of the graph optimizer."""
+    """A tf.function that is always compiled and called under the same settings of the graph optimizer.
 
-    def __init__(self, function: Callable[..., Any], options: RewriterConfig):
+    Args:
+        eager: a call runs the function itself.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: RewriterConfig, *, eager: bool = False):
         self._function, self._options = tf.function(function, autograph=False), options
+        self._plain = function if eager else None
         self._ahead: Future | None = None
 
     def __call__(self, *arguments: Any) -> Any:
+        if self._plain is not None:
+            return self._plain(*arguments)
         self._wait()
         with self._settings():
             return self._function(*arguments)

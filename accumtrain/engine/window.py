@@ -50,7 +50,7 @@ class Window(tf.Module):
         reduction: `mean` makes the update of the mean gradient over the examples; `sum` of that times the number of
             micro-steps, the sum of the micro-batches' mean gradients.
         loss: (labels [N], logits [N, classes]) -> losses [N], whose mean over the window is minimised; or a
-            `WholeBatch`, of which a WholeBatchStep makes the updates.
+            `WholeBatch`.
         metrics: functions like `loss`; the commit returns the mean of each by its name.
         schedule: int64 update count -> factor on the optimizer's rate; None is 1.
         clip_norm: largest global norm of the gradient; 0 does not clip.
@@ -114,7 +114,7 @@ class Window(tf.Module):
 
     @property
     def whole_batch(self) -> bool:
-        """Return whether the loss is of all examples of an update, so that a WholeBatchStep makes the updates."""
+        """Return whether the loss is of all examples of an update, so that it takes two passes over a window."""
         return isinstance(self.loss_function, WholeBatch)
 
     @property
@@ -244,6 +244,11 @@ class Window(tf.Module):
         # assign() on the whole variable would read other workers' copies
         for copy in strategy.experimental_local_results(self._stops):
             copy.assign(1.0)
+
+    def clear(self) -> None:
+        """Set the buffers to zero. Call it outside replica context."""
+        for buffer in self.buffers:
+            buffer.assign(tf.zeros(buffer.shape, buffer.dtype))
 
     # ---- commit ----
 

@@ -15,8 +15,8 @@ import keras
 import tensorflow as tf
 
 from accumtrain.console import format_bytes
+from accumtrain.engine.programs import DRAWS, find_operations
 from accumtrain.engine.replica import join_replicas
-from accumtrain.engine.whole_batch import DRAWS, find_operations
 from accumtrain.keras.known import Declared, Join, is_of_keras
 from accumtrain.keras.split_batch import Split, count_examples, put_examples, run_micro_batches
 from accumtrain.keras.split_loss import (

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from accumtrain.engine.runtime import Runtime
+from accumtrain.engine.runtime import Runtime, TensorFlowRuntime
 
 PEAK_SIZE, PEAK_REPEATS = 3072, 5  # of the matrix product that measures the device
 CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
@@ -49,7 +49,7 @@ def matmul_flops_per_second(dtype: tf.DType, runtime: Runtime | None = None) -> 
     Args:
         runtime: what computes; None is TensorFlow's.
     """
-    runtime = runtime or Runtime(tf.distribute.get_strategy())
+    runtime = runtime or TensorFlowRuntime()
     a, b = (tf.cast(tf.random.stateless_uniform([PEAK_SIZE] * 2, [0, seed]), dtype) for seed in (1, 2))
     return 2 * PEAK_SIZE**3 / median_seconds(runtime.prepare_call(lambda: tf.matmul(a, b)), PEAK_REPEATS)
 

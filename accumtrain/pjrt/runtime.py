@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -11,36 +12,46 @@ import numpy as np
 import tensorflow as tf
 from jax.sharding import Mesh
 
-from accumtrain.engine.runtime import Runtime
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.pjrt.compiled import CompiledProgram
 from accumtrain.pjrt.feed import Feed
 from accumtrain.pjrt.memory import check_limit, memory_errors
+from accumtrain.pjrt.programs import JaxPrograms
 from accumtrain.pjrt.state import REPLICAS, State
-from accumtrain.pjrt.step import JaxStep
 
 
-class JaxRuntime(Runtime):
-    """The runtime of JAX on devices of one machine. The state is there; the variables get it by `publish`.
+class JaxRuntime:
+    """See Runtime. The devices are JAX's, of one machine, and the state is there.
 
     Args:
         devices: a replica computes on each.
         rounds: the devices may round the factors of float32 products, as with TensorFloat-32.
         limit: bytes that the state and the largest program may take on the CPU, or on each GPU; None is no limit.
+        stale: fills variables whose values a program has changed on the devices, until they are read; -1 fills those of
+            integers. None leaves them as they are. Tests give NaN, so that a forgotten `reading` shows.
     """
 
-    def __init__(self, devices: Sequence[jax.Device], *, rounds: bool = False, limit: int | None = None):
-        super().__init__(tf.distribute.get_strategy(), xla=True)
+    xla = True
+
+    def __init__(
+        self,
+        devices: Sequence[jax.Device],
+        *,
+        rounds: bool = False,
+        limit: int | None = None,
+        stale: float | None = None,
+    ):
+        self.strategy = tf.distribute.get_strategy()
         self._mesh, self._rounds = Mesh(np.array(devices), (REPLICAS,)), rounds
         self._limit, self._first_device = limit, devices[0]
         self.plans_bytes = not devices[0].memory_stats()
-        self._state = State(self._mesh)
+        self._state = State(self._mesh, stale)
         self._programs: list[CompiledProgram] = []
         self._feed = Feed(self._mesh)
 
     def build_step(self, window: Window, *, eager: bool = False) -> Step:
-        return JaxStep(window, self)
+        return Step(window, JaxPrograms(window, self))
 
     def compile(
         self,
@@ -91,7 +102,7 @@ class JaxRuntime(Runtime):
         return self.compile(counted, [one], variables)
 
     def on_batches(
-        self, function: Callable[[Any], None], variables: Iterable[tf.Variable] = ()
+        self, function: Callable[[Any], Any], variables: Iterable[tf.Variable] = ()
     ) -> Callable[[Any, int], None]:
         programs: dict[tuple[Any, ...], CompiledProgram] = {}  # by the shapes of a batch: the last may be smaller
 
@@ -141,11 +152,11 @@ class JaxRuntime(Runtime):
         """Return the part of a replica of what is joined along the first axis."""
         return tf.TensorSpec([spec.shape[0] // self.replicas, *spec.shape[1:]], spec.dtype)
 
-    def publish(self, variables: Iterable[tf.Variable] | None = None) -> None:
-        self._state.publish(variables)
+    def reading(self, variables: Iterable[tf.Variable] | None = None) -> AbstractContextManager[None]:
+        return self._state.reading(variables)
 
-    def reload(self, variables: Iterable[tf.Variable] | None = None) -> None:
-        self._state.reload(variables)
+    def assigning(self, variables: Iterable[tf.Variable] | None = None) -> AbstractContextManager[None]:
+        return self._state.assigning(variables)
 
     def count_bytes(self) -> tuple[int, int] | tuple[None, None]:
         if not self._planned_bytes:  # nothing is compiled

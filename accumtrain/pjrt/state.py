@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -20,54 +21,77 @@ def is_sum(value: Any) -> bool:
 
 
 class State:
-    """Buffers in the place of variables. A variable is out of date until `publish`, and a buffer until `reload`.
+    """Buffers in the place of variables. Which of the two is newer is known; the other follows when it is asked for.
 
     Every device has the same value of a variable, but of a sum its own: the buffer is [replicas, *shape].
+
+    Args:
+        stale: see JaxRuntime.
     """
 
-    def __init__(self, mesh: Mesh):
-        self._mesh = mesh
+    def __init__(self, mesh: Mesh, stale: float | None = None):
+        self._mesh, self._stale = mesh, stale
         self._buffers: dict[Any, jax.Array] = {}  # by reference of a variable or a tensor
-        self._newer: set[Any] = set()  # references of the variables whose buffers hold newer values
+        self._computed: set[Any] = set()  # references of the variables whose buffers hold newer values
+        self._assigned: set[Any] = set()  # of those that may hold newer values than their buffers
         self.bytes = 0  # on a device
 
     def read(self, value: tf.Variable | tf.Tensor) -> jax.Array:
-        """Return the buffer of a variable or of a constant. It is made when it is first asked for."""
+        """Return the newest buffer of a variable or of a constant."""
         ref = value.ref()
         if ref not in self._buffers:
             self._buffers[ref] = self._put(value)
             self.bytes += self._buffers[ref].addressable_shards[0].data.nbytes
+        elif ref in self._assigned:
+            self._buffers[ref] = self._put(value)
+        self._assigned.discard(ref)
         return self._buffers[ref]
 
     def write(self, variables: Iterable[tf.Variable], buffers: Iterable[jax.Array]) -> None:
         for variable, buffer in zip(variables, buffers, strict=True):
             self._buffers[variable.ref()] = buffer
-            self._newer.add(variable.ref())
+            self._computed.add(variable.ref())
+            if self._stale is not None:
+                value = np.array(self._stale if variable.dtype.is_floating else -1)
+                variable.assign(np.broadcast_to(value.astype(variable.dtype.as_numpy_dtype), variable.shape))
 
     def wait(self) -> None:
         """Wait for the programs that compute the buffers."""
         jax.block_until_ready(list(self._buffers.values()))
 
-    def publish(self, variables: Iterable[tf.Variable] | None = None) -> None:
-        """Assign the newer values to `variables`; None is all but sums. A sum is that over all replicas."""
-        chosen = [ref for ref in self._choose(variables) if ref in self._newer]
+    @contextmanager
+    def reading(self, variables: Iterable[tf.Variable] | None) -> Iterator[None]:
+        """Give the variables their newest values; None is all but sums. A sum is that over all replicas."""
+        chosen = [ref for ref in self._choose(variables) if ref in self._computed]
         values = jax.device_get([self._buffers[ref] for ref in chosen])
         for ref, value in zip(chosen, values, strict=True):
             variable = ref.deref()
             variable.assign(value.sum(0, dtype=value.dtype) if is_sum(variable) else value)
-        self._newer.difference_update(chosen)
+        self._computed.difference_update(chosen)
+        yield
 
-    def reload(self, variables: Iterable[tf.Variable] | None = None) -> None:
-        """Take the values that were assigned to `variables`; None is all but sums. The first replica has a sum."""
-        for ref in self._choose(variables):
-            self._buffers[ref] = self._put(ref.deref())
-            self._newer.discard(ref)
+    @contextmanager
+    def assigning(self, variables: Iterable[tf.Variable] | None) -> Iterator[None]:
+        """Do as `reading`, and let the next program take the variables. A sum goes to the first replica.
+
+        The next program may be within it. What a program within it writes to the variables is lost.
+        """
+        variables = None if variables is None else list(variables)
+        with self.reading(variables):
+            self._assigned.update(self._choose(variables))
+            try:
+                yield
+            finally:
+                chosen = self._choose(variables)  # a program within may have made buffers
+                self._computed.difference_update(chosen)
+                self._assigned.update(chosen)
 
     def _choose(self, variables: Iterable[tf.Variable] | None) -> list[Any]:
         """Return references of the variables that have a buffer."""
-        if variables is None:
-            return [ref for ref in self._buffers if not is_sum(ref.deref())]
-        return [variable.ref() for variable in variables if variable.ref() in self._buffers]
+        if variables is not None:
+            return [variable.ref() for variable in variables if variable.ref() in self._buffers]
+        values = {ref: ref.deref() for ref in self._buffers}
+        return [ref for ref, value in values.items() if not (isinstance(value, tf.Tensor) or is_sum(value))]
 
     def _put(self, value: tf.Variable | tf.Tensor) -> jax.Array:
         array, part = np.array(value.numpy()), SAME

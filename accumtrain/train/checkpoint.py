@@ -24,7 +24,7 @@ from accumtrain.backprop.model import Model
 from accumtrain.console import warn
 from accumtrain.engine.compiled_function import NO_GRAPH_OPTIMIZER, CompiledFunction
 from accumtrain.engine.ema import MovingAverage
-from accumtrain.engine.runtime import Runtime
+from accumtrain.engine.runtime import Runtime, TensorFlowRuntime
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError, first_line
 from accumtrain.runs.checkpoint_store import (
@@ -244,7 +244,7 @@ class Checkpoints:
             state["ema"] = window.ema
         if window.loss_scale is not None:
             state["loss_scale"] = window.loss_scale
-        self._runtime = runtime or Runtime(tf.distribute.get_strategy())
+        self._runtime = runtime or TensorFlowRuntime()
         self._best_by = best_by or (BestBy(ACCURACY, True) if ACCURACY in window.metrics else BestBy(LOSS, False))
         self._checkpoint = tf.train.Checkpoint(**state, best_accuracy=self.best_accuracy, best_loss=self.best_loss)
         # a graph, as tf.train.Checkpoint walks through all objects in each call
@@ -300,17 +300,16 @@ class Checkpoints:
             return None
         saved, manifest = find_whole(found, self._dismiss)
         accept(manifest)
-        load_into(self._checkpoint, saved, frees_first=self._frees_first)
-        self._runtime.reload()
+        with self._runtime.assigning():
+            load_into(self._checkpoint, saved, frees_first=self._frees_first)
         if saved.path.parent == self.directory:  # else, as the best one, it will not stay
             self._saved_step = saved.step
         return manifest
 
     def restore_best(self) -> tuple[Saved, dict[str, Any]]:
         """Restore the weights of the best state. Return and raise what `restore_model` does."""
-        restored = restore_model(self.directory, self._model, self._ema, frees_first=self._frees_first)
-        self._runtime.reload()
-        return restored
+        with self._runtime.assigning():
+            return restore_model(self.directory, self._model, self._ema, frees_first=self._frees_first)
 
     def _dismiss(self, saved: Saved, reason: str) -> str:
         """Move a damaged checkpoint to quarantine/, unless another worker does. Return what is told of that."""
@@ -343,12 +342,14 @@ class Checkpoints:
         Raises:
             CheckpointError: the checkpoint before it could not be written.
         """
-        step = self._publish()
-        if step == self._saved_step:
-            return False
-        self._begin(self._last, step, self._kept)
-        self._saved_step = step
-        return True
+        self.wait()  # what is written now must not change
+        with self._runtime.reading():
+            step = int(self.step.numpy())
+            if step == self._saved_step:
+                return False
+            self._begin(self._last, step, self._kept)
+            self._saved_step = step
+            return True
 
     def save_if_best(self, result: Mapping[str, float]) -> bool:
         """Begin to save the state if it is the best so far: by the metric that decides, or as good with a lower loss.
@@ -365,17 +366,12 @@ class Checkpoints:
         rank = self._best_by.rank(result)
         if not all(map(math.isfinite, rank)) or (self.best is not None and rank <= self._best_by.rank(self.best)):
             return False
-        step = self._publish()
-        self.best_accuracy.assign(0.0 if self._best_by.metric == LOSS else result[self._best_by.metric])
-        self.best_loss.assign(result[LOSS])
-        self._begin(self._best, step, lambda newest_first: newest_first[:1])
-        return True
-
-    def _publish(self) -> int:
-        """Give the variables their newest values. Return the number of updates."""
         self.wait()  # what is written now must not change
-        self._runtime.publish()
-        return int(self.step.numpy())
+        with self._runtime.reading():
+            self.best_accuracy.assign(0.0 if self._best_by.metric == LOSS else result[self._best_by.metric])
+            self.best_loss.assign(result[LOSS])
+            self._begin(self._best, int(self.step.numpy()), lambda newest_first: newest_first[:1])
+            return True
 
     def wait(self) -> None:
         """Wait until the state is written, so that it may change.

@@ -154,19 +154,20 @@ class Evaluator:
                 done += count
                 report(done, self._batches)
         self._add_loss_of_held()
-        *sums, weight, examples = self._take_sums()
-        if isinstance(self._examples, Stream) and next(batches, None) is not None:
-            raise self._changed()
-        if not examples:
-            raise DataError(f"none of the {self.split} examples can be used: see job=check, which names them")
-        means = {name: total / weight for name, total in zip(self._means, sums, strict=True)}
-        return {
-            **means,
-            **{name: of_mean(means[name]) for name, of_mean in self._of_means.items()},
-            **self._take_metrics(),
-            "examples": int(examples),
-            "seconds": time.perf_counter() - started,
-        }
+        with self._runtime.assigning(self._own_variables):
+            *sums, weight, examples = self._take_sums()
+            if isinstance(self._examples, Stream) and next(batches, None) is not None:
+                raise self._changed()
+            if not examples:
+                raise DataError(f"none of the {self.split} examples can be used: see job=check, which names them")
+            means = {name: total / weight for name, total in zip(self._means, sums, strict=True)}
+            return {
+                **means,
+                **{name: of_mean(means[name]) for name, of_mean in self._of_means.items()},
+                **{name: value for collector in self.collectors for name, value in collector.take().items()},
+                "examples": int(examples),
+                "seconds": time.perf_counter() - started,
+            }
 
     def _changed(self) -> DataError:
         return DataError(
@@ -180,14 +181,8 @@ class Evaluator:
         if self._ema is None:
             yield
             return
-        swapped = [*self._ema.weights, *self._ema.averages]
-        self._runtime.publish(swapped)
-        try:
-            with self._ema.in_place():
-                self._runtime.reload(swapped)
-                yield
-        finally:
-            self._runtime.reload(swapped)
+        with self._runtime.assigning([*self._ema.weights, *self._ema.averages]), self._ema.in_place():
+            yield
 
     def _add_batch(self, batch: Batch) -> Any:
         """Add a batch to the sums. Return the outputs, of which a loss of the whole batch is still to be added."""
@@ -231,22 +226,15 @@ class Evaluator:
 
     def _forget(self) -> None:
         self._held.clear()
-        self._take_sums()
-        for collector in self.collectors:
-            collector.reset()
-        self._runtime.reload(self._own_variables)
+        with self._runtime.assigning(self._own_variables):
+            self._take_sums()
+            for collector in self.collectors:
+                collector.reset()
 
     def _take_sums(self) -> list[float]:
         """Return the sums of all batches since the last call, the weight of the examples, and their number."""
-        self._runtime.publish(self._own_variables)
         sums: list[float] = self._read().numpy().tolist()
         return sums
-
-    def _take_metrics(self) -> dict[str, float]:
-        """Return the metrics of the collectors, after `_take_sums`."""
-        metrics = {name: value for collector in self.collectors for name, value in collector.take().items()}
-        self._runtime.reload(self._own_variables)
-        return metrics
 
     @tf.function(autograph=False)
     def _read(self) -> tf.Tensor:

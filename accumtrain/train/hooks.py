@@ -6,7 +6,7 @@ No TensorFlow here, as programs add hooks before the command line is read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -129,8 +129,8 @@ class Hooks:
         added: what `add_hook` was given; empty on a worker that is not the chief.
         log: takes the update and the numbers that a hook logs.
         place: of the run.
-        ready: called before hooks, so that variables and files are those of the last update.
-        assigned: called after hooks that may have assigned to variables.
+        within: returns the context of their calls, where variables and files are those of the last update. It is given
+            True if they may assign to variables.
         alone: there is one worker.
         total_steps: updates of the whole run.
         others: `model` and `folder` as in `TrainingState`.
@@ -151,14 +151,13 @@ class Hooks:
         log: Callable[[int, Mapping[str, float]], None],
         *,
         place: Place,
-        ready: Callable[[], None],
-        assigned: Callable[[], None],
+        within: Callable[[bool], AbstractContextManager[None]],
         alone: bool,
         total_steps: int,
         **others: Any,
     ):
         self._hooks = [(hook, _imported(hook.function)) for hook in added]
-        self._log, self._place, self._ready, self._assigned = log, place, ready, assigned
+        self._log, self._place, self._within = log, place, within
         self._alone, self._total, self._others = alone, total_steps, others
         self._kept: dict[str, Any] = {}
         self.intervals = [hook.every for hook in added if hook.on in ("update", "update_begin")]
@@ -182,9 +181,9 @@ class Hooks:
         self._kept = deepcopy(facts["kept"])
         self.reason_to_finish = facts["finished"] if facts["total"] == self._total else None
 
-    def due(self, event: str, step: int) -> list[Callable[[TrainingState], Any]]:
-        """Return the functions to call on an event after update `step`."""
-        return [function for hook, function in self._hooks if hook.on == event and step % hook.every == 0]
+    def due(self, event: str, step: int) -> list[tuple[Hook, Callable[[TrainingState], Any]]]:
+        """Return the hooks to call on an event after update `step`, with their functions."""
+        return [(hook, function) for hook, function in self._hooks if hook.on == event and step % hook.every == 0]
 
     def begin_update(self) -> None:
         """Tell of the beginning of an update, and of the epoch before its first one."""
@@ -203,7 +202,6 @@ class Hooks:
         due = self.due(event, step)
         if not due:
             return
-        self._ready()
         state = TrainingState(
             step=step,
             epoch=self._place.epoch,
@@ -217,10 +215,9 @@ class Hooks:
             total_epochs=self._place.epochs_begun(self._total),
             **self._others,
         )
-        for function in due:
-            function(state)
-        if any(hook.on == event and hook.assigns for hook, _ in self._hooks):
-            self._assigned()
+        with self._within(any(hook.assigns for hook, _ in due)):
+            for _, function in due:
+                function(state)
 
     def _request_stop(self, reason: str) -> None:
         self.reason_to_stop = reason

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XPlane, XSpace  # not public; what the profiler writes
 
 from accumtrain.console import format_bytes, warn
-from accumtrain.engine.runtime import Runtime
+from accumtrain.engine.runtime import Runtime, TensorFlowRuntime
 from accumtrain.engine.window import Window
 from accumtrain.errors import first_line
 from accumtrain.process import environment
@@ -150,7 +150,7 @@ class Meter:
     """
 
     def __init__(self, runtime: Runtime | None = None) -> None:
-        self._runtime = runtime or Runtime(tf.distribute.get_strategy())
+        self._runtime = runtime or TensorFlowRuntime()
         gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
         self.devices = gpus or ([CPU] if environment.counts_bytes_on_cpu() else [])
         self.static = 0

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 from accumtrain.config.arithmetic import Epochs
-from accumtrain.engine.step import SUM, WEIGHT
+from accumtrain.engine.programs import SUM, WEIGHT
 from accumtrain.errors import ConfigError
 from accumtrain.process import environment
 from accumtrain.runs.contents import HOOK, measured

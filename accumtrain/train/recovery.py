@@ -17,6 +17,7 @@ from accumtrain.console import warn
 from accumtrain.data.local_files import list_first
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
+from accumtrain.engine.runtime import Runtime
 from accumtrain.engine.step import Step
 from accumtrain.engine.sums import all_finite
 from accumtrain.engine.window import Window
@@ -105,6 +106,7 @@ def describe_update(
     model: ModelConfig,
     window: Window,
     step: Step,
+    runtime: Runtime,
     batches: Callable[[], Any],
 ) -> str:
     """Say of an update that is not finite where that shows.
@@ -117,7 +119,7 @@ def describe_update(
         return f"update {done} left {describe_state(window)}, though loss and gradient were finite"
     if not update["in_range"]:
         return f"update {done + 1} is not finite: {out_of_range(model, window)}"
-    return f"update {done + 1} is not finite, {describe_window(window, step, batches())}"
+    return f"update {done + 1} is not finite, {describe_window(window, step, runtime, batches())}"
 
 
 def out_of_range(model: ModelConfig, window: Window) -> str:
@@ -175,7 +177,7 @@ def warn_of_rate_jump(config: Config, total_before: int | None, total: int, done
 NAMED = 3  # variables, or examples, named in a message
 
 
-def describe_window(window: Window, step: Step, batches: Any) -> str:
+def describe_window(window: Window, step: Step, runtime: Runtime, batches: Any) -> str:
     """Say at which micro-step a window stops being finite and in which sums, or else what of the whole is not.
 
     The window is empty before and after.
@@ -185,15 +187,16 @@ def describe_window(window: Window, step: Step, batches: Any) -> str:
     """
     for micro_step in range(window.micro_steps):
         step.accumulate(batches)
-        step.publish_sums()
-        loss_finite = bool(all_finite([tf.convert_to_tensor(window.loss)]))
-        bad = _nonfinite(window, zip(window.variables_, window.gradients, strict=True))
+        with runtime.reading(window.buffers):
+            loss_finite = bool(all_finite([tf.convert_to_tensor(window.loss)]))
+            bad = _nonfinite(window, zip(window.variables_, window.gradients, strict=True))
         if bad or not loss_finite:
             step.drop()
             what = [] if loss_finite else ["the loss"]
             what += [f"the gradients of {_listed(bad)}"] if bad else []
             return f"at micro-step {micro_step + 1} of {window.micro_steps} in {' and '.join(what)}"
-    bad = _nonfinite_of_whole(window)
+    with runtime.reading(window.buffers):
+        bad = _nonfinite_of_whole(window)
     step.drop()
     return f"in {' and '.join(bad)}" if bad else "though it is when its micro-batches are computed once more"
 

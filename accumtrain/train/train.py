@@ -139,8 +139,7 @@ class Trainer:
             ADDED if devices.chief else (),
             lambda step, values: self.logger.hook(step, values),
             place=self.place,
-            ready=self._prepare_hooks,
-            assigned=devices.runtime.reload,
+            within=self._calling_hooks,
             alone=self.alone,
             total_steps=self.total,
             model=self.window.model,
@@ -375,10 +374,13 @@ class Trainer:
         self.place.advance(update["step"])  # which does not count an update that is not finite
         return update
 
-    def _prepare_hooks(self) -> None:
+    @contextmanager
+    def _calling_hooks(self, assigning: bool) -> Iterator[None]:
         self.watchdog.beat(f"hooks after update {self.done}")
-        self.checkpoints.wait()  # hooks read its files, and `publish` changes what it writes
-        self.devices.runtime.publish()
+        self.checkpoints.wait()  # hooks read its files, and `reading` changes what it writes
+        runtime = self.devices.runtime
+        with runtime.assigning() if assigning else runtime.reading():
+            yield
 
     def _end_update(self) -> None:
         """Evaluate and end the epoch, if that is due after the last update."""
@@ -474,8 +476,11 @@ class Trainer:
                 f"loss scale {update['loss_scale']:g} -> {update['loss_scale'] / 2:g}"
             )
             return batches
-        self.devices.runtime.publish()
-        reason = describe_update(update, self.done, self.config.model, self.window, self.step, self._batches)
+        runtime = self.devices.runtime
+        with runtime.reading():
+            reason = describe_update(
+                update, self.done, self.config.model, self.window, self.step, runtime, self._batches
+            )
         if not self.recovery.allows(state_finite=bool(update["state_finite"])):
             self._diverged(update, reason)
         if self.recovery.mode == "skip":
@@ -485,9 +490,9 @@ class Trainer:
             return batches
         rollbacks = self.recovery.rollbacks + 1
         self.checkpoints.wait()
-        self._restore(needed=True)
-        self.recovery.roll_back(rollbacks)
-        self.devices.runtime.reload()
+        with runtime.assigning():
+            self._restore(needed=True)
+            self.recovery.roll_back(rollbacks)
         self.logger.forget_after(self.done)
         self.progress.event(
             f"{reason}: back to update {self.done} with another order and {self.recovery.rate_factor:g} of the rate "
@@ -542,7 +547,7 @@ class Trainer:
         if self.devices.xla:
             self.progress.event("XLA compiles the update: seconds for a small model, minutes for a large one")
         self.step.prepare(batches)
-        if not (self.devices.xla or self.step.eager):
+        if not (self.devices.xla or self.config.debug.eager):
             tell_emulation(self.config.precision, own_layers=has_builtin_layers(self.config))
         if self.devices.chief and self.done == 0 and self.config.log.images:
             pictures = first_pictures(self.data, self.config.log.images, self.recovery.seed)
@@ -553,7 +558,8 @@ class Trainer:
 
         Do nothing under a memory limit: a kernel that is refused memory may end the process.
         """
-        compiled = self.logger.seconds_to_first_update is not None and not (self.step.eager or self.window.whole_batch)
+        of_graphs = not (self.config.debug.eager or self.window.whole_batch)
+        compiled = of_graphs and self.logger.seconds_to_first_update is not None
         if compiled and self.alone and self.config.device.memory_limit_mb is None:
             self.watchdog.beat("a micro-step that measures workspaces")
             self.meter.measure_workspace(lambda: self.step.accumulate(batches, 1))

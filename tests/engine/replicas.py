@@ -27,7 +27,7 @@ def step_on(devices: Any, norm: str, optim: OptimConfig, scale: float = 0.0, **o
     with devices.strategy.scope():
         window = window_for(resnet20(norm, units=(1, 1)), optim, SHAPE, **options)
         window.loss_scale = LossScale(scale, 1000) if scale else None
-        return window, Step(window, devices.strategy)
+        return window, Step(window)
 
 
 def batches_on(devices: Any, data: dict[str, Any]) -> Any:

@@ -99,7 +99,7 @@ def window_for(
 
 def train(window: Window, batches: list[dict[str, tf.Tensor]], micro_steps: int) -> list[dict[str, float]]:
     """One update per batch, each in `micro_steps` equal micro-batches."""
-    step = Step(window, tf.distribute.get_strategy())
+    step = Step(window)
     micro = batches[0]["targets"].shape[0] // micro_steps
     dataset = tf.data.Dataset.from_tensor_slices({k: tf.concat([b[k] for b in batches], 0) for k in batches[0]})
     iterator = iter(dataset.batch(micro, drop_remainder=True))

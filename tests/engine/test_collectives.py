@@ -37,10 +37,10 @@ def update(steps):
     with devices.strategy.scope():
         sgd = SgdConfig(lr=0.1, weight_decay=0.0, momentum=0.9)
         window = window_for(resnet20("batch", units=(1, 1)), sgd, (8, 8, 1), micro_steps=steps)
-        step = Step(window, devices.strategy)
+        step = Step(window)
     stream = iter(devices.strategy.distribute_datasets_from_function(batches))
-    accumulate = step.compiled_micro_steps.get_concrete_function(stream, tf.constant(steps))
-    commit = step.compiled_commit.get_concrete_function()
+    accumulate = step.programs.compiled_micro_steps.get_concrete_function(stream, tf.constant(steps))
+    commit = step.programs.compiled_commit.get_concrete_function()
     step.accumulate(stream, steps)
     reductions = [op for op in commit.graph.get_operations() if op.type.startswith("CollectiveReduce")]
     shapes = [op.inputs[0].shape.as_list() for op in reductions]

@@ -23,7 +23,7 @@ def step_and_batches(config=LENET, optim=SGD, shape=(12, 12, 1), strategy=None, 
     strategy = strategy or tf.distribute.get_strategy()
     with strategy.scope():
         window = window_for(config, optim, shape, clip_norm=1.0, micro_steps=MICRO_STEPS, ema=ema)
-        step = Step(window, strategy)
+        step = Step(window)
     data = examples(UPDATES * MICRO_STEPS * MICRO_BATCH, shape)
     dataset = tf.data.Dataset.from_tensor_slices({**data, "inputs": image_of(data["inputs"])})
     options = tf.data.Options()
@@ -67,7 +67,8 @@ def compare(config, optim, shape, strategy, ema=None):
     assert int(update["step"]) == UPDATES
     assert all(np.array_equal(update[name], value) for name, value in expected.items())
     assert_same_bits(strategy, one, other)
-    for function in (together.compiled_micro_steps, together.compiled_commit, together.compiled_updates):
+    programs = together.programs
+    for function in (programs.compiled_micro_steps, programs.compiled_commit, programs.compiled_updates):
         assert function.experimental_get_tracing_count() == 1
 
 
@@ -128,7 +129,7 @@ def test_a_state_that_is_not_finite_ends_the_call():
 def test_the_longer_call_is_traced_when_it_is_asked_for():
     _, step, batches = step_and_batches()
     apart(step, batches, 2)
-    assert step.compiled_updates.experimental_get_tracing_count() == 0
+    assert step.programs.compiled_updates.experimental_get_tracing_count() == 0
 
 
 @pytest.mark.parametrize("xla", [False, pytest.param(True, marks=pytest.mark.xla)])
@@ -178,7 +179,7 @@ def test_a_commit_that_fails_leaves_a_window_of_unknown_fill(monkeypatch):
         raise tf.errors.ResourceExhaustedError(None, None, "no memory")
 
     with monkeypatch.context() as patched:
-        patched.setattr(step, "compiled_commit", fail)
+        patched.setattr(step.programs, "commit", fail)
         with pytest.raises(tf.errors.ResourceExhaustedError):
             step.commit()
     with pytest.raises(ValueError, match="an unknown number"):

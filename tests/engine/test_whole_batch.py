@@ -10,7 +10,7 @@ from accumtrain.backprop.mode import Mode, micro_mode
 from accumtrain.devices.config import MirroredConfig
 from accumtrain.devices.resolve import resolve_devices
 from accumtrain.engine.losses import LossScale, WholeBatch
-from accumtrain.engine.runtime import Runtime
+from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
 from accumtrain.models.build import build_model
@@ -45,10 +45,9 @@ def window_of(config, *, precision="float64", micro_steps=4, loss_scale=None, op
     )
 
 
-def update(window, given, micro_batch=8, *, strategy=None, partial=False):
+def update(window, given, micro_batch=8, *, strategy=None, partial=False, eager=False):
     """Make an update of each batch. Return the scalars of the last."""
-    strategy = strategy or tf.distribute.get_strategy()
-    step = Runtime(strategy).build_step(window)
+    strategy, step = strategy or tf.distribute.get_strategy(), Step(window, eager=eager)
     for batch in given:
         data = tf.data.Dataset.from_tensor_slices(batch).batch(micro_batch, drop_remainder=True)
         iterator, count = iter(strategy.experimental_distribute_dataset(data)), batch["targets"].shape[0] // micro_batch
@@ -128,7 +127,7 @@ def test_a_part_of_a_window_may_be_committed_and_a_window_dropped():
     (batch,) = batches(1)
     some = {name: tensor[:16] for name, tensor in batch.items()}
     split, whole = window_of(lenet()), window_of(lenet(), micro_steps=1)
-    step = Runtime(tf.distribute.get_strategy()).build_step(split)
+    step = Step(split)
     data = tf.data.Dataset.from_tensor_slices(some).batch(8, drop_remainder=True)
     step.accumulate(iter(data), 1)
     step.drop()
@@ -136,6 +135,38 @@ def test_a_part_of_a_window_may_be_committed_and_a_window_dropped():
     step.commit(partial=True)
     update(whole, [some], 16)
     assert distance(weights(split), weights(whole)) < 1e-12
+
+
+def test_several_updates_are_not_made_in_one_call():
+    step = Step(window_of(lenet()))
+    assert not step.makes_updates_together
+    with pytest.raises(ValueError, match="a loss of the whole batch make one update at a time"):
+        step.updates(iter([]), 2)
+
+
+def test_both_passes_run_as_python_where_that_is_asked_for(monkeypatch):
+    plain, eager = window_of(lenet()), window_of(lenet())
+    update(plain, batches(1))
+    seen, first = [], eager.model.segments[0].layers[0]
+    forward = type(first).__call__
+
+    def noted(layer, *given):
+        if layer is first:
+            seen.append(tf.executing_eagerly())
+        return forward(layer, *given)
+
+    monkeypatch.setattr(type(first), "__call__", noted)
+    update(eager, batches(1), eager=True)
+    assert seen == [False, *[True] * 8], "a trace that looks for random numbers, and four micro-batches twice"
+    assert distance(weights(eager), weights(plain)) < 1e-12
+
+
+def test_random_numbers_that_would_be_drawn_anew_are_refused():
+    window = window_of(lenet())
+    layer = window.model.segments[0].layers[0]
+    window.model.segments[0].layers[0] = lambda x, mode: layer(x + tf.random.uniform([], dtype=x.dtype), mode)
+    with pytest.raises(ConfigError, match=r"draws random numbers by RandomUniform, and the second pass"):
+        update(window, batches(1))
 
 
 def test_a_loss_of_one_value_for_each_example_is_refused():

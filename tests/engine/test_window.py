@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from accumtrain.engine import window as window_module
 from accumtrain.engine.ema import MovingAverage
+from accumtrain.engine.programs import TensorFlowPrograms
 from accumtrain.engine.step import Step
 from accumtrain.optim.config import AdafactorConfig, AdamConfig, KerasOptimConfig, SgdConfig
 from tests.engine.small import assert_same_bits, distance, examples, lenet, resnet20, revnet38, train, window_for
@@ -97,7 +98,7 @@ def test_nothing_but_buffers_changes_during_a_window():
     window = window_for(revnet38(units=(1, 1)), SGD, SHAPE)
     before = everything(window)
     iterator = iter(tf.data.Dataset.from_tensors(examples(8, SHAPE)).repeat())
-    step = Step(window, tf.distribute.get_strategy())
+    step = Step(window)
     step.accumulate(iterator, 3)
     assert_same_bits(before, everything(window))
     assert float(window.examples) == 24.0
@@ -112,7 +113,7 @@ def test_nothing_but_buffers_changes_during_a_window():
 def test_a_commit_holds_no_more_functions_for_a_deeper_model():
     def functions(units):
         window = window_for(revnet38(units=units), OPTIMIZERS["adafactor"], SHAPE)
-        commit = Step(window, tf.distribute.get_strategy()).compiled_commit.get_concrete_function()
+        commit = TensorFlowPrograms(window).compiled_commit.get_concrete_function()
         return len(commit.graph.as_graph_def().library.function)
 
     assert functions((2, 2)) == functions((3, 3)) < 30
@@ -138,7 +139,7 @@ def test_ragged_micro_batches_and_weights_give_the_mean_over_examples():
     data = examples(8, SHAPE)
     whole, ragged, padded = (window_for(lenet(), SGD, SHAPE, precision="float64") for _ in range(3))
     train(whole, [data], 1)
-    step = Step(ragged, tf.distribute.get_strategy())
+    step = Step(ragged)
     pieces = [{k: v[:5] for k, v in data.items()}, {k: v[5:] for k, v in data.items()}]
     for piece in pieces:
         step.accumulate(iter(tf.data.Dataset.from_tensors(piece)), 1)

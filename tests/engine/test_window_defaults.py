@@ -94,7 +94,7 @@ def test_the_first_call_may_be_one_of_several_updates():
     update = step.updates(iter(tf.data.Dataset.from_tensors(batch).repeat(2)), 2)
     assert int(update["step"]) == 2
     assert window.optimizer.got == [True] * len(window.variables_)
-    assert step.compiled_micro_steps.experimental_get_tracing_count() == 1
+    assert step.programs.compiled_micro_steps.experimental_get_tracing_count() == 1
 
 
 def test_an_update_says_whether_it_was_asked_to_stop():

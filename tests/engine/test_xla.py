@@ -20,7 +20,7 @@ SGD = SgdConfig(lr=0.1, weight_decay=0.0, momentum=0.9)
 
 def sums_of_a_window(config, xla, shape=SHAPE):
     window = window_for(config, SGD, shape)
-    step = Step(window, tf.distribute.get_strategy(), xla=xla)
+    step = Step(window, xla=xla)
     dataset = tf.data.Dataset.from_tensor_slices(examples(2 * MICRO_BATCH, shape))
     step.accumulate(iter(dataset.batch(MICRO_BATCH, drop_remainder=True)), 2)
     sums = [*window.gradients, window.examples, window.loss, *window.metric_sums, *window.statistics.buffers]

@@ -84,7 +84,8 @@ def test_a_step_is_traced_once(measured, monkeypatch):
     probes = []
     monkeypatch.setattr(bench, "DryRun", lambda *arguments: probes.append(DryRun(*arguments)) or probes[-1])
     measured("accum.steps=1")
-    for function in (probes[0].step.compiled_micro_steps, probes[0].step.compiled_commit):
+    programs = probes[0].step.programs
+    for function in (programs.compiled_micro_steps, programs.compiled_commit):
         assert function.experimental_get_tracing_count() == 1
 
 

@@ -18,8 +18,8 @@ DENSE = 16 * CLASSES
 def micro_step_flops(config, batch=BATCH):
     window = window_for(config, SgdConfig(lr=1.0, weight_decay=0.0, momentum=0.0), SHAPE)
     batches = iter(tf.data.Dataset.from_tensors(examples(batch, SHAPE)).repeat())
-    step = Step(window, tf.distribute.get_strategy())
-    return count_flops(step.compiled_micro_steps.get_concrete_function(batches, tf.constant(3)).graph, batch)
+    step = Step(window)
+    return count_flops(step.programs.compiled_micro_steps.get_concrete_function(batches, tf.constant(3)).graph, batch)
 
 
 STEM, CONV = 8 * 8 * 9 * 3 * 16, 8 * 8 * 9 * 16 * 16  # multiply-adds of an image, forward

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.dispatch import run
-from accumtrain.engine import step
+from accumtrain.engine import programs
 from accumtrain.engine.norm_statistics import NormStatistics
 from accumtrain.errors import ConfigError, VerificationError
 from accumtrain.measure.verify import updates as optimizer
@@ -105,12 +105,12 @@ def test_streams_off_the_grid_fail(command, tmp_path):
 
 @pytest.mark.slow
 def test_a_skipped_micro_batch_fails(verified, monkeypatch):
-    original = step.run_on_batches
+    original = programs.run_on_batches
 
     def one_less(strategy, batches, count, function):
         original(strategy, batches, tf.maximum(count - 1, 1), function)
 
-    monkeypatch.setattr(step, "run_on_batches", one_less)
+    monkeypatch.setattr(programs, "run_on_batches", one_less)
     assert failed(verified("model=lenet5", SGD)) == {ALONE, WHOLE, LOSS, DERIVATIVE}
 
 

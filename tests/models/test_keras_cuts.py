@@ -155,7 +155,7 @@ def test_memory_is_saved():
 
 def tensor_bytes(window):
     """The peak of a micro-step with 64 images, above what stays, without the workspaces of its kernels."""
-    step = Step(window, tf.distribute.get_strategy())
+    step = Step(window)
     batches = iter(tf.data.Dataset.from_tensors(examples(64, (16, 16, 3))).repeat())
     step.accumulate(batches, 1)
     return bytes_asked_at_peak(lambda: step.accumulate(batches, 1), workspace=False)

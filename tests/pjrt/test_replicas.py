@@ -29,7 +29,7 @@ window = window_for(lenet(), SgdConfig(), (8, 8, 3), micro_steps=2)
 runtime = JaxRuntime(jax.devices())
 step = runtime.build_step(window)
 step.prepare(iter(tf.data.Dataset.from_tensors(dict(examples(8, (8, 8, 3)))).repeat()))
-texts = [program._compiled.as_text() for program in step._programs]
+texts = [program._compiled.as_text() for program in (step.programs.micro_step, step.programs.update)]
 print([len(re.findall(r" all-reduce(?:-start)?[(]", text)) for text in texts])
 """
 

@@ -1,4 +1,4 @@
-"""JaxStep makes the updates of Step: the same windows, by both, from the same batches."""
+"""The programs of JAX make the updates of TensorFlow's: the same windows, by both, from the same batches."""
 
 from dataclasses import replace
 from functools import partial
@@ -10,9 +10,10 @@ import tensorflow as tf
 
 from accumtrain.backprop.mode import EVALUATION
 from accumtrain.engine.ema import MovingAverage
-from accumtrain.engine.losses import LossScale
+from accumtrain.engine.losses import LossScale, WholeBatch
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
+from accumtrain.errors import ConfigError
 from accumtrain.models.config import KerasModelConfig
 from accumtrain.models.keras.model import KerasModel
 from accumtrain.optim.config import AdafactorConfig, AdamConfig, AdamWConfig, KerasOptimConfig, SgdConfig
@@ -77,6 +78,11 @@ def updates(step, window, batches, count):
     return made
 
 
+def variables_of(window):
+    """The values of the state, of which the sums of a window are no part."""
+    return [each.numpy() for each in all_variables(window) if not any(each is buffer for buffer in window.buffers)]
+
+
 def parts_of(window):
     """The values of weights, and of all else, in float64."""
     others = [each for each in all_variables(window) if not any(each is weight for weight in window.variables_)]
@@ -95,12 +101,10 @@ def assert_same_updates(runtime, make_window, make_batches=batches_of, count=20,
         floats = ("loss", "accuracy", "learning_rate", "grad_norm", "loss_scale")
         exact = [name for name in one if name not in floats]
         assert {name: other[name] for name in exact} == {name: one[name] for name in exact}
-    assert distance([each.numpy() for each in window.variables_], before) == 0, "published when asked for"
-    runtime.publish()
-    runtime.publish(window.buffers)
-    assert distance([each.numpy() for each in window.variables_], before) > 0
-    for one, other in zip(parts_of(expected_window), parts_of(window), strict=True):
-        assert distance(one, other) <= tolerance * norm(one)
+    with runtime.reading(), runtime.reading(window.buffers):
+        assert distance([each.numpy() for each in window.variables_], before) > 0
+        for one, other in zip(parts_of(expected_window), parts_of(window), strict=True):
+            assert distance(one, other) <= tolerance * norm(one)
     return found
 
 
@@ -247,8 +251,8 @@ def test_dropped_micro_steps_have_no_effect(runtime, window):
     one.drop()
     updates(one, window, batches_of(), 2)
     updates(two, other, batches_of(), 2)
-    runtime.publish()
-    assert_same_bits(all_variables(window), all_variables(other))
+    with runtime.reading():
+        assert_same_bits(variables_of(window), variables_of(other))
 
 
 @pytest.mark.slow
@@ -268,9 +272,9 @@ def test_a_partial_commit_is_the_update_of_what_there_is(runtime, window):
     for step in steps:
         step.accumulate(batches_of(), 1)
         assert np.asarray(step.commit(partial=True)["examples"]) == 8
-    runtime.publish()
-    for one, other in zip(expected.variables_, window.variables_, strict=True):
-        np.testing.assert_allclose(other.numpy(), one.numpy(), rtol=1e-11, atol=1e-14)
+    with runtime.reading():
+        for one, other in zip(expected.variables_, window.variables_, strict=True):
+            np.testing.assert_allclose(other.numpy(), one.numpy(), rtol=1e-11, atol=1e-14)
 
 
 def test_batches_that_end_leave_those_before_in_the_window(runtime, window):
@@ -300,9 +304,9 @@ def test_a_batch_that_was_sent_ahead_is_not_lost(runtime, window):
         updates(one, window, batches, 1)
         updates(two, other, same, 1)
         evaluate(batches_of(), 2)
-    runtime.publish()
-    assert total.numpy() != 0
-    assert_same_bits(all_variables(window), all_variables(other))
+    with runtime.reading():
+        assert total.numpy() != 0
+        assert_same_bits(variables_of(window), variables_of(other))
 
 
 @pytest.mark.slow
@@ -319,18 +323,72 @@ def test_an_error_of_a_batch_is_that_of_the_micro_step_that_takes_it(runtime, wi
         step.accumulate(batches, 1)
 
 
-@pytest.mark.slow
-def test_variables_that_are_assigned_count_after_reload(runtime, window):
-    step, batches = runtime.build_step(window), batches_of()
-    updates(step, window, batches, 1)
-    runtime.publish()
-    for variable in window.variables_:
-        variable.assign(tf.zeros_like(variable))
-    runtime.reload(window.variables_)
-    step.accumulate(batches, 2)
-    assert step.commit()["loss"] == pytest.approx(np.log(CLASSES), rel=1e-12)
+def test_a_loss_of_the_whole_batch_is_refused(runtime, window):
+    window.loss_function = WholeBatch(lambda labels, logits: tf.reduce_sum(logits))
+    with pytest.raises(
+        ConfigError, match=r"whole batch computes with TensorFlow; .* or use device\.runtime=tensorflow"
+    ):
+        runtime.build_step(window)
 
 
 def test_updates_in_one_call_are_refused(runtime, window):
-    with pytest.raises(ValueError, match="JAX makes one update at a time"):
+    with pytest.raises(ValueError, match=r"JAX, .* make one update at a time"):
         runtime.build_step(window).updates(batches_of(), 2)
+
+
+# ---- variables, whose values are on the device -----------------------------------------------------------------------
+
+
+def test_a_variable_that_is_not_read_is_stale(runtime, window):
+    """As in all tests of this folder, so that a forgotten `reading` shows. In the package it keeps its old value."""
+    step = runtime.build_step(window)
+    updates(step, window, batches_of(), 1)
+    assert all(np.isnan(variable.numpy()).all() for variable in window.variables_)
+    assert int(window.step) == -1
+    with runtime.reading(window.variables_[:1]):
+        assert np.isfinite(window.variables_[0].numpy()).all()
+    assert np.isnan(window.variables_[1].numpy()).all()
+    with runtime.reading():
+        assert np.isfinite(window.variables_[1].numpy()).all()
+        assert int(window.step) == 1
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_what_is_assigned_computes_next(runtime, window, within):
+    """Within the context and after it, also if it is left by an error."""
+    step, batches = runtime.build_step(window), batches_of()
+    updates(step, window, batches, 1)
+
+    def assign():
+        with runtime.assigning(window.variables_):
+            for variable in window.variables_:
+                assert np.isfinite(variable.numpy()).all()
+                variable.assign(tf.zeros_like(variable))
+            if within:
+                step.accumulate(batches, 2)
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        assign()
+    if not within:
+        step.accumulate(batches, 2)
+    assert step.commit()["loss"] == pytest.approx(np.log(CLASSES), rel=1e-12)
+
+
+def test_what_is_assigned_without_saying_so_does_not_count(runtime, window):
+    step, batches = runtime.build_step(window), batches_of()
+    updates(step, window, batches, 1)
+    for variable in window.variables_:
+        variable.assign(tf.zeros_like(variable))
+    step.accumulate(batches, 2)
+    assert step.commit()["loss"] != pytest.approx(np.log(CLASSES), rel=1e-3)
+
+
+def test_bytes_of_the_state_stay_while_variables_are_assigned(runtime, window):
+    step, batches = runtime.build_step(window), batches_of()
+    updates(step, window, batches, 1)
+    held = runtime.count_bytes()
+    with runtime.assigning():
+        assert runtime.count_bytes() == held
+    updates(step, window, batches, 1)
+    assert runtime.count_bytes() == held

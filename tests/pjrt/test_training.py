@@ -78,11 +78,11 @@ def at_call(monkeypatch, owner, name, number, action):
 
 @pytest.mark.slow
 def test_an_interrupt_within_a_window_loses_nothing(config, whole, tmp_path, monkeypatch):
-    from accumtrain.pjrt.step import JaxStep
+    from accumtrain.pjrt.programs import JaxPrograms
 
     with monkeypatch.context() as patch:
         patch.setattr("accumtrain.engine.step.SECONDS_PER_CALL", 0)  # so each call makes one micro-step
-        at_call(patch, JaxStep, "_run_micro_steps", 7, lambda: os.kill(os.getpid(), signal.SIGINT))
+        at_call(patch, JaxPrograms, "micro_steps", 7, lambda: os.kill(os.getpid(), signal.SIGINT))
         with pytest.raises(Preempted, match="stopped after update 3 of 6") as stopped:
             run(config("stopped"))
     assert stopped.value.exit_code == 75
@@ -96,13 +96,13 @@ class Killed(BaseException):
 
 @pytest.mark.slow
 def test_a_killed_run_repeats_what_it_has_lost(config, whole, tmp_path, monkeypatch):
-    from accumtrain.pjrt.step import JaxStep
+    from accumtrain.pjrt.programs import JaxPrograms
 
     def die():
         raise Killed
 
     with monkeypatch.context() as patch:
-        at_call(patch, JaxStep, "commit", 6, die)
+        at_call(patch, JaxPrograms, "commit", 6, die)
         with pytest.raises(Killed):
             run(config("killed"))
     assert records_of(tmp_path / "killed")[-1]["step"] == 5

@@ -3,10 +3,9 @@
 from functools import partial
 
 import pytest
-import tensorflow as tf
 
 from accumtrain.dispatch import run
-from accumtrain.engine.runtime import Runtime
+from accumtrain.engine.runtime import TensorFlowRuntime
 from accumtrain.errors import VerificationError
 from accumtrain.measure.verify.on_jax import BOUND, check_on_jax
 from accumtrain.measure.verify.window import WindowOfExamples
@@ -29,8 +28,7 @@ def checks(window_for_policy, precision="float32"):
     """The checks, with TensorFlow's runtime in the place of JAX."""
     arrays = {name: tensor.numpy() for name, tensor in examples(STEPS * BATCH, SHAPE).items()}
     window = WindowOfExamples(arrays, STEPS, BATCH)
-    new_runtime = partial(Runtime, tf.distribute.get_strategy())
-    return check_on_jax(window_for_policy, new_runtime, ("store", "recompute"), window, precision)
+    return check_on_jax(window_for_policy, TensorFlowRuntime, ("store", "recompute"), window, precision)
 
 
 def test_each_check_has_its_bound():

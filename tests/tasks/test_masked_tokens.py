@@ -132,7 +132,7 @@ def updated(config, count=3):
     """The scalars of some updates in float64, and the weights after each."""
     data, strategy = open_examples(config), tf.distribute.get_strategy()
     window = build_window(config, data, count, strategy)
-    step, found = Step(window, strategy), []
+    step, found = Step(window), []
     batches = iter(make_train_batches(data, batch=config.batch_size // config.accum.count, first=0, seed=0))
     weights = [[variable.numpy() for variable in window.variables_]]
     for _ in range(count):

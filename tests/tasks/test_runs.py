@@ -68,7 +68,7 @@ def updated(config):
     data = open_examples(config)
     strategy = tf.distribute.get_strategy()
     window = build_window(config, data, 3, strategy)
-    step = Step(window, strategy)
+    step = Step(window)
     micro_batches = make_train_batches(data, batch=config.batch_size // config.accum.count, first=0, seed=0)
     losses, batches = [], iter(micro_batches)
     for _ in range(3):

@@ -181,7 +181,7 @@ def test_no_value_of_an_update_can_be_a_metric(compose, tmp_path):
     config = compose("model=lenet5", "precision=float16", "batch_size=8", "accum.steps=1", "optim=sgd", "optim.lr=0.1")
     strategy = tf.distribute.get_strategy()
     window = build_window(config, open_data(config.data, 0), 4, strategy)
-    step = Step(window, strategy)
+    step = Step(window)
     batch = {"inputs": tf.zeros([8, 8, 8, 1]), "targets": tf.zeros([8], tf.int32)}
     step.accumulate(iter(tf.data.Dataset.from_tensors(batch).repeat()), 1)
     assert {*step.commit()} - {"accuracy"} <= TAKEN

@@ -16,7 +16,7 @@ from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import show_inputs
 from accumtrain.dispatch import run
 from accumtrain.engine.replica import as_replica
-from accumtrain.engine.runtime import Runtime
+from accumtrain.engine.runtime import TensorFlowRuntime
 from accumtrain.errors import CheckpointError
 from accumtrain.report.confusion import Confusion
 from accumtrain.tasks import classify
@@ -51,10 +51,10 @@ def here(trained, tmp_path, command):
 def test_findings_are_of_the_replicas_of_the_runtime(trained):
     """With JAX there are some that no strategy of TensorFlow knows of."""
 
-    class OfThree(Runtime):
+    class OfThree(TensorFlowRuntime):
         replicas = 3
 
-    data, runtime = open_data(trained.data, 0), OfThree(tf.distribute.get_strategy())
+    data, runtime = open_data(trained.data, 0), OfThree()
     model = trained_model(trained, note_trained_on(trained, data), {}).model
     (finder,) = build_evaluator(trained, data, "test", 60, model, runtime, finding=True).collectors
     with as_replica(tf.constant(2), 3):
@@ -100,7 +100,7 @@ def test_it_equals_predictions(trained, here, command):
     np.testing.assert_allclose([each["loss"] for each in result["mistakes"]], losses[worst], rtol=1e-4)
     for each in result["mistakes"]:
         place = each["position"]
-        assert (int(each["targets"]), int(each["predicted"])) == (labels[place], found[place])
+        assert (int(each["label"]), int(each["predicted"])) == (labels[place], found[place])
         assert each["probability"] == pytest.approx(probabilities[place, 0], rel=1e-4)
     assert {here / name for name in ("confusion.png", "mistakes.png")} <= set(here.iterdir())
     assert "class  examples  accuracy  precision" in answer.out

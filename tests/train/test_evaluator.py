@@ -11,7 +11,7 @@ from accumtrain.data.config import DigitsConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches
 from accumtrain.engine.losses import accuracy, cross_entropy, top5
-from accumtrain.engine.runtime import Runtime
+from accumtrain.engine.runtime import TensorFlowRuntime
 from accumtrain.models.build import build_model
 from accumtrain.models.layers import ModelSpec
 from accumtrain.tasks import classify as module
@@ -123,7 +123,7 @@ def model(data):
 @pytest.fixture
 def evaluator(model, data):
     means = {"loss": cross_entropy, "accuracy": accuracy}
-    return Evaluator(model, None, means, data, "test", BATCH, Runtime(tf.distribute.get_strategy()))
+    return Evaluator(model, None, means, data, "test", BATCH, TensorFlowRuntime())
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ def test_every_example_counts_once_in_every_evaluation(evaluator, expected):
 
 def test_another_split_is_evaluated(model, data):
     means = {"loss": cross_entropy}
-    found, _, _ = evaluate(Evaluator(model, None, means, data, "train", BATCH, Runtime(tf.distribute.get_strategy())))
+    found, _, _ = evaluate(Evaluator(model, None, means, data, "train", BATCH, TensorFlowRuntime()))
     assert found["examples"] == data.train.size == 1437
 
 
@@ -180,7 +180,7 @@ class Seen:
 
 
 def test_metrics_of_a_whole_split_are_given_labels_and_logits(model, data):
-    seen, runtime = Seen(), Runtime(tf.distribute.get_strategy())
+    seen, runtime = Seen(), TensorFlowRuntime()
     found, _, _ = evaluate(Evaluator(model, None, {"loss": cross_entropy}, data, "test", BATCH, runtime, [seen]))
     assert set(seen.ranks) == {(1, 2)}
     assert found["batches"] == 4.0

@@ -1,6 +1,7 @@
 """Functions of a user's program that a training calls: when, with what, and what they can do."""
 
 import sys
+from contextlib import nullcontext
 from types import ModuleType
 
 import pytest
@@ -119,7 +120,7 @@ def test_a_run_of_several_workers_is_not_ended_by_one(added, monkeypatch):
     monkeypatch.setattr(Place, "epoch", 1.0)
     monkeypatch.setattr(Place, "epochs_begun", lambda place, step: 1)
     add_hook(lambda state: state.finish("mine"))
-    parts = {"place": Place(1, None), "ready": int, "assigned": int, "model": None, "folder": None}
+    parts = {"place": Place(1, None), "within": nullcontext, "model": None, "folder": None}
     hooks = Hooks(added, print, alone=False, total_steps=1, **parts)
     with pytest.raises(ConfigError, match=r"finish\('mine'\), which only this worker would do: call request_stop"):
         hooks.call("update")
@@ -185,7 +186,7 @@ def test_what_can_not_be_logged_is_refused(small, tmp_path, logged, message):
 
 
 def imported(added):
-    return Hooks(added, print, place=Place(1, None), ready=print, assigned=print, alone=False, total_steps=1)
+    return Hooks(added, print, place=Place(1, None), within=nullcontext, alone=False, total_steps=1)
 
 
 def test_a_hook_by_name_is_imported_when_the_run_begins(added, monkeypatch):
@@ -198,7 +199,7 @@ def test_a_hook_by_name_is_imported_when_the_run_begins(added, monkeypatch):
     with pytest.raises(ConfigError, match="has no attribute 'tell'"):
         imported(added)
     module.tell = print
-    assert imported(added).due("update", 1) == [print]
+    assert [function for _, function in imported(added).due("update", 1)] == [print]
 
 
 @pytest.mark.parametrize(

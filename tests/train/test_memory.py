@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
 from accumtrain.console import format_bytes
-from accumtrain.engine.runtime import Runtime
+from accumtrain.engine.runtime import TensorFlowRuntime
 from accumtrain.optim.config import SgdConfig
 from accumtrain.process import environment
 from accumtrain.train import memory as memory_meter
@@ -237,7 +237,7 @@ def test_no_run_ends_for_the_measurement(error, monkeypatch, capsys):
 
 def test_under_xla_it_is_not_measured(monkeypatch):
     monkeypatch.setattr(memory_meter, "workspace_at_peak", lambda work: pytest.fail("XLA's operation holds everything"))
-    assert_no_workspace(Meter(Runtime(tf.distribute.get_strategy(), xla=True)))
+    assert_no_workspace(Meter(TensorFlowRuntime(xla=True)))
 
 
 @pytest.mark.parametrize(

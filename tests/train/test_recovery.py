@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from accumtrain.dispatch import run
 from accumtrain.engine import step
+from accumtrain.engine.runtime import TensorFlowRuntime
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window, all_finite
 from accumtrain.errors import DivergedError
@@ -38,7 +39,9 @@ def values(variables):
 
 def description(window, batch):
     """What is said of a window of micro-batches of 8."""
-    return describe_window(window, Step(window), iter(tf.data.Dataset.from_tensor_slices(batch).batch(8)))
+    return describe_window(
+        window, Step(window), TensorFlowRuntime(), iter(tf.data.Dataset.from_tensor_slices(batch).batch(8))
+    )
 
 
 def plant_after_updates(window, variable, value, step=1):

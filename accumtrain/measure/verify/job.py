@@ -119,8 +119,8 @@ def _run_checks(config: Config, data: Dataset, devices: Devices, examples: Windo
     names, decayed = [variable.name.split(":")[0] for variable in window.variables_], window.model.decayed
     factors = find_rate_factors(config.optim.rates, window.model.trainable_paths, config.optim.layer_decay)
     with devices.strategy.scope():
-        step = Step(window, devices.strategy)
-    accumulated = check_window(window, step, devices.strategy, examples, config.precision, bitwise)
+        step = Step(window)
+    accumulated = check_window(window, step, devices.runtime, examples, config.precision, bitwise)
     later = [
         *check_rates(window, step, config.optim, config.schedule, total),
         *check_average(window, step, devices.strategy, examples, config.ema.decay),

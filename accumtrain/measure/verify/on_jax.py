@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from accumtrain.engine.runtime import Runtime
-from accumtrain.engine.step import Step
+from accumtrain.engine.runtime import Runtime, TensorFlowRuntime
 from accumtrain.engine.window import Window
 from accumtrain.measure.verify.float64 import is_random
 from accumtrain.measure.verify.result import CheckResult, relative_difference
@@ -37,13 +36,16 @@ def check_on_jax(
     stores, *others = policies
     window = window_for(stores)
     random = is_random(window, examples)  # then TensorFlow's own kernels draw other numbers than XLA
-    by_tensorflow = mean_gradient(window, Step(window, xla=random), examples.micro_batches(), examples.steps)
+    tensorflow = TensorFlowRuntime(xla=random)
+    by_tensorflow = mean_gradient(
+        window, tensorflow.build_step(window), tensorflow, examples.micro_batches(), examples.steps
+    )
 
     window, runtime = window_for(stores), new_runtime()
     step = runtime.build_step(window)
-    stored = mean_gradient(window, step, examples.micro_batches(), examples.steps)
+    stored = mean_gradient(window, step, runtime, examples.micro_batches(), examples.steps)
     step.drop()
-    whole = mean_gradient(window, step, examples.micro_batches(steps=1), 1)
+    whole = mean_gradient(window, step, runtime, examples.micro_batches(steps=1), 1)
 
     def check(name: str, found: list[np.ndarray], expected: list[np.ndarray], *, note: str = "") -> CheckResult:
         bound = None if note else BOUND[precision]
@@ -65,6 +67,6 @@ def check_on_jax(
         del window, step, runtime  # frees their memory for the next ones
         window, runtime = window_for(policy), new_runtime()
         step = runtime.build_step(window)
-        found = mean_gradient(window, step, examples.micro_batches(), examples.steps)
+        found = mean_gradient(window, step, runtime, examples.micro_batches(), examples.steps)
         results.append(check(f"gradient of memory={policy} against memory={stores}", found, stored))
     return results

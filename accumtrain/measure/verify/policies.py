@@ -17,6 +17,7 @@ from accumtrain.backprop.mode import Mode, example_draws
 from accumtrain.backprop.model import Model
 from accumtrain.backprop.pullback import Streams
 from accumtrain.backprop.segments import Stage
+from accumtrain.engine.runtime import TensorFlowRuntime
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.measure.verify.float64 import InFloat64
@@ -144,7 +145,7 @@ def check_streams(
         found: the mean gradient with streams in fixed point, one array for each trainable variable.
         window: of the same model with streams of floats, in the same precision, at update 0, on one device.
     """
-    plain = mean_gradient(window, Step(window), examples.micro_batches(), examples.steps)
+    plain = mean_gradient(window, Step(window), TensorFlowRuntime(), examples.micro_batches(), examples.steps)
     floats = relative_difference(plain, exact.gradient)
     return CheckResult(
         f"gradient with streams of {bits} bits behind the point, against that in float64",

@@ -13,6 +13,7 @@ from accumtrain.backprop.mode import micro_mode
 from accumtrain.backprop.model import Model
 from accumtrain.engine.compiled_function import FUSION_ONLY, CompiledFunction
 from accumtrain.engine.losses import Batch, PerExample, count_examples, example_weights, weighted_sums
+from accumtrain.engine.runtime import Runtime
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.measure.verify.result import ROUNDING, CheckResult, max_or_nan, ratio, relative_difference
@@ -79,7 +80,7 @@ class WindowResult:
 def check_window(
     window: Window,
     step: Step,
-    strategy: tf.distribute.Strategy,
+    runtime: Runtime,
     examples: WindowOfExamples,
     precision: str,
     bitwise: bool,
@@ -89,6 +90,7 @@ def check_window(
     Args:
         bitwise: the model's operations give the same bits in every graph.
     """
+    strategy = runtime.strategy
     with strategy.scope():
         reference, other_draws = (
             PlainGradient(window.model, window.loss_function, strategy, seed, window.micro_steps)
@@ -98,9 +100,9 @@ def check_window(
     (otherwise, *_) = other_draws(examples, 1)
     gradient, moving = _add_passes(window, reference(examples, examples.steps))
 
-    whole = mean_gradient(window, step, examples.micro_batches(strategy, steps=1), 1)
+    whole = mean_gradient(window, step, runtime, examples.micro_batches(strategy, steps=1), 1)
     step.drop()
-    split = mean_gradient(window, step, examples.micro_batches(strategy), examples.steps)
+    split = mean_gradient(window, step, runtime, examples.micro_batches(strategy), examples.steps)
     weights = [variable.numpy() for variable in window.variables_]
     scalars = {name: float(value) for name, value in step.commit().items()}
     after = [variable.numpy() for variable in window.variables_]
@@ -131,12 +133,12 @@ def _split_against_whole(
     return CheckResult(name, difference, None if note else bound, note)
 
 
-def mean_gradient(window: Window, step: Step, batches: Any, count: int) -> list[np.ndarray]:
+def mean_gradient(window: Window, step: Step, runtime: Runtime, batches: Any, count: int) -> list[np.ndarray]:
     """Return the mean gradient that the buffers hold after `count` micro-steps."""
     step.accumulate(batches, count)
-    step.publish_sums()
-    weight = float(window.weight.numpy())
-    return [buffer.numpy() / weight for buffer in window.gradients]
+    with runtime.reading(window.buffers):
+        weight = float(window.weight.numpy())
+        return [buffer.numpy() / weight for buffer in window.gradients]
 
 
 def assign_weights(window: Window, weights: Sequence[np.ndarray]) -> None:
