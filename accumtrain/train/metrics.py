@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 from accumtrain.config.arithmetic import Epochs
+from accumtrain.console import format_measure
 from accumtrain.engine.programs import SUM, WEIGHT
 from accumtrain.errors import ConfigError
 from accumtrain.process import environment
@@ -242,6 +243,10 @@ class MetricsLogger:
         self.longest = max(self.longest, result["seconds"])
         speed = {"examples_per_second": result["examples"] / result["seconds"]}
         self._write(split, step, {name: result[name] for name in (*self._means, "examples")} | speed)
+
+    def describe(self, split: str, result: Mapping[str, float]) -> str:
+        """Return loss and metrics of an evaluation in words."""
+        return ", ".join(f"{split} {name} {format_measure(result[name])}" for name in self._means)
 
     def hook(self, step: int, values: Mapping[str, float]) -> None:
         """Log numbers of a hook.

@@ -15,7 +15,7 @@ from accumtrain.config.read import flatten_keys, to_mapping
 from accumtrain.config.registries import has_builtin_layers
 from accumtrain.config.roles import keys_with
 from accumtrain.config.schema import Config
-from accumtrain.console import format_measure, say
+from accumtrain.console import say
 from accumtrain.data.checking.repeats import find_repeats
 from accumtrain.data.pipeline import make_train_stream
 from accumtrain.data.source import Dataset
@@ -378,8 +378,7 @@ class Trainer:
     def _calling_hooks(self, assigning: bool) -> Iterator[None]:
         self.watchdog.beat(f"hooks after update {self.done}")
         self.checkpoints.wait()  # hooks read its files, and `reading` changes what it writes
-        runtime = self.devices.runtime
-        with runtime.assigning() if assigning else runtime.reading():
+        with self.devices.runtime.assigning() if assigning else self.devices.runtime.reading():
             yield
 
     def _end_update(self) -> None:
@@ -415,7 +414,7 @@ class Trainer:
         if best and self.resumed:
             self.checkpoints.wait()  # this update may be saved as not yet tested, and is not tested again once noted
         self.logger.evaluation(self.done, self.data.evaluated_split, result)
-        found = f"{self._means(self.data.evaluated_split, result)}{' (best)' if best else ''}"
+        found = f"{self.logger.describe(self.data.evaluated_split, result)}{' (best)' if best else ''}"
         self.progress.event(f"update {self.done}, epoch {self.epoch}: {found}")
 
     def _test_best_state(self) -> None:
@@ -432,7 +431,7 @@ class Trainer:
             self.checkpoints.restore(needed=True)
         self.logger.evaluation(self.done, "test", result)
         best_state = f"the best state, of update {best.step}, epoch {self.epochs.shown(epochs_of(manifest))}"
-        self.progress.event(f"{best_state}: {self._means('test', result)}")
+        self.progress.event(f"{best_state}: {self.logger.describe('test', result)}")
 
     def _evaluate(self, evaluator: Evaluator) -> dict[str, float]:
         result = evaluator(stop=lambda: self._is_asked_to_stop() and self.alone, report=self._show_evaluation)
@@ -451,9 +450,6 @@ class Trainer:
     def _show_evaluation(self, done: int, batches: int) -> None:
         self.watchdog.beat(f"evaluation after update {self.done}, batch {done} of {batches}")
         self.progress.evaluating(done, batches)
-
-    def _means(self, split: str, result: dict[str, float]) -> str:
-        return ", ".join(f"{split} {name} {format_measure(result[name])}" for name in self.evaluator.names)
 
     # ---- updates that are not finite -----------------------------------------------------------------------------
 
