@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import typing
 from collections import defaultdict
@@ -98,9 +97,9 @@ def _list_text_keys() -> frozenset[str]:
 def list_mappings() -> frozenset[str]:
     """Return the dotted keys whose values are mappings with any keys, such as optim.args."""
     return frozenset(
-        f"{group}.{field.name}"
+        f"{group}.{name}"
         for group, registry in REGISTRIES.items()
         for entry in registry
-        for field in dataclasses.fields(entry.config)
-        if str(field.type).startswith("dict[")
+        for name, hint in typing.get_type_hints(entry.config).items()
+        if typing.get_origin(hint) is dict
     )

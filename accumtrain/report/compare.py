@@ -14,6 +14,7 @@ from typing import Any
 from accumtrain.config.jobs import JOBS, cell
 from accumtrain.config.keys import label_of
 from accumtrain.config.read import flatten_keys
+from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.roles import keys_with
 from accumtrain.console import format_bytes, warn
 from accumtrain.errors import CheckpointError, ConfigError
@@ -181,10 +182,12 @@ def find_differing_keys(runs: Sequence[ComparedRun]) -> list[DifferingKey]:
     runs of different optim.kind. A run without config.yaml is left out of the comparison.
     """
     known = [run.config for run in runs if run.config]
+    kinds = [{group: {"kind": config.get(f"{group}.kind")} for group in REGISTRIES} for config in known]
+    apart = {key for each in kinds for key in keys_with(Role.SESSION, each)}
     groups: dict[str, dict[str, list[str]]] = {}
     for key in dict.fromkeys(key for config in known for key in config):
         shown = [_format_cell(config, key) for config in known]
-        if len(set(shown)) > 1:
+        if key not in apart and len(set(shown)) > 1:
             groups.setdefault(key.partition(".")[0], {})[key] = shown
     found = [
         DifferingKey(key, tuple(_format_cell(run.config, key) for run in runs), tuple(along))
@@ -276,14 +279,9 @@ def _read_summary(path: Path) -> dict[str, Any]:
 
 
 def _read_values(path: Path) -> dict[str, Any]:
-    """Return the values that runs are compared by, by dotted key."""
     file = path / "config.yaml"
-    if not file.exists():
-        return {}
     try:
-        values = read_config(file)
+        return dict(flatten_keys(read_config(file))) if file.exists() else {}
     except CheckpointError as error:
         warn(f"{path.name} is compared without its configuration: {error}")
         return {}
-    apart = keys_with(Role.SESSION, values)
-    return {key: value for key, value in flatten_keys(values) if key not in apart}
