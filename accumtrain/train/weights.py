@@ -21,10 +21,8 @@ from accumtrain.config.schema import Config
 from accumtrain.console import say, table, warn
 from accumtrain.data.config import FolderConfig, TableConfig, TokensConfig
 from accumtrain.data.inputs.base import Inputs
-from accumtrain.data.inputs.tokens import Tokens
 from accumtrain.data.inputs.trained_on import TrainedOn, read_trained_on
 from accumtrain.data.source import Dataset
-from accumtrain.data.text.vocabulary import BYTES
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError, ConfigError, DataError
 from accumtrain.fields import Role
@@ -307,11 +305,11 @@ def _check_heads(config: Config, source: Config) -> None:
 
 def _warn_of_other_tokens(config: Config, before: Inputs, now: Inputs | None) -> None:
     """Warn if the ids of tokens are those of another tokenizer, whose table may have the same size."""
-    if not (isinstance(before, Tokens) and isinstance(now, Tokens)):
+    vocabularies = [inputs.texts().get("vocabulary") for inputs in (before, now) if inputs is not None]
+    tokenizers = [vocabulary["tokenizer"] for vocabulary in vocabularies if vocabulary is not None]
+    if len(tokenizers) < 2 or len(set(tokenizers)) == 1:
         return
-    if before.vocabulary.tokenizer == now.vocabulary.tokenizer:
-        return
-    theirs, own = _name_tokenizer(before.vocabulary.tokenizer), _name_tokenizer(now.vocabulary.tokenizer)
+    theirs, own = map(_name_tokenizer, tokenizers)
     own = "those of another" if own == theirs else own
     warn(
         f"{config.model.weights} was trained on {theirs}, and this run has {own}: where an id is another token, "
@@ -320,7 +318,7 @@ def _warn_of_other_tokens(config: Config, before: Inputs, now: Inputs | None) ->
 
 
 def _name_tokenizer(tokenizer: str) -> str:
-    return {BYTES: "bytes", "": "ids of no tokenizer"}.get(tokenizer, "the tokens of a tokenizer.json")
+    return {TokensConfig.tokenizer: "bytes", "": "ids of no tokenizer"}.get(tokenizer, "the tokens of a tokenizer.json")
 
 
 def begin_with_weights(config: Config, model: Model, arrays: Mapping[str, Any] | None = None) -> Started | None:

@@ -311,15 +311,6 @@ def test_metrics_of_all_kinds_are_those_of_keras() -> None:
     assert summary["train"].keys() == {"loss", "accuracy"}
 
 
-def test_a_loss_that_is_0_for_all_examples_tried_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    x = np.random.default_rng(3).normal(size=(SIZE, 6))
-    of_large_values = cases.AddLoss(lambda z, _: keras.ops.sum(keras.ops.relu(z - 9.0)))  # there are none
-    model = keras.Sequential([keras.Input((6,)), of_large_values, keras.layers.Dense(1)], name="rare")
-    model.compile("adam", "mse")
-    run(model, (x, x[:, :1]))
-    assert "a term of the loss of rare is 0 for the 64 examples that were tried" in capsys.readouterr().err
-
-
 def test_the_end_says_which_state_the_model_has(capsys: pytest.CaptureFixture[str]) -> None:
     """It is the last one, and docs/keras.md shows how to get the best."""
     x = np.random.default_rng(3).normal(size=(SIZE, 6))

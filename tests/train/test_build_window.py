@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.data.config import DigitsConfig
+from accumtrain.data.inputs.pixels import make_pixels
 from accumtrain.train.build import build_window
 
 UPDATES = 20
-DIGITS = SimpleNamespace(shape=(8, 8, 1), num_classes=3, class_names=None, train=None, vocabulary=None)
+INPUTS = make_pixels(DigitsConfig(), (8, 8, 1), 16)
+DIGITS = SimpleNamespace(inputs=INPUTS, num_classes=3, class_names=None, train=None)
 LOGITS, LABELS = tf.constant([[2.0, 0.5, -1.0]]), tf.constant([0])
 
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from accumtrain.data.config import TfrecordConfig
+from accumtrain.data.config import DigitsConfig, TfrecordConfig
 from accumtrain.data.inputs.pixels import make_pixels
 from accumtrain.data.inputs.trained_on import TrainedOn
 from accumtrain.data.open_data import open_data
@@ -218,7 +218,7 @@ def write_examples(name, numbers, image):
 
 
 def trained_on(shape):
-    return TrainedOn(make_pixels(TfrecordConfig(**PLAIN), shape, 255), "classes", ["0", "1", "2"])
+    return TrainedOn(make_pixels(DigitsConfig(**PLAIN), shape, 255), "classes", ["0", "1", "2"])
 
 
 def numbers_of(batch):
