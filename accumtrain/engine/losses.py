@@ -15,8 +15,8 @@ from accumtrain.engine.replica import join_replicas
 from accumtrain.errors import ConfigError
 
 PerExample = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-# image [N, H, W, C], label [N]; optional weight float32 [N], by which an example counts in means, 1 for all if absent;
-# optional other_label [N] and share float32 [N], the part of `label` in a target of both
+# inputs [N, ...], targets [N, ...]; optional weight float32 [N], by which an example counts in means, 1 for all if
+# absent; optional other_targets [N] and share float32 [N], the part of `targets` in a target of both
 Batch = Mapping[str, tf.Tensor]
 SMALLEST_LOSS_SCALE = 1.0  # loss scale; a window that overflows at it has diverged
 

@@ -208,7 +208,7 @@ def test_mixed_labels(runtime):
     draw = np.random.default_rng(0)
     mixed = partial(
         batches_of,
-        other_label=tf.constant(draw.integers(0, CLASSES, 64), tf.int32),
+        other_targets=tf.constant(draw.integers(0, CLASSES, 64), tf.int32),
         share=tf.constant(draw.uniform(size=64), tf.float32),
     )
     assert_same_updates(runtime, lambda: float64(lenet(), micro_steps=2), mixed)

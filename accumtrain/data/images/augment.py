@@ -185,8 +185,8 @@ class Mix:
             key: of the examples of `own`, uint64 [n].
 
         Returns:
-            The batch `own` with mixed images, `other_label`, int32 [n], and `share`, float32 [n]. A share is the part
-            of `label` in the target, and `other_label` has the rest. An other example of weight 0 has no part.
+            The batch `own` with mixed images, `other_targets`, int32 [n], and `share`, float32 [n]. A share is the part
+            of `targets` in the target, and `other_targets` has the rest. An other example of weight 0 has no part.
         """
         image = own["inputs"]
         _, height, width, _ = image.shape
