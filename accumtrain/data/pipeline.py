@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
-from weakref import WeakMethod, finalize
+from weakref import WeakMethod, WeakSet, finalize
 
 import numpy as np
 import tensorflow as tf
@@ -72,6 +72,7 @@ class DistributedBatches:
     crashes there (docs/decisions.md). So that data set, which it makes by `with_options`, is kept for longer.
     """
 
+    iterators: ClassVar[WeakSet[Any]] = WeakSet()  # those that are held
     _ended: ClassVar[list[tf.data.Dataset]] = []  # whose iterators are being dropped, or are gone
 
     def __init__(self, strategy: tf.distribute.Strategy, batches: Callable[[HostShard], tf.data.Dataset]):
@@ -84,6 +85,7 @@ class DistributedBatches:
         self._read.clear()
         iterator = iter(self._distributed)
         finalize(iterator, self._ended.extend, [*self._read])
+        self.iterators.add(iterator)
         return iterator
 
     def _of_process(self, context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -108,8 +110,10 @@ class DistributedBatches:
 @atexit.register
 def _drop_iterators() -> None:
     """Drop the iterators that an error holds while Python functions still run: they would wait for these for ever."""
+    failed = getattr(sys, "last_value", None) is not None
     sys.last_exc = sys.last_value = sys.last_traceback = None  # type: ignore[attr-defined]
-    gc.collect()
+    if failed or DistributedBatches.iterators:  # a collection takes half a second
+        gc.collect()
 
 
 # ---- batches ----
