@@ -14,14 +14,14 @@ import tensorflow as tf
 from accumtrain.config.jobs import cell
 from accumtrain.console import say, table
 from accumtrain.data.inputs.base import Inputs
-from accumtrain.data.inputs.tokens import Tokens
+from accumtrain.data.inputs.tokens import NONE, Tokens
 from accumtrain.data.source import Dataset, Split, Stream
 from accumtrain.data.text.vocabulary import Vocabulary
 from accumtrain.engine.losses import Batch, Collector, example_weights
 from accumtrain.engine.sums import sum_buffer
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.tasks.config import MaskedTokensConfig, TokenCrossEntropyConfig
-from accumtrain.tasks.masking import NONE, mask_tokens, most_positions
+from accumtrain.tasks.masking import mask_tokens, most_positions
 from accumtrain.tasks.task import Answers, Facts, Task, round_float32
 
 POSITIONS = "positions"  # a fact: P, the most positions of an example to predict

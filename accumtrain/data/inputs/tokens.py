@@ -24,7 +24,7 @@ from accumtrain.data.text.vocabulary import MASK, PADDING, Vocabulary
 from accumtrain.errors import CheckpointError, DataError
 
 _GIVE = "give a file with a text a line, a .jsonl file, a folder of texts, or an .npz file of tokens"
-_NONE = -1  # where there is no position
+NONE = -1  # where there is no token, position or id
 # ---- samples of an export
 _NUMBER = 4
 _MASKED = 0.2  # share of masks
@@ -166,7 +166,7 @@ def find_masks(tokens: tf.Tensor, mask: int, most: int) -> tf.Tensor:
     # converters of exports know top_k of floats, which hold integers up to 2^24
     from_end = tf.where(tokens == mask, tf.cast(length - tf.range(length), tf.float32), 0.0)
     values, positions = tf.math.top_k(from_end, most)
-    return tf.where(values > 0.0, positions, _NONE)
+    return tf.where(values > 0.0, positions, NONE)
 
 
 def _find_mask_faults(
