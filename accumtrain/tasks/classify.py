@@ -19,7 +19,7 @@ from accumtrain.data.source import SPLIT_WORDS, Dataset, class_counts
 from accumtrain.engine.losses import Batch, Collector, PerExample, class_index, cross_entropy, example_weights, top5
 from accumtrain.engine.replica import current_replica
 from accumtrain.engine.sums import sum_buffer
-from accumtrain.report.confusion import ClassResult, Confusion, Mistake, draw_confusion, draw_mistakes
+from accumtrain.report.classes import ClassResult, Confusion, Mistake, draw_confusion, draw_mistakes
 from accumtrain.runs.files import disk_errors
 from accumtrain.tasks.config import CrossEntropyConfig, gives_answers
 from accumtrain.tasks.task import Answers, Facts, Task, round_float32

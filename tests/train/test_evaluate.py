@@ -18,7 +18,7 @@ from accumtrain.dispatch import run
 from accumtrain.engine.replica import as_replica
 from accumtrain.engine.runtime import TensorFlowRuntime
 from accumtrain.errors import CheckpointError
-from accumtrain.report.confusion import Confusion
+from accumtrain.report.classes import Confusion
 from accumtrain.tasks import classify
 from accumtrain.tasks.classify import ClassFindings
 from accumtrain.tasks.task import build_task

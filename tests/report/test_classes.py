@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from accumtrain.report.confusion import (
+from accumtrain.report.classes import (
     ACROSS,
     LABELLED,
     ClassResult,
