@@ -61,7 +61,7 @@ RUNS = frozenset(
         "pjrt/test_training.py",
         "process/test_stopped_job.py",
         "process/test_stopped_training.py",
-        "report/test_confusion.py",
+        "report/test_classes.py",
         "tasks/test_runs.py",
         "test_dead_worker.py",
         "test_loaded_run.py",

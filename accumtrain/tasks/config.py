@@ -295,11 +295,11 @@ METRICS: Registry[MetricEntry] = Registry("eval.metrics")
 METRICS.add(
     MetricEntry(ACCURACY, "accumtrain.engine.losses:accuracy"),
     MetricEntry("top5", "accumtrain.engine.losses:top5"),
-    MetricEntry("map", "accumtrain.report.scores:mean_average_precision", targets=LABELS, whole_split=True),
-    MetricEntry("f1", "accumtrain.report.scores:macro_f1", targets=LABELS, whole_split=True),
-    MetricEntry("mae", "accumtrain.report.scores:mean_absolute_error", False, targets=NUMBERS, whole_split=True),
-    MetricEntry("rmse", "accumtrain.report.scores:root_mean_squared_error", False, targets=NUMBERS, whole_split=True),
-    MetricEntry("r2", "accumtrain.report.scores:r2", targets=NUMBERS, whole_split=True),
+    MetricEntry("map", "accumtrain.tasks.scores:mean_average_precision", targets=LABELS, whole_split=True),
+    MetricEntry("f1", "accumtrain.tasks.scores:macro_f1", targets=LABELS, whole_split=True),
+    MetricEntry("mae", "accumtrain.tasks.scores:mean_absolute_error", False, targets=NUMBERS, whole_split=True),
+    MetricEntry("rmse", "accumtrain.tasks.scores:root_mean_squared_error", False, targets=NUMBERS, whole_split=True),
+    MetricEntry("r2", "accumtrain.tasks.scores:r2", targets=NUMBERS, whole_split=True),
     MetricEntry("token_accuracy", "accumtrain.tasks.token_losses:token_accuracy", targets=TOKENS),
     MetricEntry(
         "perplexity",

@@ -15,8 +15,8 @@ from accumtrain.config.jobs import cell
 from accumtrain.console import say, table
 from accumtrain.data.source import Dataset, read_labels
 from accumtrain.engine.losses import Collector, PerExample
-from accumtrain.report import scores
 from accumtrain.report.answers import LabelCurve, draw_labels
+from accumtrain.tasks import scores
 from accumtrain.tasks.collected import Collected
 from accumtrain.tasks.config import SigmoidCrossEntropyConfig
 from accumtrain.tasks.task import Answers, Facts, Task, round_float32

@@ -17,8 +17,8 @@ from accumtrain.data.inputs.pixels import Pixels
 from accumtrain.data.source import Dataset, read_labels
 from accumtrain.engine.losses import Collector, PerExample
 from accumtrain.errors import DataError
-from accumtrain.report import scores
 from accumtrain.report.answers import Numbers, draw_numbers
+from accumtrain.tasks import scores
 from accumtrain.tasks.collected import Collected
 from accumtrain.tasks.config import HuberConfig, LossConfig
 from accumtrain.tasks.task import Facts, Task

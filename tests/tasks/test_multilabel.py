@@ -13,8 +13,8 @@ from accumtrain.config.registries import register_metric
 from accumtrain.data.open_data import open_data
 from accumtrain.dispatch import run
 from accumtrain.errors import ConfigError
-from accumtrain.report import scores
 from accumtrain.runs.names import ANSWER_FACTS
+from accumtrain.tasks import scores
 from accumtrain.tasks.config import SigmoidCrossEntropyConfig
 from accumtrain.tasks.multilabel import Multilabel, build_loss
 from accumtrain.tasks.task import build_task, open_examples

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from accumtrain.report import scores
+from accumtrain.tasks import scores
 from accumtrain.tasks.multilabel import LabelFindings
 from accumtrain.tasks.regress import NumberFindings
 from tests.tasks.scores_by_scikit_learn import FILE, labels, numbers
