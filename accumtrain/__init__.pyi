@@ -105,6 +105,9 @@ from .optim.sgd import SGD as SGD
 from .runs.config import ReportConfig as ReportConfig
 from .runs.config import RunConfig as RunConfig
 from .runs.config import SweepConfig as SweepConfig
+from .tasks.answer import Answer as Answer
+from .tasks.answer import AnswersInWords as AnswersInWords
+from .tasks.classify import ClassAnswer as ClassAnswer
 from .tasks.classify import Classify as Classify
 from .tasks.config import AbsoluteErrorConfig as AbsoluteErrorConfig
 from .tasks.config import ClassifyConfig as ClassifyConfig
@@ -118,9 +121,11 @@ from .tasks.config import SigmoidCrossEntropyConfig as SigmoidCrossEntropyConfig
 from .tasks.config import SquaredErrorConfig as SquaredErrorConfig
 from .tasks.config import TaskConfig as TaskConfig
 from .tasks.config import TokenCrossEntropyConfig as TokenCrossEntropyConfig
+from .tasks.multilabel import LabelAnswer as LabelAnswer
 from .tasks.multilabel import Multilabel as Multilabel
+from .tasks.objective import Objective as Objective
+from .tasks.regress import NumberAnswer as NumberAnswer
 from .tasks.regress import Regress as Regress
-from .tasks.task import Task as Task
 from .train.config import CheckpointConfig as CheckpointConfig
 from .train.config import DebugConfig as DebugConfig
 from .train.config import EvalConfig as EvalConfig

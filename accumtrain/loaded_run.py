@@ -192,7 +192,6 @@ class LoadedRun:
         """
         check_answers(self.config)
         with self._computing():
-            from accumtrain.tasks.task import build_task
             from accumtrain.train.predict import prediction_batch, predictions
 
             files, data = self._open(images)
@@ -205,10 +204,9 @@ class LoadedRun:
                     used += places.tolist()
                     probabilities.append(values)
             self._tell_bad(data, size)
-        task = build_task(self.config)
-        found, names = np.concatenate(probabilities), task.answer_names(self.class_names)
-        told = task.tell(found, names, self._trained.facts)
-        return Predictions(told.records, found, names, [str(files[place]) for place in used] if files else [])
+        answer, found = self._trained.answer, np.concatenate(probabilities)
+        records = answer.tell(found).records
+        return Predictions(records, found, list(answer.columns), [str(files[place]) for place in used] if files else [])
 
     def evaluate(self, data: AnyPath | DataConfig | None = None) -> dict[str, Any]:
         """Return loss and metrics on the run's own test split, or on all of other data with labels.
@@ -233,9 +231,10 @@ class LoadedRun:
             from accumtrain.train.evaluate import describe_evaluation, measure_model
             from accumtrain.train.weights import open_measured
 
-            opened, own = open_measured(config)
+            objective, own = open_measured(config)
+            opened = objective.data
             with explain_errors(config, opened):
-                measured = measure_model(config, self._trained, opened, self._devices)
+                measured = measure_model(config, self._trained, objective, self._devices)
             result = describe_evaluation(config, measured, opened, self._trained, own=own)
         if bad := [example["name"] for example in result["skipped"]]:
             warn(f"{len(bad)} examples can't be read and are left out: {list_first(bad)}")
@@ -250,10 +249,9 @@ class LoadedRun:
 
     @cached_property
     def _answers(self) -> Any:
-        from accumtrain.tasks.task import build_task
         from accumtrain.train.predict import compile_answers
 
-        return compile_answers(build_task(self.config), self._trained, self._devices.strategy)
+        return compile_answers(self._trained, self._devices.strategy)
 
     def _open(self, inputs: Any) -> tuple[Sequence[Path | str], Dataset]:
         """Return the files or texts that are named, none of an array, and all as a data set."""

@@ -32,7 +32,7 @@ from accumtrain.engine.window import Window  # noqa: E402
 from accumtrain.measure.flops import count_flops  # noqa: E402
 from accumtrain.models.build import build_model  # noqa: E402
 from accumtrain.models.layers import ModelSpec  # noqa: E402
-from accumtrain.tasks.token_losses import token_cross_entropy  # noqa: E402
+from accumtrain.tasks.masked_tokens import token_cross_entropy  # noqa: E402
 from accumtrain.train.build import build_optimizer  # noqa: E402
 
 MB = 2**20

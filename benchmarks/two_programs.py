@@ -40,19 +40,20 @@ def write(folder: Path, overrides: list[str], updates: int, rounds: bool) -> Non
     import jax
     import tensorflow as tf
 
-    from accumtrain.data.open_data import open_data
     from accumtrain.data.pipeline import make_train_batches
     from accumtrain.devices.resolve import resolve_devices
     from accumtrain.pjrt.hand_over import hand_over
     from accumtrain.pjrt.program import lower
+    from accumtrain.tasks.objective import open_objective
     from accumtrain.train.build import build_window
 
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_enable_x64", True)
     folder.mkdir(parents=True, exist_ok=True)
-    data = open_data(config.data, config.run.seed)
+    objective = open_objective(config)
+    data = objective.data
     total = total_steps(config, Epochs(config, data.train.size))
-    window = build_window(config, data, total, resolve_devices(config.device).strategy)
+    window = build_window(config, objective, total, resolve_devices(config.device).strategy)
     size = micro_batch_size(config.batch_size, config.accum.count, 1)
     dataset = make_train_batches(data, batch=size, first=0, seed=config.run.seed)
     batches = [

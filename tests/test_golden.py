@@ -10,7 +10,7 @@ import tensorflow as tf
 from accumtrain.config.arithmetic import Epochs, total_steps
 from accumtrain.dispatch import run
 from accumtrain.runs.names import CHECKPOINTS, folder_of
-from accumtrain.tasks.task import open_examples
+from accumtrain.tasks.objective import open_objective
 from accumtrain.train.build import build_window
 from accumtrain.train.checkpoint import Checkpoints
 from tests.golden.runs import ANSWERS, ASKED, EXPECTED, continued, copied, digest, exported, predictions, tensors
@@ -25,9 +25,9 @@ def golden(request, tmp_path):
 
 def test_every_tensor_is_taken_over_to_the_bit(golden, tmp_path):
     config, expected = golden
-    data = open_examples(config)
-    total = total_steps(config, Epochs(config, data.train.size))
-    window = build_window(config, data, total, tf.distribute.get_strategy())
+    objective = open_objective(config)
+    total = total_steps(config, Epochs(config, objective.stored.train.size))
+    window = build_window(config, objective, total, tf.distribute.get_strategy())
     checkpoints = Checkpoints(folder_of(config) / CHECKPOINTS, window, keep=1)
     assert checkpoints.restore()["step"] == 12
     assert checkpoints.best == pytest.approx(expected["best"], rel=1e-7)

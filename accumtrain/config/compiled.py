@@ -125,7 +125,7 @@ OF_BATCHES = replace(
 TASKS.add(
     TaskEntry(
         CompiledTaskConfig,
-        "accumtrain.keras.run.compiled:CompiledTask",
+        "accumtrain.keras.run.compiled:CompiledObjective",
         loss=CompiledLossConfig,
         metrics=(),
         targets=KIND,

@@ -110,9 +110,10 @@ def register_schedule(name: str, config: type[ScheduleConfig]) -> type[ScheduleC
 
 def register_task(
     name: str,
-    build: Code,
+    objective: Code,
     config: type[TaskConfig] = TaskConfig,
     *,
+    answer: Code = TaskEntry.answer,
     loss: type[LossConfig],
     metrics: Sequence[str] = (),
     best: str = LOSS,
@@ -121,7 +122,9 @@ def register_task(
     """Make `task=<name>` a choice.
 
     Args:
-        build: a subclass of `accumtrain.Task`, or "module:class".
+        objective: a subclass of `accumtrain.Objective`, or "module:class": what is learned and measured.
+        answer: a subclass of `accumtrain.Answer`, or "module:class": what the trained model says. By default its
+            outputs as they are.
         config: a dataclass that inherits from TaskConfig. What is returned and raised is as for `register_model`.
         loss: the dataclass of the loss that is minimised where none is chosen.
         metrics: names of the metrics that are measured where eval.metrics is null.
@@ -149,7 +152,7 @@ def register_task(
     if best not in (LOSS, *metrics):
         raise ValueError(f"task={name}: best={best} is none of its metrics; choose from {', '.join((LOSS, *metrics))}")
     mixes = balances = targets == CLASSES
-    TASKS.add(TaskEntry(keys, build, loss, tuple(metrics), best, targets, mixes=mixes, balances=balances))
+    TASKS.add(TaskEntry(keys, objective, answer, loss, tuple(metrics), best, targets, mixes=mixes, balances=balances))
     return keys
 
 

@@ -225,7 +225,6 @@ class Dataset(Source):
         to_target: From stored targets [n, ...] to those in a batch; None if they are the same.
         make_batch: From inputs, targets and weight of examples, and their key, uint64 [n], to those in a batch, for
             what is drawn for each example; None if they are the same.
-        task_facts: What a run keeps about its targets, as JSON values (`accumtrain.tasks.task.Task.fit`).
         fills_last_batch: The last batch of an evaluation is filled up with copies of weight 0.
     """
 
@@ -236,7 +235,6 @@ class Dataset(Source):
     targets: str = CLASSES
     to_target: Callable[[tf.Tensor], tf.Tensor] | None = None
     make_batch: Callable[[dict[str, Any]], dict[str, Any]] | None = None
-    task_facts: Mapping[str, Any] = field(default_factory=dict)
     fills_last_batch: bool = True
 
     @property

@@ -27,7 +27,6 @@ from accumtrain.registry import load
 from accumtrain.runs.files import replacing
 from accumtrain.runs.folder import state_mark
 from accumtrain.runs.names import folder_of, make_folder
-from accumtrain.tasks.task import build_task
 from accumtrain.train.tell.remedies import explain_errors
 from accumtrain.train.weights import build_trained, find_trained_on, trained_model
 
@@ -55,9 +54,8 @@ def export_run(config: Config) -> dict[str, Any]:
         trained = trained_model(config, noted, fingerprint, config.state)
         model, saved = _in_float32(config, noted, trained.model), trained.saved
     quantize = config.export.quantize
-    task = build_task(config)
-    names = task.answer_names(noted.class_names)
-    exported = Exported(config.model.label, model, noted.inputs, names, task, trained.facts, quantize)
+    answer = trained.answer
+    exported = Exported(config.model.label, model, noted.inputs, answer, quantize)
     path, chosen, bound = _find_path(config), FORMATS[config.export.format], QUANTIZED[quantize]
     with _replacing_export(path) as unfinished:
         with held_back_stderr():
@@ -69,7 +67,7 @@ def export_run(config: Config) -> dict[str, Any]:
             given = f"export.format={chosen.name}" if quantize == "none" else f"export.quantize={quantize}"
             remedy = "choose another format" if quantize == "none" else "leave export.quantize out"
             raise VerificationError(
-                f"{given}: {task.output} differ by {difference:.1e}{task.unit} from those of the run, more than "
+                f"{given}: {answer.name} differ by {difference:.1e}{answer.unit_name} from those of the run, more than "
                 f"{bound:g}; nothing is kept: {remedy}"
             )
     result = {
@@ -81,8 +79,8 @@ def export_run(config: Config) -> dict[str, Any]:
         "file": str(path),
         "bytes": size,
         "input": _describe_input(exported),
-        "class_names": names,
-        **exported.answer_facts,
+        "class_names": answer.columns,
+        **answer.texts(),
         "largest_difference": difference,
     }
     _show(config, exported, result)
@@ -90,14 +88,14 @@ def export_run(config: Config) -> dict[str, Any]:
 
 
 def _show(config: Config, exported: Exported, result: dict[str, Any]) -> None:
-    names, taken, task = result["class_names"], result["input"], exported.task
-    sizes = ", ".join(map(str, task.answer_shape(names, exported.facts)))
-    more, difference = len(names) - SHOWN_NAMES, f"{result['largest_difference']:.1e}{task.unit}"
+    names, taken, answer = result["class_names"], result["input"], exported.answer
+    sizes = ", ".join(map(str, answer.shape))
+    more, difference = len(names) - SHOWN_NAMES, f"{result['largest_difference']:.1e}{answer.unit_name}"
     shown = ", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
     rows = [
         ("model", f"{config.model.label}, {result['checkpoint'].rpartition('/')[0]}"),
         ("input", _name_input(taken)),
-        ("output", f"float32 [{'images' if 'resized_to' in taken else 'N'}, {sizes}], {task.output} of {shown}"),
+        ("output", f"float32 [{'images' if 'resized_to' in taken else 'N'}, {sizes}], {answer.name} of {shown}"),
         *([] if result["quantize"] == "none" else [("weights", WEIGHTS[result["quantize"]])]),
         ("difference", f"{difference} at most from accumtrain's own, when loaded without it"),
         ("file", f"{result['file']}, {format_bytes(result['bytes'])}"),
@@ -183,16 +181,16 @@ def largest_difference(exported: Exported, path: Path) -> float:
             sys.stderr.write(escape_lines(done.stderr[-2000:]))
             raise VerificationError("a clean process could not use what was written; the lines above are what it said")
         with np.load(outputs) as answers:
-            if answers["class_names"].tolist() != exported.class_names:
+            if answers["class_names"].tolist() != exported.answer.columns:
                 raise VerificationError("the class names in what was written are not those of the run")
-            unit = exported.task.measure_unit(exported.facts)
             differences = [
-                np.abs((answers[name] - _predict(exported, batch)) / unit).max() for name, batch in samples.items()
+                np.abs((answers[name] - _predict(exported, batch)) / exported.answer.unit).max()
+                for name, batch in samples.items()
             ]
             return float(np.max(differences))  # NaN if one is: Python's max may drop it
 
 
 def _predict(exported: Exported, sample: np.ndarray) -> np.ndarray:
     """Return the run's answers, float32 [N, K], to a sample of inputs, as in an evaluation."""
-    answers: np.ndarray = exported.answer(exported.inputs.prepare(sample)).numpy()
+    answers: np.ndarray = exported.infer(exported.inputs.prepare(sample)).numpy()
     return answers

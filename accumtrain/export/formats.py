@@ -22,7 +22,7 @@ from accumtrain.backprop.model import Model
 from accumtrain.data.inputs.base import Inputs
 from accumtrain.data.inputs.pixels import Pixels
 from accumtrain.process.temporary_folder import temporary_folder
-from accumtrain.tasks.task import Facts, Task
+from accumtrain.tasks.answer import Answer
 
 CLASS_NAMES = "class_names"  # of texts
 OPSET = 18  # the newest that tf2onnx 1.17 writes
@@ -40,34 +40,27 @@ class Exported:
     label: str
     model: Model
     inputs: Inputs
-    class_names: list[str]
-    task: Task
-    facts: Facts
+    answer: Answer
     quantize: str = "none"
-
-    @property
-    def answer_facts(self) -> dict[str, Any]:
-        """The facts that a user of the answers needs, such as thresholds."""
-        return self.task.answer_facts(self.facts)
 
     @property
     def texts(self) -> dict[str, str]:
         """JSON texts that go along, by name."""
-        values = {CLASS_NAMES: self.class_names, **self.answer_facts, **self.inputs.texts()}
+        values = {CLASS_NAMES: self.answer.columns, **self.answer.texts(), **self.inputs.texts()}
         return {name: json.dumps(value) for name, value in values.items()}
 
     def function(self) -> tf.types.experimental.PolymorphicFunction:
         """Return the inference: inputs to a float32 output [N, ..., K]. All formats have its operations."""
 
         @tf.function(input_signature=[self.inputs.signature], autograph=False)
-        def infer(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-            return {self.task.output: self.answer(self.inputs.serve(inputs))}
+        def served(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {self.answer.name: self.infer(self.inputs.serve(inputs))}
 
-        return infer
+        return served
 
-    def answer(self, inputs: Any) -> tf.Tensor:
+    def infer(self, inputs: Any) -> tf.Tensor:
         """Return the answers, float32 [N, ..., K], to prepared inputs."""
-        return self.task.answer_inputs(inputs, self.model(inputs, EVALUATION), self.facts)
+        return self.answer(inputs, self.model(inputs, EVALUATION))
 
 
 def write_saved_model(exported: Exported, path: Path) -> None:
@@ -100,7 +93,7 @@ def write_keras(exported: Exported, path: Path) -> None:
     pixels = keras.layers.Rescaling(1 / prepare.white)(images)
     pixels = keras.layers.Resizing(height, width, antialias=True)(pixels)
     logits = segment.model(keras.layers.Rescaling((1 / std).tolist(), (-mean / std).tolist())(pixels))
-    outputs = exported.task.keras_layer(exported.facts)(logits)
+    outputs = exported.answer.keras_layer()(logits)
     keras.Model(images, outputs, name=exported.label).save(path)
     _append_texts(path, exported.texts)
 

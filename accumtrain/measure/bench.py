@@ -27,7 +27,7 @@ from accumtrain.models.kernels import tell_emulation
 from accumtrain.process import environment
 from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.runs.folder import result_file
-from accumtrain.tasks.task import open_examples
+from accumtrain.tasks.objective import open_objective
 from accumtrain.train.memory import at_peak
 from accumtrain.train.tell.remedies import explain_errors
 
@@ -38,13 +38,14 @@ def bench_run(config: Config) -> dict[str, Any]:
     """Print a table and return the content of bench.json, as docs/bench.md describes it. Nothing is trained."""
     imported, clock = environment.prepared_seconds(), Stopwatch()
     devices = resolve_devices(config.device)
-    data = open_examples(config)
+    objective = open_objective(config)
+    data = objective.data
     steps = config.accum.count
     micro_batch = micro_batch_size(config.batch_size, steps, devices.replicas)
     batch = micro_batch * devices.replicas
     say(f"measuring {config.model.label}, {config.optim.kind}, {config.precision} on {devices.description}")
     with explain_errors(config, data, devices.replicas), temporary_folder("bench") as scratch:
-        dry_run = DryRun(config, data, devices, micro_batch, scratch, steps)
+        dry_run = DryRun(config, objective, devices, micro_batch, scratch, steps)
         start = {"import": imported, "build": clock.lap()}
         tensorflow = environment.tensorflow_import_seconds()  # a part of "import"
         micro_step = dry_run.step.prepare(dry_run.batches)

@@ -12,12 +12,12 @@ from typing import Any
 from accumtrain.config.arithmetic import Epochs, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
 from accumtrain.data.pipeline import make_train_stream
-from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
 from accumtrain.engine.step import WORTH_TOGETHER, CallLength
 from accumtrain.measure.flops import median_seconds
 from accumtrain.process import environment
 from accumtrain.tasks.config import LOSSES
+from accumtrain.tasks.objective import Objective
 from accumtrain.train.build import build_window
 from accumtrain.train.checkpoint import Checkpoints
 from accumtrain.train.evaluator import build_evaluator
@@ -29,7 +29,7 @@ SECONDS = 2.0  # of timed updates, at least one, after the first, which also tra
 
 
 def measure(
-    config: Config, data: Dataset, devices: Devices, micro_batches: Sequence[int | None], directory: Path
+    config: Config, objective: Objective, devices: Devices, micro_batches: Sequence[int | None], directory: Path
 ) -> list[dict[str, Any]]:
     """Build the run of `config`. Return the fields of a ProbeResult for each of `micro_batches`, by some updates.
 
@@ -47,7 +47,7 @@ def measure(
     steps, micro_batch = windows[0]
     # a loss of the whole batch holds what a whole window has, so no smaller one tells what it takes
     most = config.batch_size if LOSSES[config.loss.kind].whole_batch else MICRO_STEPS
-    dry_run = DryRun(config.with_accum_steps(steps), data, devices, micro_batch, directory, min(steps, most))
+    dry_run = DryRun(config.with_accum_steps(steps), objective, devices, micro_batch, directory, min(steps, most))
     found = [_measure_updates(dry_run, config.batch_size, steps, micro_batch)]
     for steps, micro_batch in windows[1:]:
         dry_run.begin(micro_batch, min(steps, most))
@@ -99,11 +99,18 @@ class DryRun:
     """
 
     def __init__(
-        self, config: Config, data: Dataset, devices: Devices, micro_batch: int, directory: Path, micro_steps: int
+        self,
+        config: Config,
+        objective: Objective,
+        devices: Devices,
+        micro_batch: int,
+        directory: Path,
+        micro_steps: int,
     ):
-        self._config, self._data, self._devices, self._directory = config, data.longest, devices, directory
+        self._config, self._objective, self._devices, self._directory = config, objective.longest, devices, directory
         self.replicas = devices.replicas
-        self.window = build_window(config, data, total_steps(config, Epochs(config, data.train.size)), devices.strategy)
+        total = total_steps(config, Epochs(config, objective.stored.train.size))
+        self.window = build_window(config, objective, total, devices.strategy)
         with devices.strategy.scope():
             self.step = devices.runtime.build_step(self.window)
         self._updates_pace = CallLength(WORTH_TOGETHER)
@@ -112,7 +119,7 @@ class DryRun:
 
     def begin(self, micro_batch: int, micro_steps: int) -> None:
         """Get ready for updates of this size, with the same window. Free the memory of an earlier size first."""
-        config, data, strategy = self._config, self._data, self._devices.strategy
+        config, data, strategy = self._config, self._objective.data, self._devices.strategy
         batch = micro_batch * self.replicas
         self.batches: Any = None
         self._evaluator: Any = None
@@ -120,7 +127,7 @@ class DryRun:
         with strategy.scope():
             self._evaluator = build_evaluator(
                 config,
-                data,
+                self._objective,
                 data.evaluated_split,
                 batch,
                 self.window.model,

@@ -199,18 +199,18 @@ def _measure(config: Config, micro_batches: Sequence[int | None] | None, folder:
 
     from accumtrain.devices.resolve import resolve_devices
     from accumtrain.measure.dry_run import measure
-    from accumtrain.tasks.task import open_examples
+    from accumtrain.tasks.objective import open_objective
     from accumtrain.train.tell.remedies import explain_errors
 
     doing = folder / child.DOING
     try:
         doing.write_text("opening the data", encoding="utf-8")
-        data = open_examples(config)
+        objective = open_objective(config)
         doing.write_text("compiling, then timing updates", encoding="utf-8")
-        with explain_errors(config, data):
+        with explain_errors(config, objective.stored):
             devices = resolve_devices(config.device)
             sizes = micro_batches or _smallest(config, devices.replicas)
-            found = measure(config, data, devices, sizes, folder / CHECKPOINTS)
+            found = measure(config, objective, devices, sizes, folder / CHECKPOINTS)
     except tf.errors.ResourceExhaustedError as error:
         raise OutOfMemoryError(str(error)) from error
     for later in found[1:]:

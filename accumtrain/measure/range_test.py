@@ -14,7 +14,6 @@ from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.data.pipeline import make_train_stream
-from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve_devices
 from accumtrain.errors import ConfigError
@@ -22,7 +21,7 @@ from accumtrain.optim.schedules import exponential_schedule
 from accumtrain.progress import counting
 from accumtrain.report.pictures import new_figure, save_figure, without_math
 from accumtrain.runs.folder import job_folder
-from accumtrain.tasks.task import open_examples
+from accumtrain.tasks.objective import Objective, open_objective
 from accumtrain.train.build import check_micro_batch
 from accumtrain.train.tell.remedies import explain_errors
 from accumtrain.train.weights import window_with_weights
@@ -47,9 +46,9 @@ def find_learning_rate(config: Config) -> dict[str, Any]:
             "number, such as optim.lr=0.05, to test rates for it"
         )
     devices = resolve_devices(config.device)
-    data = open_examples(config)
-    with explain_errors(config, data, devices.replicas):
-        test = _raise_rate(config, data, devices)
+    objective = open_objective(config)
+    with explain_errors(config, objective.stored, devices.replicas):
+        test = _raise_rate(config, objective, devices)
     suggested = suggest_rate(test)
     path = job_folder(config) / PICTURE
     title = f"{config.model.label} on {config.data.label}, {config.optim.label}, batch {config.batch_size}"
@@ -71,17 +70,19 @@ def find_learning_rate(config: Config) -> dict[str, Any]:
     }
 
 
-def _raise_rate(config: Config, data: Dataset, devices: Devices) -> RangeTest:
+def _raise_rate(config: Config, objective: Objective, devices: Devices) -> RangeTest:
     """Train at a rate that rises with each update, until the loss diverges."""
     options, base = config.range_test, config.optim.lr
     assert base is not None
     micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
-    window, _ = window_with_weights(config, data, options.updates, devices.strategy)
+    window, _ = window_with_weights(config, objective, options.updates, devices.strategy)
     check_micro_batch(config, window.model, devices.replicas)
     window.schedule = exponential_schedule(options.low / base, options.high / base, options.updates)
     with devices.strategy.scope():
         step = devices.runtime.build_step(window, eager=config.debug.eager)
-    batches = make_train_stream(devices.strategy, data, batch=micro_batch * devices.replicas, seed=config.run.seed)
+    batches = make_train_stream(
+        devices.strategy, objective.data, batch=micro_batch * devices.replicas, seed=config.run.seed
+    )
     test = RangeTest()
     say(f"raising the rate from {options.low:.3g} to {options.high:.3g} over {options.updates} updates")
     made = 0

@@ -1,17 +1,23 @@
-"""The mistakes of an evaluation: confusion matrix, classes and pairs, and their pictures (see `save_figure`)."""
+"""The report of job=evaluate about classes: confusions and the worst mistakes, and their pictures (`save_figure`)."""
 
 from __future__ import annotations
 
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from accumtrain.config.jobs import cell
+from accumtrain.console import say, table
 from accumtrain.report.pictures import fit_class_names, fit_name, new_figure, save_figure, without_math
+from accumtrain.runs.files import disk_errors
 
+CONFUSION, MISTAKES = "confusion", "mistakes"  # pictures, without their ending
+SHOWN = 15  # classes that are printed
+PAIRS = 100  # that are written down
 LABELLED = 30  # classes with names at the axes; of more, a list has the worst pairs
 LISTED = 30  # pairs in the list
 CELL = 0.38  # inches
@@ -64,8 +70,8 @@ class Confusion:
         """The classes, lowest accuracy first. Classes without examples come last."""
         taken = [sum(column) for column in zip(*self.counts, strict=True)]
         results = [
-            ClassResult(name, examples, _share(row[place], examples), _share(row[place], taken[place]))
-            for place, (name, row, examples) in enumerate(zip(self.names, self.counts, self.examples, strict=True))
+            ClassResult(name, examples, _share(row[number], examples), _share(row[number], taken[number]))
+            for number, (name, row, examples) in enumerate(zip(self.names, self.counts, self.examples, strict=True))
         ]
         return sorted(results, key=lambda it: (math.inf if it.accuracy is None else it.accuracy, -it.examples))
 
@@ -128,8 +134,8 @@ def _draw_with_list(confusion: Confusion, title: str) -> Any:
     text.set(xlim=(0, 1), ylim=(LISTED + 1, 0))
     text.set_title("confused most", fontsize="medium")
     for line, cells in enumerate((head, *(pairs or [("none", "", "")]))):
-        for left, cell in zip((0, 0.24, 0.62), cells, strict=True):
-            text.text(left, line + 0.5, cell, va="center", fontsize="small", weight="normal" if line else "bold")
+        for left, shown in zip((0, 0.24, 0.62), cells, strict=True):
+            text.text(left, line + 0.5, shown, va="center", fontsize="small", weight="normal" if line else "bold")
     return figure
 
 
@@ -167,11 +173,11 @@ def _largest_of_blocks(shares: Any) -> Any:
 class Mistake:
     """An example that is taken for another class.
 
-    `position`: its place in the split. `label`, `predicted`: numbers of classes. `loss`: its cross-entropy.
+    `index`: that of the example in its split. `label`, `predicted`: numbers of classes. `loss`: its cross-entropy.
     `probability`: the probability of the predicted class.
     """
 
-    position: int
+    index: int
     label: int
     predicted: int
     loss: float
@@ -183,12 +189,12 @@ class Mistake:
 
 
 def draw_mistakes(
-    images: Any, mistakes: Sequence[Mistake], files: Sequence[Path], class_names: Sequence[str], path: Path
+    images: Sequence[Any], mistakes: Sequence[Mistake], files: Sequence[Path], class_names: Sequence[str], path: Path
 ) -> None:
     """Draw the images as a sheet, each with its true and its predicted class and the probability of both.
 
     Args:
-        images: float [n, height, width, channels], 0..1. n is at least 1, and channels is 1 or 3.
+        images: n arrays, float [height, width, channels], 0..1. n is at least 1, and channels is 1 or 3.
         files: the file of each image, whose name is shown; empty if the images have none of their own.
     """
     names = fit_class_names(class_names, SHEET_NAME_WIDTH)
@@ -210,3 +216,61 @@ def draw_mistakes(
         axes.imshow(image[..., 0] if image.shape[-1] == 1 else image, cmap="gray", vmin=0, vmax=1, interpolation=smooth)
         axes.set_title(title, fontsize=7.5, loc="left")
     save_figure(figure, path)
+
+
+# ---- the report ----
+
+
+@dataclass(frozen=True)
+class ClassReport:
+    """The confusions of classes, and the mistakes with the highest loss, highest first.
+
+    Attributes:
+        files: The file of each of the mistakes; empty if the examples have none of their own.
+        images: The examples of the mistakes, float [height, width, channels], 0..1; None if they can't be seen.
+    """
+
+    confusion: Confusion
+    mistakes: list[Mistake]
+    files: Sequence[Path] = ()
+    images: Sequence[Any] | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """Return classes (lowest accuracy first), confused (pairs) and mistakes."""
+        names, pairs = self.confusion.names, self.confusion.confused(PAIRS)
+        mistakes = [_named(asdict(mistake), names, "label", "predicted") for mistake in self.mistakes]
+        if self.files:
+            mistakes = [mistake | {"file": str(file)} for mistake, file in zip(mistakes, self.files, strict=True)]
+        return {
+            "classes": [asdict(result) for result in self.confusion.classes],
+            "confused": [_named(asdict(pair), names, "true", "predicted") for pair in pairs],
+            "mistakes": mistakes,
+        }
+
+    def show(self) -> None:
+        classes = self.confusion.classes
+        rows = [
+            (result.name, f"{result.examples}", cell(result.accuracy, ".4f"), cell(result.precision, ".4f"))
+            for result in classes[:SHOWN]
+        ]
+        table("classes, lowest accuracy first", ("class", "examples", "accuracy", "precision"), rows)
+        if len(classes) > SHOWN:
+            say(f"... and {len(classes) - SHOWN:,} more")
+
+    def draw(self, title: str, folder: Path, end: str) -> list[Path]:
+        """Draw the confusion matrix and the worst mistakes."""
+        matrix, sheet = (folder / f"{name}{end}.png" for name in (CONFUSION, MISTAKES))
+        draw_confusion(self.confusion, title, matrix)
+        if self.images is None:
+            return [matrix]
+        if self.mistakes:
+            draw_mistakes(self.images, self.mistakes, self.files, self.confusion.names, sheet)
+            return [matrix, sheet]
+        with disk_errors(sheet):
+            sheet.unlink(missing_ok=True)  # that of an earlier evaluation
+        say("no mistakes")
+        return [matrix]
+
+
+def _named(record: dict[str, Any], names: Sequence[str], *keys: str) -> dict[str, Any]:
+    return record | {key: names[record[key]] for key in keys}

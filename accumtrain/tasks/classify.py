@@ -1,80 +1,107 @@
-"""task=classify: each image is of one class, which has the largest logit."""
+"""task=classify: each example is of one class, which has the largest logit."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.config.jobs import cell
-from accumtrain.console import say, table
+from accumtrain.console import say
 from accumtrain.data.pipeline import show_inputs
-from accumtrain.data.source import SPLIT_WORDS, Dataset, class_counts
+from accumtrain.data.source import SPLIT_WORDS, class_counts
 from accumtrain.engine.losses import Batch, Collector, PerExample, class_index, cross_entropy, example_weights, top5
 from accumtrain.engine.replica import current_replica
 from accumtrain.engine.sums import sum_buffer
-from accumtrain.report.classes import ClassResult, Confusion, Mistake, draw_confusion, draw_mistakes
-from accumtrain.runs.files import disk_errors
+from accumtrain.report.classes import ClassReport, Confusion, Mistake
+from accumtrain.tasks.answer import Answer, AnswersInWords, round_float32
 from accumtrain.tasks.config import CrossEntropyConfig, gives_answers
-from accumtrain.tasks.task import Answers, Facts, Task, round_float32
+from accumtrain.tasks.objective import Facts, Objective
 
 WORST = 24  # mistakes that are kept
 COLUMNS = 5  # the fields of a mistake, in their order; float64 holds each of them exactly
 MOST_CLASSES = 2000  # of a confusion matrix; it takes 32 MB then
-SHOWN = 15  # classes that are printed
-PAIRS = 100  # that are written down
 TOP = 5  # of more classes, top5 is measured
-CONFUSION, MISTAKES = "confusion", "mistakes"  # pictures, without their ending
 
 
-class Classify(Task):
-    """One of several classes is said, by a model with a logit for each."""
+class Classify(Objective):
+    """One of several classes is learned, by a model with a logit for each."""
 
-    output = "probabilities"
+    def count(self) -> list[int]:
+        return class_counts(self.stored.train, self.stored.num_classes)
 
-    def count(self, data: Dataset) -> list[int]:
-        return class_counts(data.train, data.num_classes)
+    @property
+    def further_means(self) -> dict[str, PerExample]:
+        return {"top5": top5} if self.stored.num_classes > TOP and self._gives_answers else {}
 
-    def further_metrics(self, data: Dataset) -> dict[str, PerExample]:
-        return {"top5": top5} if data.num_classes > TOP and gives_answers(self.config.task, self.config.loss) else {}
+    @property
+    def _gives_answers(self) -> bool:
+        return gives_answers(self.config.task, self.config.loss)
 
-    def guess(self, data: Dataset) -> dict[str, float]:
+    def guess(self) -> dict[str, float]:
         """Return the losses by split of a model that gives each class the same probability."""
-        if not isinstance(self.config.loss, CrossEntropyConfig) or data.num_classes < 2:
+        if not isinstance(self.config.loss, CrossEntropyConfig) or self.stored.num_classes < 2:
             return {}
-        guess, mean_factor = math.log(data.num_classes), 1.0
-        if factors := self.training_loss(data).factors:
-            counts = np.array(self.count(data))  # a class counts as often as it appears
-            mean_factor = float(np.average(factors, weights=counts > 0 if data.balanced else counts))
+        guess, mean_factor = math.log(self.stored.num_classes), 1.0
+        if factors := self.loss_config.factors:
+            counts = np.array(self.count())  # a class counts as often as it appears
+            mean_factor = float(np.average(factors, weights=counts > 0 if self.stored.balanced else counts))
         return {**dict.fromkeys(SPLIT_WORDS, guess), "train": guess * mean_factor}
 
-    def answer(self, outputs: tf.Tensor, facts: Facts) -> tf.Tensor:
+    def collectors(self, split: str, batch: int, replicas: int, *, reports: bool) -> list[Collector]:
+        found = super().collectors(split, batch, replicas, reports=reports)
+        if not reports or not self._gives_answers:
+            return found
+        classes = self.stored.num_classes
+        if classes > MOST_CLASSES:
+            most = f"{MOST_CLASSES:,}"
+            say(f"{classes:,} classes: the table of classes and the pictures are made for up to {most}")
+            return found
+        return [*found, ClassFinder(classes, replicas)]
+
+    def report(self, collectors: Sequence[Collector], split: str, facts: Facts) -> ClassReport | None:
+        finders = [collector for collector in collectors if isinstance(collector, ClassFinder)]
+        if not finders:
+            return None
+        data = self.data
+        confusion, mistakes = finders[0].read(data.classes)
+        indices = [mistake.index for mistake in mistakes]
+        files, images = data.splits[split].files, None
+        if data.inputs.is_seen:
+            images = list(show_inputs(data, split, indices)) if indices else []
+        return ClassReport(confusion, mistakes, [files[index] for index in indices] if files else [], images)
+
+
+class ClassAnswer(Answer):
+    """The probabilities of the classes."""
+
+    name = "probabilities"
+
+    def __call__(self, inputs: Any, outputs: tf.Tensor) -> tf.Tensor:
         """Return the softmax of the logits."""
         return tf.cast(tf.nn.softmax(outputs), tf.float32)
 
-    def keras_layer(self, facts: Facts) -> Any:
+    def keras_layer(self) -> Any:
         import keras
 
-        return keras.layers.Softmax(name=self.output)
+        return keras.layers.Softmax(name=self.name)
 
-    def tell(self, answers: np.ndarray, names: Sequence[str], facts: Facts) -> Answers:
+    def tell(self, answers: np.ndarray) -> AnswersInWords:
         """Tell the predict.top most probable classes of each example, falling."""
+        names = self.columns
         top = min(self.config.predict.top, len(names))
         ranked = np.argsort(-answers, axis=1, kind="stable")[:, :top]
         rows = [
             [(names[number], float(value[number])) for number in numbers]
             for numbers, value in zip(ranked.tolist(), answers, strict=True)
         ]
-        places = ["", *(f"_{place}" for place in range(2, top + 1))]
+        ranks = ["", *(f"_{rank}" for rank in range(2, top + 1))]
         tops = [[{"class": name, "probability": round_float32(value)} for name, value in row] for row in rows]
-        return Answers(
-            columns=[f"{name}{place}" for place in places for name in ("class", "probability")],
+        return AnswersInWords(
+            columns=[f"{name}{rank}" for rank in ranks for name in ("class", "probability")],
             rows=[[cell for name, value in row for cell in (name, round_float32(value))] for row in rows],
             records=[{**top[0], "top": top} for top in tops],
             titles=["class", "probability", "or"],
@@ -84,20 +111,6 @@ class Classify(Task):
             ],
             summary={"classes": dict(Counter(row[0][0] for row in rows).most_common())},
         )
-
-    def collectors(self, data: Dataset, split: str, batch: int, replicas: int, *, finding: bool) -> list[Collector]:
-        found = super().collectors(data, split, batch, replicas, finding=finding)
-        if not finding or not gives_answers(self.config.task, self.config.loss):
-            return found
-        if data.num_classes > MOST_CLASSES:
-            most = f"{MOST_CLASSES:,}"
-            say(f"{data.num_classes:,} classes: the table of classes and the pictures are made for up to {most}")
-            return found
-        return [*found, ClassFinder(data.num_classes, replicas)]
-
-    def find(self, collectors: Sequence[Collector], data: Dataset, split: str, facts: Facts) -> ClassFindings | None:
-        finders = [collector for collector in collectors if isinstance(collector, ClassFinder)]
-        return ClassFindings(data, split, *finders[0].read(data.classes)) if finders else None
 
 
 def build_cross_entropy(config: CrossEntropyConfig) -> PerExample:
@@ -188,67 +201,9 @@ class ClassFinder:
         """Return the confusions of classes, and the mistakes with the highest losses, highest first."""
         confusion, worst = self._read()
         found = [Mistake(*map(int, row[:3]), *row[3:]) for row in tf.reshape(worst, [-1, COLUMNS]).numpy().tolist()]
-        mistakes = sorted((row for row in found if row.loss), key=lambda row: (-row.loss, row.position))
+        mistakes = sorted((row for row in found if row.loss), key=lambda row: (-row.loss, row.index))
         return Confusion(names, confusion.numpy().tolist()), mistakes[:WORST]
 
     @tf.function(autograph=False)
     def _read(self) -> tuple[tf.Tensor, tf.Tensor]:
         return tf.convert_to_tensor(self._confusion), tf.convert_to_tensor(self._worst)
-
-
-@dataclass(frozen=True)
-class ClassFindings:
-    """The confusions of classes, and the mistakes with the highest loss, highest first."""
-
-    data: Dataset
-    split: str
-    confusion: Confusion
-    mistakes: list[Mistake]
-
-    @property
-    def files(self) -> list[Path]:
-        """The file of each of the mistakes; empty if the examples have none of their own."""
-        files = self.data.splits[self.split].files
-        return [files[mistake.position] for mistake in self.mistakes] if files else []
-
-    def describe(self) -> dict[str, Any]:
-        """Return classes (lowest accuracy first), confused (pairs) and mistakes."""
-        names, pairs = self.confusion.names, self.confusion.confused(PAIRS)
-        mistakes = [_named(asdict(mistake), names, "label", "predicted") for mistake in self.mistakes]
-        if self.files:
-            mistakes = [mistake | {"file": str(file)} for mistake, file in zip(mistakes, self.files, strict=True)]
-        return {
-            "classes": [asdict(result) for result in self.confusion.classes],
-            "confused": [_named(asdict(pair), names, "true", "predicted") for pair in pairs],
-            "mistakes": mistakes,
-        }
-
-    def show(self) -> None:
-        classes: Sequence[ClassResult] = self.confusion.classes
-        rows = [
-            (result.name, f"{result.examples}", cell(result.accuracy, ".4f"), cell(result.precision, ".4f"))
-            for result in classes[:SHOWN]
-        ]
-        table("classes, lowest accuracy first", ("class", "examples", "accuracy", "precision"), rows)
-        if len(classes) > SHOWN:
-            say(f"... and {len(classes) - SHOWN:,} more")
-
-    def draw(self, title: str, folder: Path, end: str) -> list[Path]:
-        """Draw the confusion matrix and the worst mistakes."""
-        pictures = [folder / f"{CONFUSION}{end}.png"]
-        draw_confusion(self.confusion, title, pictures[0])
-        if not self.data.inputs.is_seen:
-            return pictures
-        sheet = folder / f"{MISTAKES}{end}.png"
-        if self.mistakes:
-            images = show_inputs(self.data, self.split, [mistake.position for mistake in self.mistakes])
-            draw_mistakes(images, self.mistakes, self.files, self.confusion.names, sheet)
-            return [*pictures, sheet]
-        with disk_errors(sheet):
-            sheet.unlink(missing_ok=True)  # that of an earlier evaluation
-        say("no mistakes")
-        return pictures
-
-
-def _named(record: dict[str, Any], names: Sequence[str], *keys: str) -> dict[str, Any]:
-    return record | {key: names[record[key]] for key in keys}

@@ -49,7 +49,7 @@ class LossConfig(ComponentConfig):
 
         Args:
             names: those of the classes, labels or numbers in their order; empty if they are numbered.
-            counts: returns the number of training examples of each class, as `Task.count` does.
+            counts: returns the number of training examples of each class, as `Objective.count` does.
         """
         return self
 
@@ -260,7 +260,7 @@ LOSSES.add(
     LossEntry(SquaredErrorConfig, "accumtrain.tasks.regress:build_squared_error", NUMBERS),
     LossEntry(AbsoluteErrorConfig, "accumtrain.tasks.regress:build_absolute_error", NUMBERS),
     LossEntry(HuberConfig, "accumtrain.tasks.regress:build_huber", NUMBERS),
-    LossEntry(TokenCrossEntropyConfig, "accumtrain.tasks.token_losses:build_token_cross_entropy", TOKENS),
+    LossEntry(TokenCrossEntropyConfig, "accumtrain.tasks.masked_tokens:build_token_cross_entropy", TOKENS),
 )
 
 # ---- metrics, chosen by eval.metrics ---------------------------------------------------------------------------------
@@ -300,13 +300,13 @@ METRICS.add(
     MetricEntry("mae", "accumtrain.tasks.scores:mean_absolute_error", False, targets=NUMBERS, whole_split=True),
     MetricEntry("rmse", "accumtrain.tasks.scores:root_mean_squared_error", False, targets=NUMBERS, whole_split=True),
     MetricEntry("r2", "accumtrain.tasks.scores:r2", targets=NUMBERS, whole_split=True),
-    MetricEntry("token_accuracy", "accumtrain.tasks.token_losses:token_accuracy", targets=TOKENS),
+    MetricEntry("token_accuracy", "accumtrain.tasks.masked_tokens:token_accuracy", targets=TOKENS),
     MetricEntry(
         "perplexity",
-        "accumtrain.tasks.token_losses:token_cross_entropy",
+        "accumtrain.tasks.masked_tokens:token_cross_entropy",
         higher_is_better=False,
         targets=TOKENS,
-        of_mean="accumtrain.tasks.token_losses:perplexity",
+        of_mean="accumtrain.tasks.masked_tokens:perplexity",
     ),
 )
 
@@ -363,9 +363,10 @@ class MaskedTokensConfig(TaskConfig):
 
 @dataclass(frozen=True)
 class TaskEntry(Entry[TaskConfig]):
-    """A task. `build` is a subclass of `accumtrain.tasks.task.Task`.
+    """A task. `build` is a subclass of `accumtrain.tasks.objective.Objective`, or "module:class".
 
     Attributes:
+        answer: a subclass of `accumtrain.tasks.answer.Answer`, or "module:class".
         loss: the configuration of the loss where none is chosen.
         metrics: names of the metrics that are measured where eval.metrics is null.
         best: the metric that decides which state is the best, if it is measured and no other is chosen; or `loss`.
@@ -375,6 +376,7 @@ class TaskEntry(Entry[TaskConfig]):
         chooses_metrics: eval.metrics may choose others.
     """
 
+    answer: Code = "accumtrain.tasks.answer:Answer"
     loss: type[LossConfig] = CrossEntropyConfig
     metrics: tuple[str, ...] = (ACCURACY,)
     best: str = ACCURACY
@@ -386,10 +388,11 @@ class TaskEntry(Entry[TaskConfig]):
 
 TASKS: Registry[TaskEntry] = Registry("task.kind")
 TASKS.add(
-    TaskEntry(ClassifyConfig, "accumtrain.tasks.classify:Classify"),
+    TaskEntry(ClassifyConfig, "accumtrain.tasks.classify:Classify", "accumtrain.tasks.classify:ClassAnswer"),
     TaskEntry(
         MultilabelConfig,
         "accumtrain.tasks.multilabel:Multilabel",
+        "accumtrain.tasks.multilabel:LabelAnswer",
         loss=SigmoidCrossEntropyConfig,
         metrics=("map", "f1"),
         best="map",
@@ -399,6 +402,7 @@ TASKS.add(
     TaskEntry(
         RegressConfig,
         "accumtrain.tasks.regress:Regress",
+        "accumtrain.tasks.regress:NumberAnswer",
         loss=SquaredErrorConfig,
         metrics=("mae", "rmse", "r2"),
         best=LOSS,
@@ -409,6 +413,7 @@ TASKS.add(
     TaskEntry(
         MaskedTokensConfig,
         "accumtrain.tasks.masked_tokens:MaskedTokens",
+        "accumtrain.tasks.masked_tokens:TokenAnswer",
         loss=TokenCrossEntropyConfig,
         metrics=("perplexity", "token_accuracy"),
         best=LOSS,

@@ -2,128 +2,120 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.config.jobs import cell
-from accumtrain.console import say, table
 from accumtrain.data.inputs.base import Inputs
 from accumtrain.data.inputs.tokens import NONE, Tokens
-from accumtrain.data.source import Dataset, Split, Stream
+from accumtrain.data.source import Split, Stream
 from accumtrain.data.text.vocabulary import Vocabulary
-from accumtrain.engine.losses import Batch, Collector, example_weights
+from accumtrain.engine.losses import Batch, Collector, PerExample, example_weights
 from accumtrain.engine.sums import sum_buffer
 from accumtrain.errors import ConfigError, DataError
+from accumtrain.report.tokens import TokenReport, TokenResult
+from accumtrain.tasks.answer import Answer, AnswersInWords, round_float32
 from accumtrain.tasks.config import MaskedTokensConfig, TokenCrossEntropyConfig
 from accumtrain.tasks.masking import mask_tokens, most_positions
-from accumtrain.tasks.task import Answers, Facts, Task, round_float32
+from accumtrain.tasks.objective import Facts, Objective
 
 POSITIONS = "positions"  # a fact: P, the most positions of an example to predict
 SMALL = 1e-6  # share of a token that no training example has
-SHOWN, WRITTEN = 15, 100  # tokens that are printed, and that are written down
 CHUNK = 16384  # examples that are read at a time
+LARGEST_LOSS = math.log(sys.float_info.max)  # whose exponential is finite
 
 
-class MaskedTokens(Task):
-    """The masked tokens of a text are predicted (Devlin et al. 2018, arXiv:1810.04805).
+class MaskedTokens(Objective):
+    """The masked tokens of a text are learned (Devlin et al. 2018, arXiv:1810.04805).
 
     The model takes tokens, int32 [N, T], and the positions to predict, int32 [N, P]. It returns logits [N, P, V] of the
     V tokens of the vocabulary, and needs no memory for those of the other positions.
     """
 
-    output = "probabilities"
+    def find_facts(self) -> dict[str, Any]:
+        """Return P, the number of positions of an example to predict."""
+        return {POSITIONS: most_positions(self._keys.share, self._tokens.shape[0])}
 
     @property
     def _keys(self) -> MaskedTokensConfig:
         assert isinstance(self.config.task, MaskedTokensConfig)
         return self.config.task
 
-    # ---- inputs and targets
-
-    def fit(self, data: Dataset) -> dict[str, Any]:
-        """Return P, the number of positions of an example to predict.
-
-        Raises:
-            DataError: the examples are no tokens of one length, or a stream, which has no keys to draw masks from.
-        """
-        if not isinstance(data.inputs, Tokens) or isinstance(data.train, Stream):
+    @property
+    def _tokens(self) -> Tokens:
+        """The inputs. Raise DataError if they are no tokens, or a stream, which has no keys to draw masks from."""
+        if not isinstance(self.stored.inputs, Tokens) or isinstance(self.stored.train, Stream):
             raise DataError(
                 f"task=masked_tokens: the examples of {self.config.data.label} are no splits of tokens [N, T] with a "
                 "vocabulary; choose data=tokens, or give a Source with inputs=accumtrain.Tokens(...)"
             )
-        return {POSITIONS: most_positions(self._keys.share, data.shape[0])}
+        return self.stored.inputs
 
-    def prepare(self, data: Dataset, facts: Facts) -> Dataset:
-        """Return the data with masked tokens. Its classes are the tokens, by their names."""
-        assert isinstance(data.inputs, Tokens)
-        vocabulary = data.inputs.vocabulary
-        make_batch = partial(self._mask, vocabulary, most_positions(self._keys.share, data.shape[0]))
-        return replace(super().prepare(data, facts), make_batch=make_batch, class_names=name_tokens(vocabulary))
+    @property
+    def class_names(self) -> list[str]:
+        """The tokens in words."""
+        return name_tokens(self._tokens.vocabulary)
 
-    def asked(self, inputs: Inputs, facts: Facts) -> Inputs:
-        """Return tokens in which masks stand for those to tell."""
-        assert isinstance(inputs, Tokens)
-        return replace(inputs, masks=facts[POSITIONS])
+    @property
+    def asked(self) -> Inputs:
+        """Tokens in which masks stand for those to tell."""
+        return replace(self._tokens, masks=self.facts[POSITIONS])
 
-    def _mask(self, vocabulary: Vocabulary, most: int, examples: dict[str, Any]) -> dict[str, Any]:
+    def make_batch(self, examples: dict[str, Any]) -> dict[str, Any]:
         """Return a batch whose weights of examples are their numbers of positions to predict."""
-        masked = mask_tokens(tf.cast(examples["inputs"], tf.int32), examples["key"], vocabulary, self._keys, most)
+        tokens, key = tf.cast(examples["inputs"], tf.int32), examples["key"]
+        masked = mask_tokens(tokens, key, self._tokens.vocabulary, self._keys, self.facts[POSITIONS])
         return {
             "inputs": {"tokens": masked.tokens, "positions": masked.positions},
             "targets": masked.ids,
             "weight": examples["weight"] * tf.cast(masked.counts, tf.float32),
         }
 
-    def target_spec(self, data: Dataset, examples: int) -> tf.TensorSpec:
-        """Return the form of the ids to predict: int32 [N, P]."""
-        return tf.TensorSpec([examples, data.task_facts[POSITIONS]], tf.int32)
-
-    # ---- measures
-
-    def guess(self, data: Dataset) -> dict[str, float]:
+    def guess(self) -> dict[str, float]:
         """Return the losses by split of a model that knows the share of each token, and nothing of its context."""
-        if not (isinstance(self.config.loss, TokenCrossEntropyConfig) and isinstance(data.inputs, Tokens)):
+        if not isinstance(self.config.loss, TokenCrossEntropyConfig):
             return {}
-        vocabulary = data.inputs.vocabulary
-        counts = {name: count_tokens(split, vocabulary) for name, split in data.splits.items()}
+        vocabulary = self._tokens.vocabulary
+        counts = {name: count_tokens(split, vocabulary) for name, split in self.stored.splits.items()}
         log_share = np.log(np.maximum(counts["train"] / max(counts["train"].sum(), 1), SMALL))
         return {name: float(-np.average(log_share, weights=count)) for name, count in counts.items() if count.any()}
 
-    def collectors(self, data: Dataset, split: str, batch: int, replicas: int, *, finding: bool) -> list[Collector]:
+    def collectors(self, split: str, batch: int, replicas: int, *, reports: bool) -> list[Collector]:
         """Return what counts the predicted tokens. Raise ConfigError for a metric that takes all outputs."""
-        if self._whole_metrics:
+        if self.whole_metrics:
             raise ConfigError(
-                f"eval.metrics: {', '.join(self._whole_metrics)} takes the outputs of a whole split, and those of "
+                f"eval.metrics: {', '.join(self.whole_metrics)} takes the outputs of a whole split, and those of "
                 "tokens are too many; register a metric that is a mean over examples"
             )
-        return [TokenFinder(data.num_classes)] if finding else []
+        return [TokenFinder(self.stored.num_classes)] if reports else []
 
-    def find(self, collectors: Sequence[Collector], data: Dataset, split: str, facts: Facts) -> TokenFindings:
+    def report(self, collectors: Sequence[Collector], split: str, facts: Facts) -> TokenReport:
         (found,) = (collector for collector in collectors if isinstance(collector, TokenFinder))
-        return TokenFindings(data.classes, *found.read())
+        return TokenReport(found.read(self.class_names))
 
-    # ---- answers
 
-    def answer(self, outputs: tf.Tensor, facts: Facts) -> tf.Tensor:
+class TokenAnswer(Answer):
+    """The probabilities of tokens at each mask, [N, P, V]; zeros where an input has fewer masks."""
+
+    name = "probabilities"
+
+    def __call__(self, inputs: Any, outputs: tf.Tensor) -> tf.Tensor:
         """Return the softmax of the logits, [N, P, V]."""
-        return tf.cast(tf.nn.softmax(outputs), tf.float32)
-
-    def answer_inputs(self, inputs: Any, outputs: tf.Tensor, facts: Facts) -> tf.Tensor:
-        """Return the probabilities of tokens at each mask, [N, P, V]; zeros where an input has fewer masks."""
         is_mask = tf.cast(inputs["positions"] >= 0, tf.float32)
-        return self.answer(outputs, facts) * is_mask[..., tf.newaxis]
+        return tf.cast(tf.nn.softmax(outputs), tf.float32) * is_mask[..., tf.newaxis]
 
-    def answer_shape(self, names: Sequence[str], facts: Facts) -> tuple[int, ...]:
-        return facts[POSITIONS], len(names)
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.facts[POSITIONS], len(self.columns)
 
-    def tell(self, answers: np.ndarray, names: Sequence[str], facts: Facts) -> Answers:
+    def tell(self, answers: np.ndarray) -> AnswersInWords:
         """Tell the predict.top most probable tokens for each mask, falling."""
+        names = self.columns
         top = min(self.config.predict.top, len(names))
         ranked = [
             [_most_probable(probabilities, names, top) for probabilities in row if probabilities.any()]
@@ -132,7 +124,7 @@ class MaskedTokens(Task):
         masks = range(1, 1 + max(map(len, ranked), default=0))
         blank = ["", ""]
         firsts = [[[each[0]["token"], each[0]["probability"]] for each in row] for row in ranked]
-        return Answers(
+        return AnswersInWords(
             columns=[
                 f"{column}{'' if mask == 1 else f'_{mask}'}" for mask in masks for column in ("token", "probability")
             ],
@@ -163,6 +155,39 @@ def count_tokens(split: Split, vocabulary: Vocabulary) -> np.ndarray:
         counts += np.bincount(found[found >= 0], minlength=vocabulary.size)
     counts[list(vocabulary.special)] = 0
     return counts
+
+
+# ---- losses and metrics ----------------------------------------------------------------------------------------------
+# Functions of true ids, int32 [N, P], and logits [N, P, V] to values [N]. The id is NONE where there is no token to
+# predict. The value of an example is the mean over its other positions, or 0 if it has none. Its weight is their
+# number, so weighted means are means over all tokens.
+
+
+def token_cross_entropy(ids: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """Return the mean over positions of -log softmax(logits)[id], [N]."""
+    values = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(ids, 0), logits)
+    return _mean_over_positions(ids, values)
+
+
+def token_accuracy(ids: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """Return the share of positions where the largest logit is that of the id, [N]."""
+    right = tf.equal(tf.argmax(logits, axis=-1, output_type=ids.dtype), ids)
+    return _mean_over_positions(ids, tf.cast(right, logits.dtype))
+
+
+def perplexity(loss: float) -> float:
+    """Return exp(loss); infinity beyond the largest number."""
+    return math.inf if loss > LARGEST_LOSS else math.exp(loss)
+
+
+def build_token_cross_entropy(config: TokenCrossEntropyConfig) -> PerExample:
+    return token_cross_entropy
+
+
+def _mean_over_positions(ids: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    is_counted = ids >= 0
+    count = tf.reduce_sum(tf.cast(is_counted, values.dtype), axis=-1)
+    return tf.reduce_sum(tf.where(is_counted, values, tf.zeros_like(values)), axis=-1) / tf.maximum(count, 1.0)
 
 
 # ---- answers in words ------------------------------------------------------------------------------------------------
@@ -217,76 +242,23 @@ class TokenFinder:
     def take(self) -> dict[str, float]:
         return {}
 
-    def read(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return for each token, float64 [V]: the number of positions, the sum of losses, that of right answers."""
+    def read(self, names: Sequence[str]) -> list[TokenResult]:
+        """Return the results of the tokens that had to be predicted, the largest part of the loss first."""
         counts, losses, right = self._read().numpy().T
-        return counts, losses, right
-
-    @tf.function(autograph=False)
-    def _read(self) -> tf.Tensor:
-        return tf.convert_to_tensor(self._sums)
-
-
-@dataclass(frozen=True)
-class TokenResult:
-    """The answers at all positions of a token: mean loss in nats, the part of all losses, the share of right ones."""
-
-    token: str
-    positions: int
-    loss: float
-    part_of_loss: float
-    accuracy: float
-
-
-@dataclass(frozen=True)
-class TokenFindings:
-    """Of each token of the vocabulary, [V]: the number of positions, the sum of losses, the number of right answers."""
-
-    names: list[str]
-    counts: np.ndarray
-    losses: np.ndarray
-    right: np.ndarray
-
-    @property
-    def results(self) -> list[TokenResult]:
-        """The results of the predicted tokens, the largest part of the loss first."""
-        found = np.flatnonzero(self.counts)
-        order = found[np.argsort(-self.losses[found], kind="stable")].tolist()
-        total = float(self.losses.sum()) or 1.0
+        found = np.flatnonzero(counts)
+        order = found[np.argsort(-losses[found], kind="stable")].tolist()
+        total = float(losses.sum()) or 1.0
         return [
             TokenResult(
-                self.names[number],
-                positions=int(self.counts[number]),
-                loss=float(self.losses[number] / self.counts[number]),
-                part_of_loss=float(self.losses[number] / total),
-                accuracy=float(self.right[number] / self.counts[number]),
+                names[number],
+                positions=int(counts[number]),
+                loss=float(losses[number] / counts[number]),
+                part_of_loss=float(losses[number] / total),
+                accuracy=float(right[number] / counts[number]),
             )
             for number in order
         ]
 
-    def describe(self) -> dict[str, Any]:
-        return {"tokens": [asdict(result) for result in self.results[:WRITTEN]]}
-
-    def show(self) -> None:
-        results = self.results
-        rows = [
-            (
-                repr(result.token),
-                f"{result.positions:,}",
-                cell(result.loss, ".4f"),
-                cell(result.part_of_loss, ".2%"),
-                cell(result.accuracy, ".4f"),
-            )
-            for result in results[:SHOWN]
-        ]
-        table(
-            "tokens, largest part of the loss first",
-            ("token", "positions", "loss", "part of the loss", "accuracy"),
-            rows,
-        )
-        if len(results) > SHOWN:
-            say(f"... and {len(results) - SHOWN:,} more")
-
-    def draw(self, title: str, folder: Path, end: str) -> list[Path]:
-        """Draw nothing."""
-        return []
+    @tf.function(autograph=False)
+    def _read(self) -> tf.Tensor:
+        return tf.convert_to_tensor(self._sums)

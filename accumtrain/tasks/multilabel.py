@@ -1,69 +1,78 @@
-"""task=multilabel: each image has several labels, one or none. Each has a logit of its own."""
+"""task=multilabel: each example has several labels, one or none. Each has a logit of its own."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.config.jobs import cell
-from accumtrain.console import say, table
-from accumtrain.data.source import Dataset, read_labels
+from accumtrain.data.source import read_labels
 from accumtrain.engine.losses import Collector, PerExample
-from accumtrain.report.answers import LabelCurve, draw_labels
+from accumtrain.report.answers import LabelCurve, LabelReport, LabelResult
 from accumtrain.tasks import scores
+from accumtrain.tasks.answer import Answer, AnswersInWords, round_float32
 from accumtrain.tasks.collected import Collected
 from accumtrain.tasks.config import SigmoidCrossEntropyConfig
-from accumtrain.tasks.task import Answers, Facts, Task, round_float32
+from accumtrain.tasks.objective import Facts, Objective
 
 THRESHOLDS = "thresholds"  # a fact: the least probability at which each label is said
-PICTURE = "labels"  # without its ending
 SMALL = 1e-6  # share of a label that no training example has
-SHOWN = 15  # labels that are printed
 
 
-class Multilabel(Task):
-    """Several labels are said, or none. Those are said whose probability reaches a threshold."""
+class Multilabel(Objective):
+    """Several labels are learned, one or none, by a model with a logit for each."""
 
-    output = "probabilities"
-
-    def count(self, data: Dataset) -> list[tuple[int, int]]:
+    def count(self) -> list[tuple[int, int]]:
         """Return, for each label, the numbers of training examples that have it, and that do not."""
-        labels = read_labels(data.train)
+        labels = read_labels(self.stored.train)
         return list(zip((labels == 1).sum(0).tolist(), (labels == 0).sum(0).tolist(), strict=True))
 
-    def guess(self, data: Dataset) -> dict[str, float]:
+    def guess(self) -> dict[str, float]:
         """Return the losses by split of a model that gives each label its share of the training examples."""
-        have, lack = np.array(self.count(data), np.float64).T
-        have *= self.training_loss(data).factors or 1.0
+        have, lack = np.array(self.count(), np.float64).T
+        have *= self.loss_config.factors or 1.0
         share = np.clip(have / np.maximum(have + lack, SMALL), SMALL, 1.0 - SMALL)
-        return self.losses_of(np.log(share / (1.0 - share)), data)
+        return self.losses_of(np.log(share / (1.0 - share)))
 
-    def answer(self, outputs: tf.Tensor, facts: Facts) -> tf.Tensor:
+    def collectors(self, split: str, batch: int, replicas: int, *, reports: bool) -> list[Collector]:
+        """Return a collector always: it finds the thresholds."""
+        return [self.collect(split, batch, replicas, Scores)]
+
+    def report(self, collectors: Sequence[Collector], split: str, facts: Facts) -> LabelReport:
+        (found,) = (collector for collector in collectors if isinstance(collector, Scores))
+        thresholds = facts.get(THRESHOLDS, [scores.HALF] * self.stored.num_classes)
+        return report_labels(self.stored.classes, found.targets, sigmoid(found.outputs), thresholds)
+
+
+class LabelAnswer(Answer):
+    """The probabilities of the labels. Those are said whose probability reaches a threshold."""
+
+    name = "probabilities"
+
+    def __call__(self, inputs: Any, outputs: tf.Tensor) -> tf.Tensor:
         """Return the sigmoid of the logits."""
         return tf.cast(tf.sigmoid(outputs), tf.float32)
 
-    def answer_facts(self, facts: Facts) -> dict[str, Any]:
+    def texts(self) -> dict[str, Any]:
         """Return the threshold of each label."""
-        return {THRESHOLDS: facts[THRESHOLDS]} if THRESHOLDS in facts else {}
+        return {THRESHOLDS: self.facts[THRESHOLDS]} if THRESHOLDS in self.facts else {}
 
-    def keras_layer(self, facts: Facts) -> Any:
+    def keras_layer(self) -> Any:
         import keras
 
-        return keras.layers.Activation("sigmoid", name=self.output)
+        return keras.layers.Activation("sigmoid", name=self.name)
 
-    def tell(self, answers: np.ndarray, names: Sequence[str], facts: Facts) -> Answers:
+    def tell(self, answers: np.ndarray) -> AnswersInWords:
         """Tell the labels of each example, and the probability of all."""
-        said = answers >= np.asarray(facts.get(THRESHOLDS, [scores.HALF] * len(names)))
+        names = self.columns
+        said = answers >= np.asarray(self.facts.get(THRESHOLDS, [scores.HALF] * len(names)))
         labels = [[name for name, is_said in zip(names, row, strict=True) if is_said] for row in said]
         values = [[round_float32(value) for value in row] for row in answers.tolist()]
         by_name = [dict(zip(names, row, strict=True)) for row in values]
-        return Answers(
+        return AnswersInWords(
             columns=["labels", *names],
             rows=[[";".join(own), *row] for own, row in zip(labels, values, strict=True)],
             records=[{"labels": own, "probabilities": row} for own, row in zip(labels, by_name, strict=True)],
@@ -74,15 +83,6 @@ class Multilabel(Task):
             ],
             summary={"labels": dict(Counter(name for own in labels for name in own).most_common())},
         )
-
-    def collectors(self, data: Dataset, split: str, batch: int, replicas: int, *, finding: bool) -> list[Collector]:
-        """Return a collector always: it finds the thresholds."""
-        return [self._collect(data, split, batch, replicas, Scores)]
-
-    def find(self, collectors: Sequence[Collector], data: Dataset, split: str, facts: Facts) -> LabelFindings:
-        (found,) = (collector for collector in collectors if isinstance(collector, Scores))
-        thresholds = facts.get(THRESHOLDS, [scores.HALF] * data.num_classes)
-        return LabelFindings(data.classes, found.targets, sigmoid(found.outputs), thresholds)
 
 
 class Scores(Collected):
@@ -96,7 +96,7 @@ class Scores(Collected):
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Return the probabilities of logits, float32, with the bits that `Multilabel.answer` gives them."""
+    """Return the probabilities of logits, float32, with the bits that `LabelAnswer` gives them."""
     return np.asarray(tf.sigmoid(tf.constant(logits, tf.float32)))
 
 
@@ -115,71 +115,22 @@ def build_loss(config: SigmoidCrossEntropyConfig) -> PerExample:
     return loss
 
 
-@dataclass(frozen=True)
-class LabelResult:
-    """The results of a label at its threshold, over the examples of which it is known. None without such examples."""
-
-    name: str
-    examples: int
-    with_it: int
-    average_precision: float | None
-    threshold: float
-    precision: float | None
-    recall: float | None
-    f1: float | None
+# ---- what job=evaluate finds ----
 
 
-@dataclass(frozen=True)
-class LabelFindings:
-    """The labels [N, K] of a split, their probabilities [N, K], and the threshold of each label."""
-
-    names: list[str]
-    labels: np.ndarray
-    probabilities: np.ndarray
-    thresholds: Sequence[float]
-
-    @property
-    def results(self) -> list[LabelResult]:
-        """Those of the labels, lowest average precision first, and those without examples last."""
-        columns = zip(self.names, self.labels.T, self.probabilities.T, self.thresholds, strict=True)
-        found = [_measure_label(*column) for column in columns]
-        return sorted(found, key=lambda it: (it.average_precision is None, it.average_precision or 0.0))
-
-    def describe(self) -> dict[str, Any]:
-        results = self.results
-        known = [result.f1 for result in results if result.f1 is not None]
-        mean = float(np.mean(known)) if known else None
-        return {"labels": [asdict(result) for result in results], "f1_at_thresholds": mean}
-
-    def show(self) -> None:
-        results = self.results
-        rows = [
-            (
-                result.name,
-                f"{result.with_it} of {result.examples}",
-                cell(result.average_precision, ".4f"),
-                f"{result.threshold:.4f}",
-                *(cell(value, ".4f") for value in (result.precision, result.recall, result.f1)),
-            )
-            for result in results[:SHOWN]
-        ]
-        titles = ("label", "examples", "average precision", "threshold", "precision", "recall", "F1")
-        table("labels, lowest average precision first", titles, rows)
-        if len(results) > SHOWN:
-            say(f"... and {len(results) - SHOWN:,} more")
-
-    def draw(self, title: str, folder: Path, end: str) -> list[Path]:
-        """Draw precision against recall of each label."""
-        picture = folder / f"{PICTURE}{end}.png"
-        curves = []
-        for result in self.results:
-            place = self.names.index(result.name)
-            labels, probabilities = self.labels[:, place], self.probabilities[:, place]
-            if result.average_precision is not None:
-                precision, recall, _ = scores.precision_recall(labels, probabilities)
-                curves.append(LabelCurve(result.name, precision, recall, result.precision, result.recall))
-        draw_labels(curves, title, picture)
-        return [picture]
+def report_labels(
+    names: Sequence[str], labels: np.ndarray, probabilities: np.ndarray, thresholds: Sequence[float]
+) -> LabelReport:
+    """Return the report of labels [N, K], NaN where unknown, and their probabilities [N, K]."""
+    columns = zip(names, labels.T, probabilities.T, thresholds, strict=True)
+    found = [(_measure_label(*column), *column[1:3]) for column in columns]
+    found.sort(key=lambda it: (it[0].average_precision is None, it[0].average_precision or 0.0))
+    curves = [
+        LabelCurve(result.name, *scores.precision_recall(own, said)[:2], result.precision, result.recall)
+        for result, own, said in found
+        if result.average_precision is not None
+    ]
+    return LabelReport([result for result, *_ in found], curves)
 
 
 def _measure_label(name: str, labels: np.ndarray, probabilities: np.ndarray, threshold: float) -> LabelResult:

@@ -1,48 +1,42 @@
-"""task=regress: each image has a number, or several. The model learns them in standard deviations."""
+"""task=regress: each example has a number, or several. The model learns them in standard deviations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.config.jobs import cell
-from accumtrain.console import table
 from accumtrain.data.inputs.pixels import Pixels
-from accumtrain.data.source import Dataset, read_labels
+from accumtrain.data.source import read_labels
 from accumtrain.engine.losses import Collector, PerExample
 from accumtrain.errors import DataError
-from accumtrain.report.answers import Numbers, draw_numbers
+from accumtrain.report.answers import NumberReport, NumberResult, Numbers
 from accumtrain.tasks import scores
+from accumtrain.tasks.answer import Answer
 from accumtrain.tasks.collected import Collected
 from accumtrain.tasks.config import HuberConfig, LossConfig
-from accumtrain.tasks.task import Facts, Task
+from accumtrain.tasks.objective import Facts, Objective
 
 MEAN, STD = "mean", "std"  # facts: of each number, over the training examples
-PICTURE = "numbers"  # without its ending
 FEWEST_STEPS = 100  # of float32 between the smallest and the largest number
 MOVES = ("shift", "crop_flip", "inception")  # values of data.augment
 
 
-class Regress(Task):
-    """Numbers are said, in the user's units."""
+class Regress(Objective):
+    """Numbers are learned, in standard deviations from their means."""
 
-    unit = " standard deviations"
-
-    def fit(self, data: Dataset) -> dict[str, Any]:
+    def find_facts(self) -> dict[str, Any]:
         """Return mean and standard deviation of each number.
 
         Raises:
             DataError: a number is the same for all training examples, or unknown for all; or float32 rounds it to few
                 values.
         """
-        numbers = read_labels(data.train).astype(np.float64)
-        for name, column in zip(data.classes, numbers.T, strict=True):
+        numbers = read_labels(self.stored.train).astype(np.float64)
+        for name, column in zip(self.stored.classes, numbers.T, strict=True):
             known = column[~np.isnan(column)]
             if not known.size or np.ptp(known) == 0:
                 fault = f"is {known[0]:g} for all training examples that have it" if known.size else "is never known"
@@ -58,49 +52,54 @@ class Regress(Task):
         mean, std = np.nanmean(numbers, axis=0), np.nanstd(numbers, axis=0)
         return {MEAN: mean.tolist(), STD: std.tolist()}
 
-    def prepare(self, data: Dataset, facts: Facts) -> Dataset:
-        """Return the data with numbers in standard deviations from the mean."""
-        mean, std = (np.array(facts[name]) for name in (MEAN, STD))
+    def prepare_targets(self, targets: tf.Tensor) -> tf.Tensor:
+        """Return numbers in standard deviations from the mean."""
+        mean, std = (np.array(self.facts[name]) for name in (MEAN, STD))
+        return tf.cast((tf.cast(targets, tf.float64) - mean) / std, tf.float32)
 
-        def standardise(numbers: tf.Tensor) -> tf.Tensor:
-            stored = tf.cast(numbers if data.to_target is None else data.to_target(numbers), tf.float64)
-            return tf.cast((stored - mean) / std, tf.float32)
+    @property
+    def notes(self) -> list[str]:
+        augment = self.config.data.augment
+        if augment not in MOVES or not isinstance(self.stored.inputs, Pixels):
+            return []
+        return [
+            f"data.augment={augment} moves training images and leaves their numbers as they are: leave it out where a "
+            "number is a place or a direction"
+        ]
 
-        notes = list(data.notes)
-        if self.config.data.augment in MOVES and isinstance(data.inputs, Pixels):
-            notes.append(
-                f"data.augment={self.config.data.augment} moves training images and leaves their numbers as they are: "
-                "leave it out where a number is a place or a direction"
-            )
-        return replace(super().prepare(data, facts), to_target=standardise, notes=notes)
-
-    def guess(self, data: Dataset) -> dict[str, float]:
+    def guess(self) -> dict[str, float]:
         """Return the losses by split of a model that says the means of the training examples."""
-        return self.losses_of(np.zeros(data.num_classes), data)
+        return self.losses_of(np.zeros(self.stored.num_classes))
 
-    def answer(self, outputs: tf.Tensor, facts: Facts) -> tf.Tensor:
-        """Return the numbers in the user's units."""
-        mean, std = (tf.constant(facts[name], tf.float32) for name in (MEAN, STD))
+    def collectors(self, split: str, batch: int, replicas: int, *, reports: bool) -> list[Collector]:
+        """Return what collects numbers in the user's units."""
+        if not self.whole_metrics and not reports:
+            return []
+        return [self.collect(split, batch, replicas, partial(InUnits, self.facts))]
+
+    def report(self, collectors: Sequence[Collector], split: str, facts: Facts) -> NumberReport:
+        (found,) = (collector for collector in collectors if isinstance(collector, InUnits))
+        return report_numbers(self.stored.classes, found.targets, found.outputs)
+
+
+class NumberAnswer(Answer):
+    """The numbers in the user's units."""
+
+    unit_name = " standard deviations"
+
+    def __call__(self, inputs: Any, outputs: tf.Tensor) -> tf.Tensor:
+        mean, std = (tf.constant(self.facts[name], tf.float32) for name in (MEAN, STD))
         return tf.cast(outputs, tf.float32) * std + mean
 
-    def measure_unit(self, facts: Facts) -> np.ndarray:
-        """Return the standard deviations."""
-        return np.array(facts[STD])
+    @property
+    def unit(self) -> np.ndarray:
+        """The standard deviations."""
+        return np.array(self.facts[STD])
 
-    def keras_layer(self, facts: Facts) -> Any:
+    def keras_layer(self) -> Any:
         import keras
 
-        return keras.layers.Rescaling(facts[STD], facts[MEAN], name=self.output)
-
-    def collectors(self, data: Dataset, split: str, batch: int, replicas: int, *, finding: bool) -> list[Collector]:
-        """Return what collects numbers in the user's units."""
-        if not self._whole_metrics and not finding:
-            return []
-        return [self._collect(data, split, batch, replicas, partial(InUnits, data.task_facts))]
-
-    def find(self, collectors: Sequence[Collector], data: Dataset, split: str, facts: Facts) -> NumberFindings:
-        (found,) = (collector for collector in collectors if isinstance(collector, InUnits))
-        return NumberFindings(data.classes, found.targets, found.outputs)
+        return keras.layers.Rescaling(self.facts[STD], self.facts[MEAN], name=self.name)
 
 
 class InUnits(Collected):
@@ -149,48 +148,13 @@ def build_huber(config: HuberConfig) -> PerExample:
 # ---- what job=evaluate finds ----
 
 
-@dataclass(frozen=True)
-class NumberResult:
-    """The errors of a number, over the examples of which it is known. None without such, and R2 without a spread."""
-
-    name: str
-    examples: int
-    mae: float | None
-    rmse: float | None
-    r2: float | None
-
-
-@dataclass(frozen=True)
-class NumberFindings:
-    """The numbers [N, K] of a split and those that the model says, in the user's units."""
-
-    names: list[str]
-    numbers: np.ndarray
-    found: np.ndarray
-
-    @property
-    def results(self) -> list[NumberResult]:
-        measures = (scores.absolute_error, scores.root_squared_error, scores.determination)
-        errors = [scores.errors_of(measure, self.numbers, self.found).tolist() for measure in measures]
-        known = (~np.isnan(self.numbers)).sum(axis=0).tolist()
-        return [
-            NumberResult(name, count, *(None if np.isnan(value) else value for value in values))
-            for name, count, *values in zip(self.names, known, *errors, strict=True)
-        ]
-
-    def describe(self) -> dict[str, Any]:
-        return {"numbers": [asdict(result) for result in self.results]}
-
-    def show(self) -> None:
-        rows = []
-        for result in self.results:
-            errors = (cell(value, ".6g") for value in (result.mae, result.rmse, result.r2))
-            rows.append((result.name, f"{result.examples:,}", *errors))
-        table("numbers", ("number", "examples", "MAE", "RMSE", "R2"), rows)
-
-    def draw(self, title: str, folder: Path, end: str) -> list[Path]:
-        """Draw what the model says against what is true."""
-        picture = folder / f"{PICTURE}{end}.png"
-        columns = zip(self.names, self.numbers.T, self.found.T, strict=True)
-        draw_numbers([Numbers(*column) for column in columns], title, picture)
-        return [picture]
+def report_numbers(names: Sequence[str], numbers: np.ndarray, found: np.ndarray) -> NumberReport:
+    """Return the report of true numbers, [N, K] in the user's units and NaN where unknown, and of those found."""
+    measures = (scores.absolute_error, scores.root_squared_error, scores.determination)
+    errors = [scores.errors_of(measure, numbers, found).tolist() for measure in measures]
+    known = (~np.isnan(numbers)).sum(axis=0).tolist()
+    results = [
+        NumberResult(name, count, *(None if np.isnan(value) else value for value in values))
+        for name, count, *values in zip(names, known, *errors, strict=True)
+    ]
+    return NumberReport(results, [Numbers(*column) for column in zip(names, numbers.T, found.T, strict=True)])

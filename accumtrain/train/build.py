@@ -12,7 +12,7 @@ from accumtrain.data.inputs.base import Inputs
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
 from accumtrain.engine.ema import MovingAverage
-from accumtrain.engine.losses import LossScale, PerExample, WholeBatch
+from accumtrain.engine.losses import LossScale
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
 from accumtrain.fields import TOKENS
@@ -22,16 +22,11 @@ from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.config import OPTIMIZERS, OptimConfig
 from accumtrain.optim.optimizer import Optimizer
 from accumtrain.registry import load
-from accumtrain.tasks.config import LOSSES, TASKS, LossConfig
-from accumtrain.tasks.task import build_task
+from accumtrain.tasks.config import TASKS
+from accumtrain.tasks.objective import Objective
 from accumtrain.train.tell.remedies import allowed_remedy
 
 ENOUGH = 4  # examples of a micro-batch, for batch norm
-
-
-def build_loss(config: LossConfig) -> PerExample | WholeBatch:
-    loss: PerExample = LOSSES.build(config)
-    return WholeBatch(loss, config.or_say) if LOSSES[config.kind].whole_batch else loss
 
 
 def build_optimizer(config: OptimConfig) -> Optimizer:
@@ -81,7 +76,7 @@ def moving_average(config: Config, model: Model) -> MovingAverage | None:
 
 def build_window(
     config: Config,
-    data: Dataset,
+    objective: Objective,
     total_steps: int,
     strategy: tf.distribute.Strategy,
     *,
@@ -98,9 +93,8 @@ def build_window(
         ConfigError: the model can't be built for the images of this data, or the loss does not fit the classes. Or the
             optimizer is unknown, or optim.rates or optim.layer_decay do not fit the model.
     """
-    task = build_task(config)
     with strategy.scope():
-        model = model or model_for(config, data, draws=draws)
+        model = model or model_for(config, objective.stored, draws=draws)
         optimizer = build_optimizer(config.optim)
         if config.optim.rates or config.optim.layer_decay < 1:
             rates = find_rate_factors(config.optim.rates, model.trainable_paths, config.optim.layer_decay)
@@ -109,8 +103,8 @@ def build_window(
         return Window(
             model,
             optimizer,
-            loss=build_loss(task.training_loss(data)),
-            metrics=task.metrics(),
+            loss=objective.loss,
+            metrics=objective.means,
             schedule=config.schedule.build(total_steps),
             clip_norm=config.optim.clip_norm,
             adaptive_clip=config.optim.adaptive_clip,

@@ -19,12 +19,12 @@ from accumtrain.errors import Preempted
 from accumtrain.process.signals import DeferredSignals
 from accumtrain.runs.folder import result_file
 from accumtrain.runs.names import folder_of
-from accumtrain.tasks.task import Findings, build_task
+from accumtrain.tasks.objective import Objective, Report
 from accumtrain.train.config import BestBy
 from accumtrain.train.evaluator import build_evaluator
 from accumtrain.train.metrics import epochs_of
 from accumtrain.train.tell.remedies import explain_errors
-from accumtrain.train.weights import Trained, note_trained_on, open_measured, trained_model
+from accumtrain.train.weights import Trained, open_measured, trained_model
 
 FILE = "evaluation"  # without its ending
 NO_MEANS = ("examples", "seconds")  # of an evaluation's result
@@ -39,14 +39,14 @@ class Measured:
         means: loss and metrics by name.
         examples: the number of examples that were measured.
         seconds: the time that it took.
-        findings: the answers of the model; None if they are not collected.
+        report: what is found in the answers of the model; None if they are not collected.
     """
 
     split: str
     means: dict[str, float]
     examples: int
     seconds: float
-    findings: Findings | None
+    report: Report | None
 
     @property
     def speed(self) -> float:
@@ -55,9 +55,13 @@ class Measured:
 
 
 def measure_model(
-    config: Config, trained: Trained, data: Dataset, devices: Devices, stop: Callable[[], bool] = lambda: False
+    config: Config,
+    trained: Trained,
+    objective: Objective,
+    devices: Devices,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Measured:
-    """Evaluate a model on the test split of `data`, or on the validation split if there is no other.
+    """Evaluate a model on the test split of its data, or on the validation split if there is no other.
 
     Args:
         config: that of the model's run. Its batch size and accum.steps decide how many examples a pass takes.
@@ -66,17 +70,17 @@ def measure_model(
     Raises:
         Preempted: it was abandoned.
     """
-    split, task = "val" if data.test is None else "test", build_task(config)
+    split = "val" if objective.stored.test is None else "test"
     batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas) * devices.replicas
     with devices.strategy.scope():
-        evaluator = build_evaluator(config, data, split, batch, trained.model, devices.runtime, finding=True)
+        evaluator = build_evaluator(config, objective, split, batch, trained.model, devices.runtime, reports=True)
     with devices.watch:
         result = evaluator(stop=stop, report=lambda done, batches: None)
         if result is None:
             raise Preempted("evaluation stopped; run the same command again")
-        findings = task.find(evaluator.collectors, data, split, trained.facts)
+        report = objective.report(evaluator.collectors, split, trained.answer.facts)
     means = {name: value for name, value in result.items() if name not in NO_MEANS}
-    return Measured(split, means, int(result["examples"]), result["seconds"], findings)
+    return Measured(split, means, int(result["examples"]), result["seconds"], report)
 
 
 def describe_evaluation(
@@ -97,7 +101,7 @@ def describe_evaluation(
         "seconds": measured.seconds,
         "own_data": own,
         "skipped": [{"split": measured.split, "name": bad.name, "reason": bad.reason} for bad in left_out],
-        **({} if measured.findings is None else measured.findings.describe()),
+        **({} if measured.report is None else measured.report.describe()),
     }
 
 
@@ -114,7 +118,8 @@ def evaluate_run(config: Config) -> dict[str, Any] | None:
         CheckpointError: there is no trained run, its checkpoint can't be used, or a picture can't be written.
     """
     devices = resolve_devices(config.device)
-    data, own = open_measured(config)
+    objective, own = open_measured(config)
+    data = objective.data
     if not own:
         all_of_it = f"all its {data.train.size:,} {data.inputs.examples} are measured"
         say(f"{config.data.label} is not what the run was trained on: {all_of_it}")
@@ -122,10 +127,10 @@ def evaluate_run(config: Config) -> dict[str, Any] | None:
             say(note)
     with explain_errors(config, data, devices.replicas, devices.workers):
         with devices.strategy.scope():
-            trained = trained_model(config, note_trained_on(config, data), data.fingerprint, config.state)
+            trained = trained_model(config, objective.trained_on, data.fingerprint, config.state)
         alone = devices.workers == 1  # a worker that stopped alone would leave the others waiting for its sums
         with DeferredSignals() as interrupt:
-            measured = measure_model(config, trained, data, devices, lambda: interrupt.requested and alone)
+            measured = measure_model(config, trained, objective, devices, lambda: interrupt.requested and alone)
     row = (measured.split, f"{measured.examples}", *map(format_measure, measured.means.values()))
     table(f"{trained.saved.path}", ("split", "examples", *measured.means), [row])
     say(f"{measured.speed:.0f} examples/s on {devices.description}")
@@ -134,11 +139,11 @@ def evaluate_run(config: Config) -> dict[str, Any] | None:
     if not devices.chief:
         return None
     result = describe_evaluation(config, measured, data, trained, own=own)
-    if measured.findings is not None:
-        measured.findings.show()
+    if measured.report is not None:
+        measured.report.show()
         title = f"{folder_of(config).name}, {measured.examples:,} {measured.split} examples"
         file = result_file(config)
-        pictures = list(map(str, measured.findings.draw(title, file.parent, file.stem.removeprefix(FILE))))
+        pictures = list(map(str, measured.report.draw(title, file.parent, file.stem.removeprefix(FILE))))
         if pictures:
             say(f"drawn: {' and '.join(pictures)}")
         result["pictures"] = pictures

@@ -28,39 +28,37 @@ from accumtrain.engine.runtime import Runtime
 from accumtrain.engine.step import CallLength
 from accumtrain.engine.sums import sum_buffer
 from accumtrain.errors import DataError
-from accumtrain.tasks.task import build_task
-from accumtrain.train.build import build_loss
+from accumtrain.tasks.objective import Objective
 
 
 def build_evaluator(
     config: Config,
-    data: Dataset,
+    objective: Objective,
     split: str,
     batch: int,
     model: Model,
     runtime: Runtime,
     ema: MovingAverage | None = None,
     *,
-    finding: bool = False,
+    reports: bool = False,
 ) -> Evaluator:
-    """Return the evaluation of a run on a split of its data. Call it inside the strategy's scope.
+    """Return the evaluation of a model on a split of the data of an objective. Call it inside the strategy's scope.
 
     Args:
         batch: examples per batch over all replicas.
-        finding: measure what job=evaluate does.
+        reports: measure what job=evaluate does.
     """
-    task = build_task(config)
-    of_means = task.metrics_of_means()
-    means = {"loss": build_loss(config.loss.for_evaluation), **task.metrics()}
+    of_means = objective.of_means
+    means = {"loss": objective.evaluated_loss, **objective.means}
     means |= {name: function for name, (function, _) in of_means.items()}
-    if finding and config.eval.metrics is None:
-        means |= task.further_metrics(data)
-    collectors = task.collectors(data, split, batch, runtime.replicas, finding=finding)
+    if reports and config.eval.metrics is None:
+        means |= objective.further_means
+    collectors = objective.collectors(split, batch, runtime.replicas, reports=reports)
     return Evaluator(
         model,
         ema,
         means,
-        data,
+        objective.data,
         split,
         batch,
         runtime,

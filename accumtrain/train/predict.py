@@ -28,7 +28,7 @@ from accumtrain.progress import counting
 from accumtrain.runs.files import write_atomic
 from accumtrain.runs.folder import result_file, state_mark
 from accumtrain.runs.names import folder_of, make_folder
-from accumtrain.tasks.task import Answers, Task, build_task
+from accumtrain.tasks.answer import AnswersInWords
 from accumtrain.train.tell.remedies import explain_errors
 from accumtrain.train.weights import Trained, find_trained_on, trained_model
 
@@ -40,12 +40,12 @@ NAMED = 3  # ignored files that are named
 AnswerFunction = Callable[[Batch], tuple[tf.Tensor, ...]]  # of a batch of each replica
 
 
-def compile_answers(task: Task, trained: Trained, strategy: tf.distribute.Strategy) -> AnswerFunction:
+def compile_answers(trained: Trained, strategy: tf.distribute.Strategy) -> AnswerFunction:
     """Return a compiled function from a batch to the labels, weights and answers of its examples."""
 
     def answer(examples: Batch) -> tuple[tf.Tensor, ...]:
         inputs = examples["inputs"]
-        found = task.answer_inputs(inputs, trained.model(inputs, EVALUATION), trained.facts)
+        found = trained.answer(inputs, trained.model(inputs, EVALUATION))
         return examples["targets"], example_weights(examples), found
 
     @tf.function(autograph=False)
@@ -92,7 +92,7 @@ def answer_files(output: str | None, folder: Path, mark: str) -> list[Path]:
     return [place] if place.suffix in (CSV, JSONL) else [place / f"{NAME}{mark}{suffix}" for suffix in (CSV, JSONL)]
 
 
-def _csv(files: Sequence[str], answers: Answers) -> str:
+def _csv(files: Sequence[str], answers: AnswersInWords) -> str:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["file", *answers.columns])
@@ -100,7 +100,7 @@ def _csv(files: Sequence[str], answers: Answers) -> str:
     return text.getvalue()
 
 
-def _jsonl(files: Sequence[str], answers: Answers) -> str:
+def _jsonl(files: Sequence[str], answers: AnswersInWords) -> str:
     objects = ({"file": file, **record} for file, record in zip(files, answers.records, strict=True))
     return "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in objects)
 
@@ -121,7 +121,7 @@ def predict_images(config: Config) -> dict[str, Any]:
         Preempted: a signal stopped it; the answers so far are written.
     """
     noted, fingerprint = find_trained_on(config)
-    devices, task = resolve_devices(config.device), build_task(config)
+    devices = resolve_devices(config.device)
     named = [str(config.predict.input)]
     given = noted.inputs.open_named(named, config.data, "predict.input")  # makes tensors, so devices must be known
     names, data = given.names, given.data
@@ -134,7 +134,7 @@ def predict_images(config: Config) -> dict[str, Any]:
     answered, values, done = list[str](), list[np.ndarray](), 0
     with in_words(), DeferredSignals() as interrupt:
         with counting(kind, len(names)) as report:
-            function = compile_answers(task, trained, devices.strategy)
+            function = compile_answers(trained, devices.strategy)
             for places, found in predictions(function, data, batch=batch, strategy=devices.strategy):
                 answered += [names[place] for place in places.tolist()]
                 values.append(found)
@@ -143,7 +143,7 @@ def predict_images(config: Config) -> dict[str, Any]:
                 report(more)
                 if interrupt.requested:
                     break
-        answers = task.tell(np.concatenate(values), task.answer_names(noted.class_names), trained.facts)
+        answers = trained.answer.tell(np.concatenate(values))
         written = answer_files(config.predict.output, folder_of(config), state_mark(config))
         for file in written:
             make_folder(file.parent)
@@ -178,7 +178,7 @@ def predict_images(config: Config) -> dict[str, Any]:
     return result
 
 
-def _show(title: str, named: str, files: Sequence[str], answers: Answers) -> None:
+def _show(title: str, named: str, files: Sequence[str], answers: AnswersInWords) -> None:
     rows = [(file, *cells) for file, cells in zip(files[:SHOWN], answers.shown, strict=False)]
     if rows:
         table(title, (named, *answers.titles), rows)

@@ -18,7 +18,6 @@ from accumtrain.config.schema import Config
 from accumtrain.console import say
 from accumtrain.data.checking.repeats import find_repeats
 from accumtrain.data.pipeline import make_train_stream
-from accumtrain.data.source import Dataset
 from accumtrain.devices.cluster import find_cluster
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve_devices
@@ -37,7 +36,7 @@ from accumtrain.runs.kernels import record_kernels
 from accumtrain.runs.names import ANSWER_FACTS, learned_values
 from accumtrain.runs.provenance import provenance
 from accumtrain.runs.run import ReadOnlyRun, Run
-from accumtrain.tasks.task import build_task, open_examples
+from accumtrain.tasks.objective import Objective, open_objective
 from accumtrain.train.build import agree_on_steps, build_window, check_micro_batch
 from accumtrain.train.checkpoint import Checkpoints
 from accumtrain.train.config import BestBy
@@ -65,7 +64,7 @@ from accumtrain.train.tell.summary import (
     why_finished,
 )
 from accumtrain.train.tell.trackers import Profile, TensorBoardTracker, open_service
-from accumtrain.train.weights import Started, digest, note_trained_on, show_start, window_with_weights
+from accumtrain.train.weights import Started, digest, show_start, window_with_weights
 
 SECONDS_TO_END = 10.0  # of run.walltime, left for the last checkpoint and the end of the process
 
@@ -93,9 +92,9 @@ def open_trainer(config: Config) -> Iterator[Trainer]:
     with ReadOnlyRun(config) if follows else Run(config) as run:  # which the chief of several workers locks
         record_kernels(config)
         devices = resolve_devices(config.device)
-        data = open_examples(config)
-        with devices.watch, explain_errors(config, data, devices.replicas, devices.workers):
-            trainer = Trainer(agree_on_steps(config, devices), run, devices, data)
+        objective = open_objective(config)
+        with devices.watch, explain_errors(config, objective.stored, devices.replicas, devices.workers):
+            trainer = Trainer(agree_on_steps(config, devices), run, devices, objective)
             with closing(trainer.logger):
                 yield trainer
 
@@ -107,9 +106,10 @@ class Trainer:
         AccumtrainError: the model can't be built, or a checkpoint can't be used.
     """
 
-    def __init__(self, config: Config, run: Run, devices: Devices, data: Dataset):
+    def __init__(self, config: Config, run: Run, devices: Devices, objective: Objective):
         # ---- what is trained
-        self.config, self.run, self.devices, self.data = config, run, devices, data
+        self.config, self.run, self.devices, self.objective = config, run, devices, objective
+        self.data = data = objective.data
         self.alone = devices.workers == 1
         self.epochs = Epochs(config, data.train.size)
         if newest := newest_manifest(run.checkpoints):
@@ -122,9 +122,9 @@ class Trainer:
         self.started: Started | None = None
         if continued:
             # Code of the user may compute with initial weights, though others will be restored.
-            self.window = build_window(config, data, self.total, devices.strategy, draws=not is_own_run(config))
+            self.window = build_window(config, objective, self.total, devices.strategy, draws=not is_own_run(config))
         else:
-            self.window, self.started = window_with_weights(config, data, self.total, devices.strategy)
+            self.window, self.started = window_with_weights(config, objective, self.total, devices.strategy)
         check_micro_batch(config, self.window.model, devices.replicas)
         # before the commit is traced
         self.recovery = Recovery(config.run.on_nonfinite, config.run.max_nonfinite, config.run.seed, self.window)
@@ -282,7 +282,7 @@ class Trainer:
 
     def _build_evaluator(self, split: str) -> Evaluator:
         batch, runtime = self.global_micro_batch, self.devices.runtime
-        return build_evaluator(self.config, self.data, split, batch, self.window.model, runtime, self.window.ema)
+        return build_evaluator(self.config, self.objective, split, batch, self.window.model, runtime, self.window.ema)
 
     def _manifest_facts(self) -> dict[str, Any]:
         """Return what the manifest of a checkpoint says of this run."""
@@ -530,12 +530,12 @@ class Trainer:
     # ---- the beginning and the end on the screen -----------------------------------------------------------------
 
     def _show_opening(self) -> None:
-        print_banner(self.config, self.run, self.data, self.devices, self.window, self.total, self.epochs)
+        print_banner(self.config, self.run, self.objective, self.devices, self.window, self.total, self.epochs)
         self.repeats.tell()
         if self.started is not None:
             show_start(self.config, self.started, self.window, self.run.path, writes=self.devices.chief)
         if self.data.num_classes:  # examples that reach the model as they are given have none that is known here
-            self.run.save_inputs(note_trained_on(self.config, self.data).as_json())
+            self.run.save_inputs(self.objective.trained_on.as_json())
 
     def _prepare_step(self, batches: Any) -> None:
         """Trace the micro-step, and say what its precision costs here. The commit is traced in another thread."""
@@ -596,5 +596,5 @@ class Trainer:
         return summary
 
     def _show_closing(self, summary: dict[str, Any]) -> None:
-        guesses = build_task(self.config).guess(self.data)
+        guesses = self.objective.guess()
         print_summary(summary, self.run, self.epoch, guesses, self.window.model.norms)

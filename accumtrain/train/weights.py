@@ -22,7 +22,6 @@ from accumtrain.console import say, table, warn
 from accumtrain.data.config import FolderConfig, TableConfig, TokensConfig
 from accumtrain.data.inputs.base import Inputs
 from accumtrain.data.inputs.trained_on import TrainedOn, read_trained_on
-from accumtrain.data.source import Dataset
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError, ConfigError, DataError
 from accumtrain.fields import Role
@@ -34,19 +33,14 @@ from accumtrain.runs.contents import read_run_config
 from accumtrain.runs.files import write_json
 from accumtrain.runs.names import ANSWER_FACTS, CHECKPOINTS, differences, folder_of, learned_values
 from accumtrain.runs.run import INPUTS_FILE, REMEDY
-from accumtrain.tasks.task import build_task, open_examples, open_stored
+from accumtrain.tasks.answer import Answer, build_answer
+from accumtrain.tasks.objective import Objective, build_objective, open_objective, open_stored
 from accumtrain.train.build import build_window, model_for, moving_average, spec_for
 from accumtrain.train.checkpoint import again_if_changed, find_state, restore_model
 
 # ---- a trained run ---------------------------------------------------------------------------------------------------
 
 CLASSES = "data.classes"
-
-
-def note_trained_on(config: Config, data: Dataset) -> TrainedOn:
-    """Return what is noted of the inputs and targets of a run's data."""
-    inputs = build_task(config).asked(data.inputs, data.task_facts)
-    return TrainedOn(inputs, data.targets, data.classes, data.task_facts)
 
 
 def find_trained_on(config: Config) -> tuple[TrainedOn, Mapping[str, Any]]:
@@ -60,15 +54,16 @@ def find_trained_on(config: Config) -> tuple[TrainedOn, Mapping[str, Any]]:
     noted = read_trained_on(folder_of(config), config.data)
     if noted is not None:
         return noted, {}
-    data = open_examples(config)
-    return TrainedOn.from_json(note_trained_on(config, data).as_json(), config.data), data.fingerprint
+    objective = open_objective(config)
+    trained_on = TrainedOn.from_json(objective.trained_on.as_json(), config.data)
+    return trained_on, objective.stored.fingerprint
 
 
-def open_measured(config: Config) -> tuple[Dataset, bool]:
+def open_measured(config: Config) -> tuple[Objective, bool]:
     """Return the run's own data, or new labelled data, of which all is measured: it is the test split then.
 
     Returns:
-        The data, whose classes have the names of the run's, and whether it is what the run was trained on.
+        The objective on the data, whose classes have the names of the run's, and whether the run was trained on it.
 
     Raises:
         AccumtrainError: there is no checkpoint, inputs.json is damaged, or the data can't be opened.
@@ -76,7 +71,7 @@ def open_measured(config: Config) -> tuple[Dataset, bool]:
     folder = folder_of(config) / CHECKPOINTS
     _, manifest = again_if_changed(lambda: find_state(folder))
     trained = manifest["data"]
-    noted, task = read_trained_on(folder_of(config), config.data), build_task(config)
+    noted = read_trained_on(folder_of(config), config.data)
     try:
         data = open_stored(config)
     except DataError:
@@ -84,27 +79,27 @@ def open_measured(config: Config) -> tuple[Dataset, bool]:
             raise
         data = None  # a class may have too few images to train on, and enough to be measured
     if data is not None and (noted is None or data.fingerprint == trained):
-        noted = noted or note_trained_on(config, task.prepare(data, task.fit(data)))
+        noted = noted or build_objective(config, data).trained_on
         if len(noted.class_names) != data.num_classes:
             raise CheckpointError(
                 f"{folder_of(config) / INPUTS_FILE} has the names of {len(noted.class_names)} classes, the data has "
                 f"{data.num_classes} classes: it is damaged; {REMEDY}"
             )
-        return task.prepare(replace(data, class_names=noted.class_names), noted.facts), True
+        return build_objective(config, replace(data, class_names=noted.class_names), noted.facts), True
     assert noted is not None
     from accumtrain.data.sources.labelled import open_labelled  # here, as a training has no use for it
 
     data = open_labelled(config.data, noted, trained, config.run.seed)
-    return task.prepare(data, noted.facts), False
+    return build_objective(config, data, noted.facts), False
 
 
 class Trained(NamedTuple):
-    """A model with the weights of a checkpoint, the checkpoint, its manifest, and facts about targets and answers."""
+    """A model with the weights of a checkpoint, the checkpoint, its manifest, and what the model answers."""
 
     model: Model
     saved: Saved
     manifest: Mapping[str, Any]
-    facts: Mapping[str, Any]
+    answer: Answer
 
 
 def build_trained(config: Config, noted: TrainedOn, precision: str = "") -> Model:
@@ -132,7 +127,7 @@ def trained_model(config: Config, noted: TrainedOn, fingerprint: Mapping[str, An
     if ema is not None:
         for average, weight in zip(ema.averages, ema.weights, strict=True):
             weight.assign(average)
-    return Trained(model, saved, manifest, {**noted.facts, **manifest.get(ANSWER_FACTS, {})})
+    return Trained(model, saved, manifest, build_answer(config, noted, manifest.get(ANSWER_FACTS, {})))
 
 
 def check_evaluates(config: Config, fingerprint: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
@@ -374,18 +369,18 @@ def _check_fits(config: Config, model: Model, started: Started) -> None:
 
 
 def window_with_weights(
-    config: Config, data: Dataset, total_steps: int, strategy: tf.distribute.Strategy
+    config: Config, objective: Objective, total_steps: int, strategy: tf.distribute.Strategy
 ) -> tuple[Window, Started | None]:
     """Build all state of a run, at update 0, with model.weights loaded. Raise what `begin_with_weights` raises.
 
     Slots and averages are built on the loaded weights: some optimizers begin with a copy of them.
     """
-    arrays = read_weights(config, data.inputs)
+    arrays = read_weights(config, objective.stored.inputs)
     with strategy.scope():
-        model = model_for(config, data)
+        model = model_for(config, objective.stored)
         started = begin_with_weights(config, model, arrays)
     del arrays  # which take as much memory as the model
-    return build_window(config, data, total_steps, strategy, model=model), started
+    return build_window(config, objective, total_steps, strategy, model=model), started
 
 
 def _read_file(config: Config, model: Model) -> Mapping[str, Any]:

@@ -17,11 +17,11 @@ from micro_step import MicroStep  # noqa: E402, settles the allocator
 from texts import Texts  # noqa: E402
 from workbench import of_case, of_texts  # noqa: E402
 
-from accumtrain.data.open_data import open_data  # noqa: E402
 from accumtrain.devices.resolve import resolve_devices  # noqa: E402
 from accumtrain.measure.bench import repeat_one_batch  # noqa: E402
 from accumtrain.measure.dry_run import DryRun  # noqa: E402
 from accumtrain.measure.flops import count_flops  # noqa: E402
+from accumtrain.tasks.objective import open_objective  # noqa: E402
 from accumtrain.train.memory import state_bytes  # noqa: E402
 
 
@@ -43,10 +43,10 @@ def train_on_texts(texts: Texts) -> None:
 
 def train_on_images() -> None:
     config = of_case(options.model, options.precision, options.micro_batch, options.steps, options.image_size)
-    devices, data = resolve_devices(config.device), open_data(config.data, config.run.seed)
+    devices, objective = resolve_devices(config.device), open_objective(config)
     with tempfile.TemporaryDirectory() as scratch:
-        dry_run = DryRun(config, data, devices, options.micro_batch, Path(scratch), options.steps)
-        repeat_one_batch(dry_run, config, data, devices, options.micro_batch)
+        dry_run = DryRun(config, objective, devices, options.micro_batch, Path(scratch), options.steps)
+        repeat_one_batch(dry_run, config, objective.data, devices, options.micro_batch)
         facts: dict[str, float] = {}
         while turns.next():
             dry_run.update()

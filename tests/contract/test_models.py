@@ -15,7 +15,6 @@ from accumtrain.config.check import check_config
 from accumtrain.config.schema import PRECISIONS, Config
 from accumtrain.data.config import SyntheticConfig
 from accumtrain.data.inputs.tokens import Tokens
-from accumtrain.data.open_data import open_data
 from accumtrain.data.text.vocabulary import PADDING, number_ids
 from accumtrain.engine.config import AccumConfig, LossScaleConfig
 from accumtrain.engine.step import Step
@@ -29,6 +28,7 @@ from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.config import SgdConfig
 from accumtrain.optim.schedules import ConstantConfig
 from accumtrain.optim.sgd import SGD
+from accumtrain.tasks.objective import build_objective, open_stored
 from accumtrain.train.build import build_window
 from tests.contract.examples import EXAMPLES, SIZE, example_of, size_for
 from tests.engine.small import CLASSES, examples
@@ -139,12 +139,12 @@ def update(variant: Variant, memory: str) -> Update:
         loss_scale=LossScaleConfig(initial=64.0),
     )
     check_config(config)
-    data = open_data(config.data, seed=0)
+    data = open_stored(config)
     given = examples(BATCH, data.shape)
     if config.model.takes == "tokens":
         data = replace(data, inputs=Tokens((SIZE,), number_ids(TOKENS)))
         given["inputs"] = tokens()
-    window = build_window(config, data, 1, tf.distribute.get_strategy())
+    window = build_window(config, build_objective(config, data), 1, tf.distribute.get_strategy())
     step, before = Step(window), values(window.variables_)
     batches = tf.data.Dataset.from_tensor_slices(given).batch(BATCH // STEPS)
     step.accumulate(iter(batches), STEPS)

@@ -13,6 +13,7 @@ import tensorflow as tf
 from accumtrain.backprop.mode import Mode
 from accumtrain.config.schema import Config
 from accumtrain.data.inputs.pixels import Pixels, make_images
+from accumtrain.data.inputs.trained_on import TrainedOn
 from accumtrain.export.config import FORMATS, QUANTIZED
 from accumtrain.export.export import largest_difference
 from accumtrain.export.formats import Exported
@@ -20,7 +21,7 @@ from accumtrain.models.build import build_model
 from accumtrain.models.config import KerasModelConfig, LeNetConfig, ResNetConfig, RevNetConfig
 from accumtrain.models.layers import ModelSpec
 from accumtrain.registry import load
-from accumtrain.tasks.classify import Classify
+from accumtrain.tasks.classify import ClassAnswer
 
 NAMES = ["ant", "a bee, or two", "čat"]
 MODELS = {
@@ -50,7 +51,7 @@ def exported(name: str, augment: str = "none") -> Exported:
     """Return a model with moving statistics of images. Its answers differ from image to image."""
     model = build_model(MODELS[name], ModelSpec((64, 65, 3), len(NAMES)))
     inputs = Pixels((64, 65, 3), augment, (64, 65), [0.4, 0.5, 0.6], [0.25], 255)
-    what = Exported(name, model, inputs, NAMES, Classify(Config()), {})
+    what = Exported(name, model, inputs, ClassAnswer(Config(), TrainedOn(inputs, "classes", NAMES), {}))
     images = inputs.serve(tf.constant(make_images(inputs.shape, (1.0, 1.0))))
     mode = Mode(training=True, recording=True, seed=tf.zeros([2], tf.int32))
     model(images, mode)

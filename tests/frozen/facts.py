@@ -34,6 +34,7 @@ from accumtrain.fields import Role, roles_of
 from accumtrain.models.build import build_model
 from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.config import OPTIMIZERS
+from accumtrain.tasks.objective import open_objective
 from accumtrain.train.build import build_window
 from accumtrain.train.checkpoint import Checkpoints
 from tests.conftest import composed
@@ -151,8 +152,7 @@ def checkpoint_paths() -> Lines:
 
 def _paths(title: str, *overrides: str, **changes: Any) -> Lines:
     config = replace(composed(*SMALL, *overrides), **changes)
-    data = open_data(config.data, seed=0)
-    window = build_window(config, data, 4, tf.distribute.get_strategy())
+    window = build_window(config, open_objective(config), 4, tf.distribute.get_strategy())
     with tempfile.TemporaryDirectory() as folder:
         with Checkpoints(Path(folder), window, keep=1) as checkpoints:
             checkpoints.save()

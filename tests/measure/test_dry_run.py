@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_train_batches
 from accumtrain.devices.resolve import resolve_devices
 from accumtrain.errors import ConfigError
 from accumtrain.measure import dry_run
 from accumtrain.measure.dry_run import DryRun, measure
 from accumtrain.process import environment
+from accumtrain.tasks.objective import open_objective
 from accumtrain.train.build import build_window
 from tests.engine.small import is_compiled_by_xla
 
@@ -29,14 +29,14 @@ def config(compose):
 
 
 @pytest.fixture
-def data(config):
-    return open_data(config.data, config.run.seed)
+def objective(config):
+    return open_objective(config)
 
 
 @pytest.fixture
-def run(config, data, tmp_path):
+def run(config, objective, tmp_path):
     gc.collect()  # tensors of other tests, freed while it runs, would lower the peak
-    return DryRun(config, data, resolve_devices(config.device), MICRO, tmp_path / "checkpoints", 2)
+    return DryRun(config, objective, resolve_devices(config.device), MICRO, tmp_path / "checkpoints", 2)
 
 
 # ---- the numbers of a probe ----
@@ -49,7 +49,7 @@ class Timed:
     replicas = 1
     timings = ((9.0, 9.0), (0.5, 0.2), (0.3, 0.4), (0.7, 0.3))  # the first one compiles
 
-    def __init__(self, config, data, devices, micro_batch, directory, micro_steps):
+    def __init__(self, config, objective, devices, micro_batch, directory, micro_steps):
         self.did = [(config.accum.steps, directory)]
         self.begin(micro_batch, micro_steps)
         Timed.last = self
@@ -92,10 +92,10 @@ ONE_SIZE = [*["update"] * 4, "evaluate", "workspace", "finish"]
 @pytest.mark.usefixtures("timed")
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize(("micro_batch", "steps", "made"), [(4, 6, 2), (12, 2, 2), (24, 1, 1)])
-def test_a_probe_reckons_whole_updates_from_short_ones(config, data, tmp_path, micro_batch, steps, made, known):
+def test_a_probe_reckons_whole_updates_from_short_ones(config, objective, tmp_path, micro_batch, steps, made, known):
     # without it the number of micro-steps decides
     asked = config.with_accum_steps(1 if known else steps)
-    (found,) = measure(asked, data, ONE_REPLICA, [micro_batch if known else None], tmp_path)
+    (found,) = measure(asked, objective, ONE_REPLICA, [micro_batch if known else None], tmp_path)
     assert Timed.last.did == [(steps, tmp_path), (micro_batch, made), *ONE_SIZE]
     first_update = found.pop("seconds_to_first_update") - (steps - made) * 0.5
     assert first_update == pytest.approx(5.0)
@@ -114,24 +114,24 @@ def test_a_probe_reckons_whole_updates_from_short_ones(config, data, tmp_path, m
 
 
 @pytest.mark.usefixtures("timed")
-def test_sizes_are_measured_one_after_the_other(config, data, tmp_path):
-    found = measure(config, data, ONE_REPLICA, [2, 24], tmp_path)
+def test_sizes_are_measured_one_after_the_other(config, objective, tmp_path):
+    found = measure(config, objective, ONE_REPLICA, [2, 24], tmp_path)
     assert Timed.last.did == [(12, tmp_path), (2, 2), *ONE_SIZE, (24, 1), *ONE_SIZE]
     peaks = [(each["micro_batch"], each["accum_steps"], each["peak_bytes"]) for each in found]
     assert peaks == [(2, 12, 20), (24, 1, 240)]
 
 
 @pytest.mark.usefixtures("timed")
-def test_a_loss_of_the_whole_batch_is_measured_by_whole_windows(config, data, tmp_path, monkeypatch):
+def test_a_loss_of_the_whole_batch_is_measured_by_whole_windows(config, objective, tmp_path, monkeypatch):
     monkeypatch.setattr(dry_run, "LOSSES", {config.loss.kind: SimpleNamespace(whole_batch=True)})
-    found = measure(config, data, ONE_REPLICA, [2, 24], tmp_path)
+    found = measure(config, objective, ONE_REPLICA, [2, 24], tmp_path)
     assert Timed.last.did == [(12, tmp_path), (2, 12), *ONE_SIZE, (24, 1), *ONE_SIZE]
     assert [each["seconds_to_first_update"] for each in found] == [5.0, 5.0]  # no micro-step is left to reckon
 
 
-def test_a_micro_batch_that_does_not_divide_is_refused(config, data, tmp_path):
+def test_a_micro_batch_that_does_not_divide_is_refused(config, objective, tmp_path):
     with pytest.raises(ConfigError, match="batch_size=24"):
-        measure(config, data, ONE_REPLICA, [7], tmp_path)
+        measure(config, objective, ONE_REPLICA, [7], tmp_path)
 
 
 @pytest.mark.slow
@@ -140,7 +140,7 @@ def test_each_of_two_sizes_has_its_own_peak(compose, tmp_path, model):
     """One window serves both sizes. Two windows of a RevNet would count the state of the first again."""
     config = compose(f"model={model}", "data=digits", "batch_size=64", "accum.steps=1")
     gc.collect()
-    found = measure(config, open_data(config.data, 0), resolve_devices(config.device), [4, 64], tmp_path)
+    found = measure(config, open_objective(config), resolve_devices(config.device), [4, 64], tmp_path)
     (static, peak), (later_static, later_peak) = [(each["static_bytes"], each["peak_bytes"]) for each in found]
     assert later_static < 1.5 * static, "a graph leaves a little"
     assert peak - static < later_peak - later_static < 20 * (peak - static)
@@ -150,14 +150,14 @@ def test_each_of_two_sizes_has_its_own_peak(compose, tmp_path, model):
 
 
 @pytest.mark.slow
-def test_its_updates_are_those_of_training(run, config, data):
+def test_its_updates_are_those_of_training(run, config, objective):
     """Each update has two micro-batches, those with which a run of this configuration begins."""
     assert min(run.update()) > 0
     assert run.calls == 3, "two micro-steps, the first of which sets the pace, and the commit"
     assert [run.updates(2), run.updates(1)] == [1, 1]
     assert int(run.window.step) == 3
-    expected = build_window(config, data, UPDATES, tf.distribute.get_strategy())
-    batches = iter(make_train_batches(data, batch=MICRO, first=0, seed=config.run.seed))
+    expected = build_window(config, objective, UPDATES, tf.distribute.get_strategy())
+    batches = iter(make_train_batches(objective.data, batch=MICRO, first=0, seed=config.run.seed))
     for _ in range(3):
         for _ in range(2):
             expected.accumulate(next(batches))
@@ -214,7 +214,7 @@ def test_workspaces_are_measured_in_one_micro_step(run):
 def test_xla_compiles_where_the_run_asks_for_it(compose, tmp_path):
     """Its micro-step is one operation, of which no workspace can be told apart."""
     config = compose(*LENET, "device.xla=true")
-    run = DryRun(config, open_data(config.data, 0), resolve_devices(config.device), MICRO, tmp_path, 2)
+    run = DryRun(config, open_objective(config), resolve_devices(config.device), MICRO, tmp_path, 2)
     assert is_compiled_by_xla(run.step, run.batches)
     run.measure_workspace()
     assert run.finish()["workspace_bytes"] is None

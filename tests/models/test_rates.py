@@ -5,10 +5,10 @@ import json
 import pytest
 import tensorflow as tf
 
-from accumtrain.data.open_data import open_data
 from accumtrain.dispatch import run
 from accumtrain.errors import ConfigError
 from accumtrain.models.build import find_rate_factors
+from accumtrain.tasks.objective import open_objective
 from accumtrain.train.build import build_window
 from tests.engine.small import examples, train
 
@@ -30,7 +30,7 @@ def test_the_factor_multiplies_the_rate_of_what_it_matches(compose, optimizer):
 
     def after_an_update(*overrides, factor=1.0):
         config = compose("model=lenet5", *optimizer, *overrides)
-        window = build_window(config, open_data(config.data, 0), 4, tf.distribute.get_strategy())
+        window = build_window(config, open_objective(config), 4, tf.distribute.get_strategy())
         window.schedule = lambda step: factor
         train(window, [examples(8, (8, 8, 1))], micro_steps=2)
         return {path: variable.numpy() for path, variable in window.model.named.items()}

@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.config.check import explain_missing_jax
-from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_train_batches
 from accumtrain.devices import jax_device
 from accumtrain.devices.resolve import resolve_devices
@@ -26,6 +25,7 @@ from accumtrain.measure.verify.on_jax import check_on_jax
 from accumtrain.measure.verify.window import WindowOfExamples
 from accumtrain.optim.config import SgdConfig
 from accumtrain.process import environment
+from accumtrain.tasks.objective import open_objective
 from accumtrain.train.build import build_window
 from accumtrain.train.memory import Meter, at_peak, tensor_bytes
 from tests.engine.small import all_variables, examples, revnet38, window_for
@@ -48,13 +48,18 @@ def config(compose):
 
 
 @pytest.fixture
-def data(config):
-    return open_data(config.data, config.run.seed)
+def objective(config):
+    return open_objective(config)
 
 
 @pytest.fixture
-def new_window(config, data):
-    return lambda: build_window(config, data, 5, tf.distribute.get_strategy())
+def data(objective):
+    return objective.data
+
+
+@pytest.fixture
+def new_window(config, objective):
+    return lambda: build_window(config, objective, 5, tf.distribute.get_strategy())
 
 
 @pytest.fixture
@@ -261,13 +266,13 @@ class LosesBatch(JaxRuntime):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("runtime", "first_is_right"), [(JaxRuntime, True), (LosesBatch, False)])
-def test_gradients_are_verified_against_those_of_tensorflow(runtime, first_is_right, compose, data):
+def test_gradients_are_verified_against_those_of_tensorflow(runtime, first_is_right, compose, data, objective):
     config = compose(*JAX, "precision=float64", "accum.steps=2", "batch_size=8")
     (batch,) = make_train_batches(data, batch=8, first=0, seed=0).take(1)
     window = WindowOfExamples({name: value.numpy() for name, value in batch.items()}, steps=2, batch=4)
     against_tensorflow, against_one_batch, recomputed = check_on_jax(
         lambda policy: build_window(
-            replace(config, model=config.model.with_policy(policy)), data, 5, tf.distribute.get_strategy()
+            replace(config, model=config.model.with_policy(policy)), objective, 5, tf.distribute.get_strategy()
         ),
         lambda: runtime([device()]),
         ["store", "recompute"],

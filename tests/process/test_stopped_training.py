@@ -40,7 +40,7 @@ def stop_in(monkeypatch):
     ("place", "message"),
     [
         pytest.param("train.train:resolve_devices", NOTHING_LOST, marks=pytest.mark.slow),
-        pytest.param("train.train:open_data", NOTHING_LOST, marks=pytest.mark.slow),
+        pytest.param("train.train:open_objective", NOTHING_LOST, marks=pytest.mark.slow),
         pytest.param("train.train:window_with_weights", NOTHING_LOST, marks=pytest.mark.slow),
         pytest.param("engine.step:Step.prepare", "stopped after update 0 of 3", marks=pytest.mark.slow),
         pytest.param("engine.step:Step.accumulate", "stopped after update 0 of 3", marks=pytest.mark.slow),

@@ -3,7 +3,6 @@
 `load <run>` as arguments predicts what images.npy holds, and prints it as JSON.
 """
 
-import dataclasses
 import json
 import sys
 from typing import Any
@@ -23,21 +22,21 @@ def open_angles(config: Any, seed: Any) -> Any:
     return accumtrain.Source(train, test, 2, class_names=["sin", "cos"])
 
 
-class Angle(accumtrain.Task):
-    output = "degrees"
+class Angle(accumtrain.Objective):
+    def prepare_targets(self, degrees: Any) -> Any:
+        return tf.concat([tf.sin(degrees * (np.pi / 180)), tf.cos(degrees * (np.pi / 180))], axis=-1)
 
-    def prepare(self, data: Any, facts: Any) -> Any:
-        def pairs(degrees: Any) -> Any:
-            return tf.concat([tf.sin(degrees * (np.pi / 180)), tf.cos(degrees * (np.pi / 180))], axis=-1)
 
-        return dataclasses.replace(super().prepare(data, facts), to_target=pairs)
+class Degrees(accumtrain.Answer):
+    name = "degrees"
 
-    def answer(self, outputs: Any, facts: Any) -> Any:
+    @property
+    def columns(self) -> list[str]:
+        return ["angle"]
+
+    def __call__(self, inputs: Any, outputs: Any) -> Any:
         outputs = tf.cast(outputs, tf.float32)
         return tf.atan2(outputs[:, :1], outputs[:, 1:]) * (180 / np.pi)
-
-    def answer_names(self, names: Any) -> Any:
-        return ["angle"]
 
 
 def build_distance(config: Any) -> Any:
@@ -75,7 +74,7 @@ def build_of_two(config: Any, spec: Any) -> Any:
 
 distance = accumtrain.register_loss("distance", build_distance, targets="pairs")
 accumtrain.register_data("angles", open_angles, targets="pairs")
-accumtrain.register_task("angle", Angle, loss=distance, targets="pairs")
+accumtrain.register_task("angle", Angle, answer=Degrees, loss=distance, targets="pairs")
 accumtrain.register_model("of_two", build_of_two)
 accumtrain.register_data("two", open_two, targets="numbers")
 

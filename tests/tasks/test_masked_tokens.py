@@ -24,12 +24,11 @@ from accumtrain.dispatch import run
 from accumtrain.engine.step import Step
 from accumtrain.errors import DataError, VerificationError
 from accumtrain.export import reload
-from accumtrain.tasks import token_losses
+from accumtrain.tasks import masked_tokens
 from accumtrain.tasks.masked_tokens import name_tokens
-from accumtrain.tasks.task import build_task, open_examples
+from accumtrain.tasks.objective import open_objective
 from accumtrain.train.build import build_window
 from accumtrain.train.evaluator import build_evaluator
-from accumtrain.train.weights import note_trained_on
 from tests.tasks import texts
 from tests.train.conftest import assert_same_tensors, json_of, records_of, tensors_of
 
@@ -57,7 +56,7 @@ def assert_same(one, other):
 
 
 def test_a_batch_has_tokens_places_ids_and_a_weight_for_each_place(config):
-    data = open_examples(config())
+    data = open_objective(config()).data
     batch = taken(make_train_batches(data, batch=48, first=0, seed=0), 1)
     tokens, positions = batch["inputs"]["tokens"], batch["inputs"]["positions"]
     assert (tokens.shape, positions.shape, batch["targets"].shape) == (
@@ -72,7 +71,7 @@ def test_a_batch_has_tokens_places_ids_and_a_weight_for_each_place(config):
 
 
 def test_the_stream_is_the_same_in_micro_batches_and_after_a_stop(config):
-    data = open_examples(config())
+    data = open_objective(config()).data
     whole = taken(make_train_batches(data, batch=48, first=0, seed=0), 8)
     assert_same(whole, taken(make_train_batches(data, batch=12, first=0, seed=0), 32))
     later = tf.nest.map_structure(lambda array: array[96:], whole)
@@ -80,7 +79,7 @@ def test_the_stream_is_the_same_in_micro_batches_and_after_a_stop(config):
 
 
 def test_masks_are_drawn_anew_in_each_epoch_and_the_same_in_each_evaluation(config):
-    data = open_examples(config())
+    data = open_objective(config()).data
     size = data.train.size
     of_epochs = [taken(make_train_batches(data, batch=size, first=first, seed=0), 1) for first in (0, size)]
     rows = [{tuple(row) for row in batch["inputs"]["positions"]} for batch in of_epochs]
@@ -113,16 +112,16 @@ def test_values_of_examples_are_means_over_their_places():
     ids[1, 2:], ids[2] = -1, -1
     arguments = tf.constant(ids, tf.int32), tf.constant(logits)
     for row, (loss, accuracy) in enumerate(
-        zip(token_losses.token_cross_entropy(*arguments), token_losses.token_accuracy(*arguments), strict=True)
+        zip(masked_tokens.token_cross_entropy(*arguments), masked_tokens.token_accuracy(*arguments), strict=True)
     ):
         expected = (0.0, 0.0) if row == 2 else reference_of(ids[row : row + 1], logits[row : row + 1])
         assert (float(loss), float(accuracy)) == pytest.approx(expected, rel=1e-14)
 
 
 def test_a_perplexity_beyond_all_numbers_is_infinite():
-    found = [token_losses.perplexity(loss) for loss in (0.0, 1.0, 1000.0, math.inf)]
+    found = [masked_tokens.perplexity(loss) for loss in (0.0, 1.0, 1000.0, math.inf)]
     assert found == [1.0, math.e, math.inf, math.inf]
-    assert math.isnan(token_losses.perplexity(math.nan))
+    assert math.isnan(masked_tokens.perplexity(math.nan))
 
 
 # ---- means over tokens ----
@@ -130,8 +129,8 @@ def test_a_perplexity_beyond_all_numbers_is_infinite():
 
 def updated(config, count=3):
     """The scalars of some updates in float64, and the weights after each."""
-    data, strategy = open_examples(config), tf.distribute.get_strategy()
-    window = build_window(config, data, count, strategy)
+    objective, strategy = open_objective(config), tf.distribute.get_strategy()
+    data, window = objective.data, build_window(config, objective, count, strategy)
     step, found = Step(window), []
     batches = iter(make_train_batches(data, batch=config.batch_size // config.accum.count, first=0, seed=0))
     weights = [[variable.numpy() for variable in window.variables_]]
@@ -193,13 +192,13 @@ def assert_near_records(one, other, **tolerance):
         assert other[name] == (value if isinstance(value, str) else pytest.approx(value, **tolerance)), name
 
 
-def evaluated(config, batch, data=None):
-    data = data or open_examples(config)
+def evaluated(config, batch):
+    objective = open_objective(config)
     devices = resolve_devices(config.device)
-    window = build_window(config, data, 1, devices.strategy)
-    evaluator = build_evaluator(config, data, "test", batch, window.model, devices.runtime)
+    window = build_window(config, objective, 1, devices.strategy)
+    evaluator = build_evaluator(config, objective, "test", batch, window.model, devices.runtime)
     found = evaluator(stop=lambda: False, report=lambda done, batches: None)
-    return {name: value for name, value in found.items() if name != "seconds"}, window.model, data
+    return {name: value for name, value in found.items() if name != "seconds"}, window.model, objective.data
 
 
 def test_an_evaluation_is_that_of_all_tokens_for_every_batch(config):
@@ -240,7 +239,7 @@ def test_a_guess_is_the_loss_of_the_shares_of_tokens(config):
     shares = Counter("".join(sentences[0]).encode())
     total = sum(shares.values())
     expected = [-np.mean([math.log(shares[token] / total) for token in "".join(part).encode()]) for part in sentences]
-    found = build_task(given).guess(open_examples(given))
+    found = open_objective(given).guess()
     assert [found["train"], found["test"]] == pytest.approx(expected, rel=1e-12)
 
 
@@ -272,7 +271,7 @@ def test_data_without_a_vocabulary_is_refused(compose):
 
     accumtrain.register_data("without_vocabulary", opened, targets="tokens")
     with pytest.raises(DataError, match="examples of without_vocabulary are no splits of tokens"):
-        open_examples(compose(TASK[0], "data=without_vocabulary", TASK[2]))
+        open_objective(compose(TASK[0], "data=without_vocabulary", TASK[2]))
 
 
 # ---- the jobs of a run ----
@@ -350,7 +349,7 @@ UNTOLD = [
 @pytest.fixture
 def opened(config):
     """Opens what predict.input names, or an array, for a run of texts that is not trained."""
-    inputs = note_trained_on(config(), open_examples(config())).inputs
+    inputs = open_objective(config()).trained_on.inputs
 
     def open_given(given):
         if isinstance(given, np.ndarray):
@@ -482,6 +481,6 @@ def test_verify_finds_a_loss_that_counts_places_without_a_token(compose, tmp_pat
     def wrong(ids, values):
         return tf.reduce_mean(tf.where(ids >= 0, values, tf.zeros_like(values)), axis=-1)
 
-    monkeypatch.setattr(token_losses, "_mean_over_places", wrong)
+    monkeypatch.setattr(masked_tokens, "_mean_over_positions", wrong)
     with pytest.raises(VerificationError, match="loss against an independent formula, in float64"):
         run(compose(*VERIFY, f"run.dir={tmp_path}"))

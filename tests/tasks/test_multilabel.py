@@ -10,14 +10,15 @@ import tensorflow as tf
 
 import accumtrain
 from accumtrain.config.registries import register_metric
+from accumtrain.data.inputs.trained_on import TrainedOn
 from accumtrain.data.open_data import open_data
 from accumtrain.dispatch import run
 from accumtrain.errors import ConfigError
 from accumtrain.runs.names import ANSWER_FACTS
 from accumtrain.tasks import scores
 from accumtrain.tasks.config import SigmoidCrossEntropyConfig
-from accumtrain.tasks.multilabel import Multilabel, build_loss
-from accumtrain.tasks.task import build_task, open_examples
+from accumtrain.tasks.multilabel import LabelAnswer, build_loss
+from accumtrain.tasks.objective import open_objective
 from tests.tasks import canvases
 from tests.train.conftest import json_of, records_of
 
@@ -73,7 +74,7 @@ def test_the_gradient_where_a_logit_is_0():
 
 def weights_of(compose, *overrides):
     config = compose(*TASK, *overrides)
-    return build_task(config).training_loss(open_examples(config)).positive_weights
+    return open_objective(config).loss_config.positive_weights
 
 
 def test_weights_by_name(compose):
@@ -85,7 +86,7 @@ def test_weights_by_name(compose):
 
 def test_balanced_weights_give_both_sides_the_same_sum(compose):
     found = weights_of(compose, "loss.positive_weights=balanced", "data.val_fraction=0.25")
-    labels = open_examples(compose(*TASK, "data.val_fraction=0.25")).train.known_labels
+    labels = open_objective(compose(*TASK, "data.val_fraction=0.25")).stored.train.known_labels
     for weight, column in zip(found.values(), labels.T, strict=True):
         assert weight * np.sum(column == 1) == pytest.approx(np.sum(column == 0))
 
@@ -163,7 +164,9 @@ def test_thresholds_are_those_of_the_validation_images(trained):
 
 def test_without_thresholds_a_label_is_said_from_a_half_on():
     """As before the first evaluation."""
-    answers = Multilabel(accumtrain.Config()).tell(np.array([[0.5, 0.49], [0.1, 0.2]], np.float32), ["a", "b"], {})
+    trained_on = TrainedOn(accumtrain.Arrays((3,)), "labels", ["a", "b"])
+    answer = LabelAnswer(accumtrain.Config(), trained_on, {})
+    answers = answer.tell(np.array([[0.5, 0.49], [0.1, 0.2]], np.float32))
     assert [record["labels"] for record in answers.records] == [["a"], []]
     assert [row[0] for row in answers.rows] == ["a", ""]
     assert [row[0] for row in answers.shown] == ["a", "none"]
@@ -206,7 +209,7 @@ def test_metrics_of_your_own(compose, tmp_path, registered):
     register_metric("least_known", least_known, targets="labels", whole_split=True)
     chosen = "eval.metrics=[all_right,least_known]"
     summary = run(compose(*TASK, *SMALL, "train.steps=1", "eval.every=1", chosen, f"run.dir={tmp_path}"))
-    labels = open_examples(compose(*TASK)).test.known_labels
+    labels = open_objective(compose(*TASK)).stored.test.known_labels
     assert summary["test"]["least_known"] == pytest.approx(np.mean(~np.isnan(labels), axis=0).min())
     assert summary["train"].keys() == {"loss", "all_right"}
     assert 0 <= summary["test"]["all_right"] < 1
@@ -256,7 +259,8 @@ def test_what_is_refused_and_the_remedy(compose, given, said, remedy):
 def test_the_loss_of_a_guess(compose, weights):
     """Of each label's share in training; the other splits have the same answer, without weights."""
     config = compose(*TASK, "data.val_fraction=0.25", f"loss.positive_weights={weights}")
-    data = open_examples(config)
+    objective = open_objective(config)
+    data = objective.stored
     train = data.train.known_labels
     have, lack = np.sum(train == 1, axis=0), np.sum(train == 0, axis=0)
     factor = lack / have if weights == "balanced" else np.ones(len(have))
@@ -266,7 +270,7 @@ def test_the_loss_of_a_guess(compose, weights):
         labels = data.splits[name].known_labels
         entropy = np.where(labels == 1, -np.log(p), np.where(labels == 0, -np.log(1 - p), 0))
         expected[name] = entropy.mean()
-    assert build_task(config).guess(data) == pytest.approx(expected, rel=1e-5)
+    assert objective.guess() == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from accumtrain.errors import ConfigError
 from accumtrain.registry import with_kind
 from accumtrain.tasks.collected import Collected
 from accumtrain.tasks.config import LossConfig, TaskConfig
-from accumtrain.tasks.task import build_task
+from accumtrain.tasks.objective import build_objective
 from tests.programs import run_python
 
 PROGRAM = Path(__file__).parent / "outsider.py"
@@ -45,11 +45,11 @@ def test_help_says_of_a_task_without_keys_where_it_comes_from():
 
 
 @pytest.mark.parametrize("build", [object, lambda config: 3])
-def test_what_is_no_class_of_tasks_is_refused(monkeypatch, build):
+def test_what_is_no_class_of_objectives_is_refused(monkeypatch, build):
     monkeypatch.setattr(REGISTRIES["task"], "entries", dict(REGISTRIES["task"].entries))
     chosen = accumtrain.register_task("no_task", build, loss=CLASSES)
-    with pytest.raises(ConfigError, match=r"task=no_task: .* is no subclass of accumtrain\.Task"):
-        build_task(accumtrain.Config(task=chosen()))
+    with pytest.raises(ConfigError, match=r"task=no_task: .* is no subclass of accumtrain\.Objective"):
+        build_objective(accumtrain.Config(task=chosen()), None)
 
 
 @pytest.mark.parametrize("given", [{"augment": "crop_flip"}, {"image_size": 12}, {"mixup": 0.2}, {"mean": [0.0]}])

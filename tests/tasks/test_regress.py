@@ -8,12 +8,14 @@ import pytest
 import tensorflow as tf
 
 import accumtrain
+from accumtrain.data.inputs.trained_on import TrainedOn
 from accumtrain.data.source import ArraySplit
 from accumtrain.dispatch import run
 from accumtrain.errors import ConfigError, DataError
+from accumtrain.tasks.answer import build_answer
 from accumtrain.tasks.config import AbsoluteErrorConfig, HuberConfig, SquaredErrorConfig
+from accumtrain.tasks.objective import build_objective, open_objective, open_stored
 from accumtrain.tasks.regress import build_absolute_error, build_huber, build_squared_error
-from accumtrain.tasks.task import build_task, open_examples, open_stored
 from tests.tasks import canvases
 from tests.train.conftest import json_of, records_of
 
@@ -66,15 +68,16 @@ def test_huber_is_smooth_where_the_line_begins():
 
 def test_targets_are_standardised_by_the_training_examples(compose):
     config = compose(*TASK, "data.val_fraction=0.25")
-    stored, data = open_stored(config), open_examples(config)
+    objective = open_objective(config)
+    stored, learn = objective.stored, objective.prepare_targets
     train = stored.train.known_labels.astype(np.float64)
     mean, std = np.nanmean(train, axis=0), np.nanstd(train, axis=0)
-    assert data.task_facts == {"mean": pytest.approx(mean.tolist()), "std": pytest.approx(std.tolist())}
+    assert objective.facts == {"mean": pytest.approx(mean.tolist()), "std": pytest.approx(std.tolist())}
     for name, split in stored.splits.items():
-        learned = data.to_target(tf.constant(split.known_labels)).numpy()
+        learned = learn(tf.constant(split.known_labels)).numpy()
         expected = (split.known_labels - mean) / std
         np.testing.assert_allclose(learned, expected, rtol=1e-6, atol=1e-6, err_msg=name)
-    own = data.to_target(tf.constant(stored.train.known_labels)).numpy()
+    own = learn(tf.constant(stored.train.known_labels)).numpy()
     np.testing.assert_allclose(np.nanmean(own, axis=0), 0, atol=1e-6)
     np.testing.assert_allclose(np.nanstd(own, axis=0), 1, rtol=1e-6)
 
@@ -95,7 +98,7 @@ def test_answers_are_in_the_units_of_the_data(trained):
     assert loaded.class_names == canvases.NUMBERS
     errors = np.abs(found - numbers).mean(axis=0)
     assert (errors < 0.9 * np.abs(numbers - numbers.mean(axis=0)).mean(axis=0)).all(), errors
-    facts = json_of(loaded.path, "images")["task_facts"]
+    facts = json_of(loaded.path, "inputs")["facts"]
     outputs = loaded.model(tf.constant(open_prepared(trained, images))).numpy()
     np.testing.assert_allclose(found, outputs * facts["std"] + facts["mean"], rtol=1e-5, atol=1e-4)
 
@@ -112,11 +115,12 @@ def test_a_number_that_is_always_the_same_is_refused(compose, form, value):
     config = compose(*TASK)
     numbers = np.array([[1.0, value], [2.0, NAN], [3.0, value], [4.0, value]] * 11, form)
     with pytest.raises(DataError, match=rf"row is {value} for all training examples that have it, so there is nothing"):
-        build_task(config).fit(data_of(config, numbers))
+        build_objective(config, data_of(config, numbers))
 
 
 def test_a_number_may_have_any_name_in_predictions(compose):
-    told = build_task(compose(*TASK)).tell(np.array([[0.5]], np.float32), ["file"], {})
+    trained_on = TrainedOn(accumtrain.Arrays((3,)), "numbers", ["file"])
+    told = build_answer(compose(*TASK), trained_on, {}).tell(np.array([[0.5]], np.float32))
     assert told.records == [{"values": {"file": 0.5}}], "beside the key file of a line"
 
 
@@ -124,15 +128,15 @@ def test_a_number_that_is_never_known_is_refused(compose):
     config = compose(*TASK)
     numbers = np.array([[1.0, NAN], [2.0, NAN]], np.float32)
     with pytest.raises(DataError, match=r"row is never known, so there is nothing to learn: leave its column out"):
-        build_task(config).fit(data_of(config, numbers))
+        build_objective(config, data_of(config, numbers))
 
 
 def test_numbers_that_float32_can_not_tell_apart_are_refused(compose):
     config = compose(*TASK)
     numbers = np.array([[1.7e9, 2000.0], [1.7e9 + 3600, 2020.0], [1.7e9 + 1800, NAN]], np.float32)
     with pytest.raises(DataError, match=r"is between 1\.7e\+09 and 1\.70000358e\+09, .*: subtract 1\.7e\+09"):
-        build_task(config).fit(data_of(config, numbers))
-    facts = build_task(config).fit(data_of(config, numbers - np.float32([1.7e9, 0])))
+        build_objective(config, data_of(config, numbers))
+    facts = build_objective(config, data_of(config, numbers - np.float32([1.7e9, 0]))).facts
     assert facts["std"] == pytest.approx([np.std([0, 3600, 1800]), 10.0], rel=0.05)
 
 
@@ -203,7 +207,7 @@ def test_what_is_refused_and_the_remedy(compose, given, said, remedy):
 
 @pytest.mark.parametrize(("augment", "told"), [("none", False), ("shift", True)])
 def test_images_that_are_moved_under_their_numbers_are_told(compose, augment, told):
-    notes = open_examples(compose(*TASK, f"data.augment={augment}")).notes
+    notes = open_objective(compose(*TASK, f"data.augment={augment}")).data.notes
     assert any("leaves their numbers as they are" in note for note in notes) == told
 
 
@@ -214,14 +218,15 @@ def test_images_that_are_moved_under_their_numbers_are_told(compose, augment, to
 def test_the_loss_of_a_guess(compose, loss):
     """Of the mean of each number in training."""
     config = compose(*TASK, "data.val_fraction=0.25", f"loss={loss}")
-    data = open_examples(config)
+    objective = open_objective(config)
+    data = objective.stored
     by_hand = {"squared_error": np.square, "absolute_error": np.abs, "huber": huber_of_1}[loss]
     train = data.train.known_labels
     mean, std = np.nanmean(train, axis=0), np.nanstd(train, axis=0)
     expected = {
         name: np.mean(np.nan_to_num(by_hand((split.known_labels - mean) / std))) for name, split in data.splits.items()
     }
-    found = build_task(config).guess(data)
+    found = objective.guess()
     assert found == pytest.approx(expected, rel=1e-5)
     if loss == "squared_error":
         assert found["train"] == pytest.approx(np.mean(~np.isnan(train))), "1 standard deviation of each that is known"

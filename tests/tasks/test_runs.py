@@ -21,7 +21,7 @@ from accumtrain.errors import VerificationError
 from accumtrain.export import reload
 from accumtrain.runs.names import ANSWER_FACTS
 from accumtrain.tasks import multilabel, regress
-from accumtrain.tasks.task import open_examples
+from accumtrain.tasks.objective import open_objective
 from accumtrain.train.build import build_window
 from tests.tasks import canvases
 from tests.train.conftest import assert_same_tensors, json_of, records_of, tensors_of
@@ -65,9 +65,9 @@ def here(trained, tmp_path, monkeypatch):
 
 def updated(config):
     """The losses and the weights of three updates in float64, and the targets of them."""
-    data = open_examples(config)
-    strategy = tf.distribute.get_strategy()
-    window = build_window(config, data, 3, strategy)
+    objective = open_objective(config)
+    data, strategy = objective.data, tf.distribute.get_strategy()
+    window = build_window(config, objective, 3, strategy)
     step = Step(window)
     micro_batches = make_train_batches(data, batch=config.batch_size // config.accum.count, first=0, seed=0)
     losses, batches = [], iter(micro_batches)

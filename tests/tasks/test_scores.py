@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from accumtrain.tasks import scores
-from accumtrain.tasks.multilabel import LabelFindings
-from accumtrain.tasks.regress import NumberFindings
+from accumtrain.tasks.multilabel import report_labels
+from accumtrain.tasks.regress import report_numbers
 from tests.tasks.scores_by_scikit_learn import FILE, labels, numbers
 
 STORED = json.loads(FILE.read_text())
@@ -72,7 +72,7 @@ def test_an_evaluation_tells_of_each_label(name):
     stored = STORED["labels"][name]
     names = [f"label {place}" for place in range(len(stored))]
     thresholds = [scores.best_threshold(truth[:, place], logits[:, place]) for place in range(len(stored))]
-    described = LabelFindings(names, truth, logits, thresholds).describe()
+    described = report_labels(names, truth, logits, thresholds).describe()
     found = {each["name"]: each for each in described["labels"]}
     for own, expected, column in zip(names, stored, truth.T, strict=True):
         assert found[own]["examples"] == np.isin(column, [0, 1]).sum()
@@ -95,7 +95,7 @@ def test_an_evaluation_tells_of_each_number(name):
     true, said = NUMBERS[name]
     names = [f"number {place}" for place in range(true.shape[1])]
     for found, expected, column in zip(
-        NumberFindings(names, true, said).describe()["numbers"], STORED["numbers"][name], true.T, strict=True
+        report_numbers(names, true, said).describe()["numbers"], STORED["numbers"][name], true.T, strict=True
     ):
         assert found["examples"] == np.isfinite(column).sum()
         assert [found["mae"], found["rmse"], found["r2"]] == near([expected[key] for key in ("mae", "rmse", "r2")])
@@ -108,7 +108,7 @@ def test_without_a_positive_example_there_is_no_score():
     truth, logits = np.array([[0.0, np.nan], [0.0, np.nan]]), np.zeros([2, 2], np.float32)
     assert np.isnan(scores.mean_average_precision(truth, logits))
     assert np.isnan(scores.macro_f1(truth, logits))
-    described = LabelFindings(["a", "b"], truth, logits, [0.5, 0.5]).describe()
+    described = report_labels(["a", "b"], truth, logits, [0.5, 0.5]).describe()
     assert described["f1_at_thresholds"] is None
     assert [each["examples"] for each in described["labels"]] == [2, 0]
 
@@ -123,7 +123,7 @@ def test_numbers_without_examples_or_spread():
     true, said = np.array([[np.nan, 2.0], [np.nan, 2.0]]), np.array([[1.0, 1.0], [1.0, 4.0]])
     assert scores.mean_absolute_error(true, said) == 1.5, "of the other number"
     assert np.isnan(scores.r2(true, said)), "there is no spread to explain"
-    unknown, same = NumberFindings(["a", "b"], true, said).describe()["numbers"]
+    unknown, same = report_numbers(["a", "b"], true, said).describe()["numbers"]
     assert unknown == {"name": "a", "examples": 0, "mae": None, "rmse": None, "r2": None}
     assert same == {"name": "b", "examples": 2, "mae": 1.5, "rmse": pytest.approx(2.5**0.5), "r2": None}
     assert np.isnan(scores.mean_absolute_error(true[:, :1], said[:, :1])), "and without a word of NumPy"

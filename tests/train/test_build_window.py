@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from accumtrain.data.config import DigitsConfig
 from accumtrain.data.inputs.pixels import make_pixels
+from accumtrain.tasks.objective import build_objective
 from accumtrain.train.build import build_window
 
 UPDATES = 20
@@ -20,7 +21,7 @@ LOGITS, LABELS = tf.constant([[2.0, 0.5, -1.0]]), tf.constant([0])
 def build(compose):
     def window(*overrides):
         config = compose("model=lenet5", *overrides)
-        return build_window(config, DIGITS, UPDATES, tf.distribute.get_strategy())
+        return build_window(config, build_objective(config, DIGITS), UPDATES, tf.distribute.get_strategy())
 
     return window
 

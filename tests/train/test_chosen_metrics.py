@@ -174,13 +174,13 @@ def test_a_name_that_is_taken_is_refused(name):
 
 
 def test_no_value_of_an_update_can_be_a_metric(compose, tmp_path):
-    from accumtrain.data.open_data import open_data
     from accumtrain.engine.step import Step
+    from accumtrain.tasks.objective import open_objective
     from accumtrain.train.build import build_window
 
     config = compose("model=lenet5", "precision=float16", "batch_size=8", "accum.steps=1", "optim=sgd", "optim.lr=0.1")
     strategy = tf.distribute.get_strategy()
-    window = build_window(config, open_data(config.data, 0), 4, strategy)
+    window = build_window(config, open_objective(config), 4, strategy)
     step = Step(window)
     batch = {"inputs": tf.zeros([8, 8, 8, 1]), "targets": tf.zeros([8], tf.int32)}
     step.accumulate(iter(tf.data.Dataset.from_tensors(batch).repeat()), 1)

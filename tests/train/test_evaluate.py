@@ -18,13 +18,12 @@ from accumtrain.dispatch import run
 from accumtrain.engine.replica import as_replica
 from accumtrain.engine.runtime import TensorFlowRuntime
 from accumtrain.errors import CheckpointError
-from accumtrain.report.classes import Confusion
+from accumtrain.report.classes import ClassReport, Confusion
 from accumtrain.tasks import classify
-from accumtrain.tasks.classify import ClassFindings
-from accumtrain.tasks.task import build_task
+from accumtrain.tasks.objective import open_objective
 from accumtrain.train.evaluator import build_evaluator
 from accumtrain.train.predict import compile_answers, predictions
-from accumtrain.train.weights import note_trained_on, trained_model
+from accumtrain.train.weights import trained_model
 from tests.train.conftest import assert_error, json_of, records_of
 
 TRAINED = (
@@ -54,20 +53,19 @@ def test_findings_are_of_the_replicas_of_the_runtime(trained):
     class OfThree(TensorFlowRuntime):
         replicas = 3
 
-    data, runtime = open_data(trained.data, 0), OfThree()
-    model = trained_model(trained, note_trained_on(trained, data), {}).model
-    (finder,) = build_evaluator(trained, data, "test", 60, model, runtime, finding=True).collectors
+    objective, runtime = open_objective(trained), OfThree()
+    model = trained_model(trained, objective.trained_on, {}).model
+    (finder,) = build_evaluator(trained, objective, "test", 60, model, runtime, reports=True).collectors
     with as_replica(tf.constant(2), 3):
         finder.update({"targets": tf.zeros([20], tf.int32)}, tf.one_hot(tf.ones([20], tf.int32), 10))
-    _, mistakes = finder.read(data.classes)
-    assert [mistake.position for mistake in mistakes] == [*range(40, 60)], "the third part of the first batch"
+    _, mistakes = finder.read(objective.data.classes)
+    assert [mistake.index for mistake in mistakes] == [*range(40, 60)], "the third part of the first batch"
 
 
 def test_it_equals_predictions(trained, here, command):
-    data = open_data(trained.data, 0)
-    strategy = tf.distribute.get_strategy()
-    answers = compile_answers(build_task(trained), trained_model(trained, note_trained_on(trained, data), {}), strategy)
-    parts = predictions(answers, data, batch=50, strategy=strategy)
+    objective, strategy = open_objective(trained), tf.distribute.get_strategy()
+    answers = compile_answers(trained_model(trained, objective.trained_on, {}), strategy)
+    parts = predictions(answers, objective.data, batch=50, strategy=strategy)
     labels, probabilities = (np.concatenate(each) for each in zip(*parts, strict=True))
     classes = np.argsort(-probabilities, axis=1, kind="stable")
     probabilities = np.take_along_axis(probabilities, classes, axis=1)
@@ -99,9 +97,9 @@ def test_it_equals_predictions(trained, here, command):
     assert len(result["mistakes"]) == 24
     np.testing.assert_allclose([each["loss"] for each in result["mistakes"]], losses[worst], rtol=1e-4)
     for each in result["mistakes"]:
-        place = each["position"]
-        assert (int(each["label"]), int(each["predicted"])) == (labels[place], found[place])
-        assert each["probability"] == pytest.approx(probabilities[place, 0], rel=1e-4)
+        index = each["index"]
+        assert (int(each["label"]), int(each["predicted"])) == (labels[index], found[index])
+        assert each["probability"] == pytest.approx(probabilities[index, 0], rel=1e-4)
     assert {here / name for name in ("confusion.png", "mistakes.png")} <= set(here.iterdir())
     assert "class  examples  accuracy  precision" in answer.out
     assert "measured: the best state, update 8, on the test images of digits; in runs/one/evaluation.json" in answer.out
@@ -133,7 +131,7 @@ def test_replicas_count_every_example_once(here, command):
     together = json_of(here, "evaluation")
     for key in ("classes", "confused", "pictures"):
         assert together[key] == alone[key]
-    assert [each["position"] for each in together["mistakes"]] == [each["position"] for each in alone["mistakes"]]
+    assert [each["index"] for each in together["mistakes"]] == [each["index"] for each in alone["mistakes"]]
 
 
 def test_the_images_are_those_that_are_stored(trained):
@@ -146,12 +144,11 @@ def test_the_images_are_those_that_are_stored(trained):
 
 def test_without_mistakes_there_is_no_sheet(trained, here, capfd):
     (here / "mistakes.png").write_text("of an earlier evaluation")
-    data = open_data(trained.data, 0)
     confusion = Confusion([*"0123456789"], (3 * np.eye(10, dtype=int)).tolist())
-    findings = ClassFindings(data, "test", confusion, [])
-    found = findings.describe()
+    report = ClassReport(confusion, [], images=[])
+    found = report.describe()
     assert found["mistakes"] == found["confused"] == []
-    assert findings.draw("one", here, "") == [here / "confusion.png"]
+    assert report.draw("one", here, "") == [here / "confusion.png"]
     assert not (here / "mistakes.png").exists()
     assert "no mistakes" in capfd.readouterr().out
 

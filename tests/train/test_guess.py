@@ -5,9 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from accumtrain.data.open_data import open_data
 from accumtrain.dispatch import run
-from accumtrain.tasks.task import build_task
+from accumtrain.tasks.objective import open_objective
 from accumtrain.train.tell.summary import warn_if_no_better_than
 
 SMALL = ("model=lenet5", "data=digits", "batch_size=64", "accum.steps=2", "optim=sgd", "run.name=one")
@@ -57,11 +56,11 @@ def test_what_may_be_the_reason(capsys, momenta, updates, told):
 def test_the_weights_of_classes_count_in_a_guess(compose, sampling):
     """The training loss is weighted, that of an evaluation is not."""
     config = compose("data=digits", "data.val_fraction=0.2", f"data.sampling={sampling}", "loss.class_weights={3:101}")
-    data = open_data(config.data, seed=0)
-    labels = data.train.known_labels
+    objective = open_objective(config)
+    labels = objective.stored.train.known_labels
     share = np.mean(labels == 3) if sampling == "shuffled" else 1 / 10
     expected = {"train": np.log(10) * (1 + 100 * share), "val": np.log(10), "test": np.log(10)}
-    assert build_task(config).guess(data) == pytest.approx(expected)
+    assert objective.guess() == pytest.approx(expected)
 
 
 @pytest.mark.slow

@@ -9,11 +9,11 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.config.read import from_mapping
-from accumtrain.data.open_data import open_data
 from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.optim.keras_optimizer import update_rules
 from accumtrain.runs.contents import read_config
+from accumtrain.tasks.objective import open_objective
 from accumtrain.train.weights import begin_with_weights, find_trained_on, trained_model, window_with_weights
 from tests.engine.small import examples, train, window_for
 from tests.train.conftest import assert_same_tensors, json_of, records_of, tensors_of
@@ -140,8 +140,8 @@ def test_what_a_file_has_beyond_the_model_is_told(config, tmp_path):
 def updated(config, rate=1e-12):
     """Weights as loaded and after an update at a tiny rate, and the window."""
     optim = replace(config.optim, lr=rate)
-    data = open_data(config.data, 0)
-    window, started = window_with_weights(replace(config, optim=optim), data, 1, tf.distribute.get_strategy())
+    objective = open_objective(config)
+    window, started = window_with_weights(replace(config, optim=optim), objective, 1, tf.distribute.get_strategy())
     assert not started.left
     loaded = [variable.numpy() for variable in window.variables_]
     train(window, [examples(4, (8, 8, 1))], 1)

@@ -21,7 +21,7 @@ import tensorflow as tf
 from accumtrain.backprop.model import Model
 from accumtrain.config.compiled import OF_BATCHES, OF_EXAMPLES, CompiledModelConfig, running
 from accumtrain.data.config import DataConfig
-from accumtrain.data.source import Dataset, Split, Stream
+from accumtrain.data.source import Split, Stream
 from accumtrain.engine.losses import Batch, Collector, PerExample
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.keras.accumulate_optimizer import accumulates, check_summable
@@ -46,7 +46,7 @@ from accumtrain.optim.keras_optimizer import WeightView
 from accumtrain.optim.optimizer import Optimizer, Parameter
 from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.tasks.config import LossConfig, LossEntry
-from accumtrain.tasks.task import Task
+from accumtrain.tasks.objective import Objective
 
 EXAMPLES = "examples.pickle"  # in a folder for child processes
 EXAMPLES_TRACED = 7  # unlikely to be the size of anything else
@@ -241,15 +241,16 @@ def build_batch_loss(config: LossConfig) -> Callable[[Any, Any], tf.Tensor]:
     return loss
 
 
-class CompiledTask(Task):
+class CompiledObjective(Objective):
     """The metrics of the compiled model. Its program uses the outputs itself, so nothing is told of them."""
 
-    def metrics(self) -> dict[str, PerExample]:
-        """Return the compiled metrics that are means over examples, by name."""
+    @property
+    def means(self) -> dict[str, PerExample]:
+        """The compiled metrics that are means over examples, by name."""
         compiled = running()
         return {name: partial(_metric, compiled, mean) for name, mean in means_by_name(compiled).items()}
 
-    def collectors(self, data: Dataset, split: str, batch: int, replicas: int, *, finding: bool) -> list[Collector]:
+    def collectors(self, split: str, batch: int, replicas: int, *, reports: bool) -> list[Collector]:
         """Return the compiled metrics that are no means over examples, such as AUC."""
         compiled = running()
         means = means_by_name(compiled)

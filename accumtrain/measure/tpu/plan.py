@@ -167,16 +167,16 @@ def lower_request(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     from accumtrain.devices.resolve import resolve_devices
     from accumtrain.measure.tpu.lowering import lower_update
     from accumtrain.pjrt.hand_over import hand_over
-    from accumtrain.tasks.task import open_examples
+    from accumtrain.tasks.objective import open_objective
     from accumtrain.train.build import build_window
 
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_enable_x64", True)  # the count of updates is an int64
-    data = open_examples(config)
-    total = total_steps(config, Epochs(config, data.train.size))
-    window = build_window(config, data, total, resolve_devices(here).strategy)
+    objective = open_objective(config).longest
+    total = total_steps(config, Epochs(config, objective.stored.train.size))
+    window = build_window(config, objective, total, resolve_devices(here).strategy)
     micro_batch = micro_batch_size(config.batch_size, config.accum.count, 1)
-    batches = make_train_batches(data.longest, batch=micro_batch, first=0, seed=config.run.seed)
+    batches = make_train_batches(objective.data, batch=micro_batch, first=0, seed=config.run.seed)
     program, flops = lower_update(
         window, {name: batches.element_spec[name] for name in ("inputs", "targets", "weight")}
     )

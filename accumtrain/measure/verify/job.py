@@ -31,7 +31,7 @@ from accumtrain.models.config import MODELS
 from accumtrain.optim.config import SgdConfig
 from accumtrain.registry import module_of
 from accumtrain.runs.folder import result_file
-from accumtrain.tasks.task import build_task, open_examples
+from accumtrain.tasks.objective import Objective, open_objective
 from accumtrain.train.build import build_optimizer
 from accumtrain.train.tell.remedies import explain_errors
 from accumtrain.train.weights import window_with_weights
@@ -48,7 +48,8 @@ def verify_run(config: Config) -> dict[str, Any]:
     """
     _check_comparable(config)
     devices = resolve_devices(config.device)
-    data = open_examples(config)
+    objective = open_objective(config)
+    data = objective.data
     with explain_errors(config, data, devices.replicas):
         examples = _examples(config, data, devices)
         say(
@@ -56,9 +57,9 @@ def verify_run(config: Config) -> dict[str, Any]:
             f"{examples.batch} examples of {config.data.label}: {data.facts}"
         )
         if config.device.runtime == JAX:
-            results = _run_checks_on_jax(config, data, examples)
+            results = _run_checks_on_jax(config, objective, examples)
         else:
-            results = _run_checks(config, data, devices, examples)
+            results = _run_checks(config, objective, devices, examples)
     summary = {
         "passed": all(result.passed is not False for result in results),
         "model": config.model.label,
@@ -111,11 +112,13 @@ def _check_comparable(config: Config) -> None:
         )
 
 
-def _run_checks(config: Config, data: Dataset, devices: Devices, examples: WindowOfExamples) -> list[CheckResult]:
+def _run_checks(
+    config: Config, objective: Objective, devices: Devices, examples: WindowOfExamples
+) -> list[CheckResult]:
     bitwise = config.model.same_bits_in_every_graph
     own = config.with_accum_steps(examples.steps)
-    total = total_steps(config, Epochs(config, data.train.size))
-    window, _ = window_with_weights(own, data, total, devices.strategy)
+    total = total_steps(config, Epochs(config, objective.stored.train.size))
+    window, _ = window_with_weights(own, objective, total, devices.strategy)
     names, decayed = [variable.name.split(":")[0] for variable in window.variables_], window.model.decayed
     factors = find_rate_factors(config.optim.rates, window.model.trainable_paths, config.optim.layer_decay)
     with devices.strategy.scope():
@@ -139,9 +142,9 @@ def _run_checks(config: Config, data: Dataset, devices: Devices, examples: Windo
             factors,
         ),
         *later,
-        *_check_in_float64_if_possible(own, data, devices, examples, accumulated),
+        *_check_in_float64_if_possible(own, objective, devices, examples, accumulated),
         *check_policies(
-            partial(_window_with, own, data),
+            partial(_window_with, own, objective),
             config.model.policies,
             examples.as_batch(examples.batch // devices.replicas),
             accumulated.first.gradients,
@@ -161,9 +164,9 @@ def _run_checks(config: Config, data: Dataset, devices: Devices, examples: Windo
     ]
 
 
-def _run_checks_on_jax(config: Config, data: Dataset, examples: WindowOfExamples) -> list[CheckResult]:
+def _run_checks_on_jax(config: Config, objective: Objective, examples: WindowOfExamples) -> list[CheckResult]:
     return check_on_jax(
-        partial(_window_with, config.with_accum_steps(examples.steps), data),
+        partial(_window_with, config.with_accum_steps(examples.steps), objective),
         lambda: resolve_devices(config.device).runtime,
         config.model.policies,
         examples,
@@ -172,11 +175,11 @@ def _run_checks_on_jax(config: Config, data: Dataset, examples: WindowOfExamples
 
 
 def _check_in_float64_if_possible(
-    config: Config, data: Dataset, devices: Devices, examples: WindowOfExamples, accumulated: WindowResult
+    config: Config, objective: Objective, devices: Devices, examples: WindowOfExamples, accumulated: WindowResult
 ) -> list[CheckResult]:
     """Run the checks in float64. A model of the user's own that does not compute in it is left out."""
     try:
-        return _check_in_float64(config, data, devices, examples, accumulated)
+        return _check_in_float64(config, objective, devices, examples, accumulated)
     except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
         if module_of(MODELS[config.model.kind].build).startswith("accumtrain.models."):
             raise
@@ -185,18 +188,18 @@ def _check_in_float64_if_possible(
 
 
 def _check_in_float64(
-    config: Config, data: Dataset, devices: Devices, examples: WindowOfExamples, accumulated: WindowResult
+    config: Config, objective: Objective, devices: Devices, examples: WindowOfExamples, accumulated: WindowResult
 ) -> list[CheckResult]:
     """Check the same window in float64, on one device, with the micro-batches of all replicas one by one."""
     model = config.model.of_float_streams
     alone = WindowOfExamples(examples.arrays, examples.steps * devices.replicas, examples.batch // devices.replicas)
     smooth = replace(config.with_accum_steps(alone.steps), precision="float64", model=model)
-    window = _window_with(smooth, data, model.policy)
+    window = _window_with(smooth, objective, model.policy)
     others = {variable.dtype.name for variable in window.variables_} - {"float64"}
     if others:
         raise TypeError(f"its variables are {', '.join(sorted(others))}")
     assign_weights(window, accumulated.weights)
-    results, exact = check_derivative(window, alone, build_task(config).training_loss(data))
+    results, exact = check_derivative(window, alone, objective.loss_config)
     assign_weights(window, accumulated.weights)
     random = is_random(window, alone)
     found = InFloat64(accumulated.gradients, accumulated.statistics)
@@ -204,18 +207,18 @@ def _check_in_float64(
     results += check_precision(found, exact, window.model.trainable_paths, config.precision, random)
     if config.model.stream_bits:
         del window  # frees its memory for the next one
-        of_floats = _window_with(replace(smooth, precision=config.precision), data, model.policy)
+        of_floats = _window_with(replace(smooth, precision=config.precision), objective, model.policy)
         assign_weights(of_floats, accumulated.weights)
         results.append(check_streams(found.gradient, of_floats, alone, exact, config.model.stream_bits))
     return results
 
 
-def _window_with(config: Config, data: Dataset, policy: str) -> Window:
+def _window_with(config: Config, objective: Objective, policy: str) -> Window:
     """Return a window on one device, with another memory policy and an optimizer without state."""
     model = config.model.with_policy(policy)
     optim = SgdConfig(lr=1.0, weight_decay=0.0, momentum=0.0)
     config = replace(config, model=model, optim=optim)
-    window, _ = window_with_weights(config, data, 1, tf.distribute.get_strategy())
+    window, _ = window_with_weights(config, objective, 1, tf.distribute.get_strategy())
     return window
 
 

@@ -26,7 +26,7 @@ from accumtrain.models.config import NORM_MOMENTUM, REVERSE
 from accumtrain.runs.contents import collect_results, read_config, read_summary
 from accumtrain.runs.run import Run
 from accumtrain.tasks.config import LOSS
-from accumtrain.tasks.task import build_task
+from accumtrain.tasks.objective import Objective
 from accumtrain.train.checkpoint import Checkpoints
 from accumtrain.train.memory import Meter, activation_bytes, at_peak, state_bytes, tensor_bytes
 from accumtrain.train.metrics import MetricsLogger, Place
@@ -220,14 +220,14 @@ STATE = {
 def print_banner(
     config: Config,
     run: Run,
-    data: Dataset,
+    objective: Objective,
     devices: Devices,
     window: Window,
     total: int,
     epochs: Epochs,
 ) -> None:
     """Print the banner and the notes of the data source, and warns of a schedule that is longer than the run."""
-    replicas = devices.replicas
+    replicas, data = devices.replicas, objective.data
     micro_batch = micro_batch_size(config.batch_size, config.accum.count, replicas)
     sizes = state_bytes(window)
     model = [f"{window.model.params:,} parameters", *_frozen(window), *config.model.facts]
@@ -251,7 +251,7 @@ def print_banner(
     banner(f"accumtrain {config.model.label}", rows)
     for note in [*data.notes, *_too_small(config, data)]:
         say(note)
-    _show_factors(config, data)
+    _show_factors(objective)
     for warning in config.schedule.unreached(total) if devices.chief else ():
         warn(warning)
 
@@ -266,15 +266,15 @@ def tell_changes(config: Config, run: Run) -> None:
                 say(f"{key}={format_value(now)} from here on; it was {format_value(was)}")
 
 
-def _show_factors(config: Config, data: Dataset) -> None:
+def _show_factors(objective: Objective) -> None:
     """Print the factor on the loss of each class or label, if there are any."""
-    task = build_task(config)
-    loss = task.training_loss(data)
+    loss, counts = objective.loss_config, objective.count()
     if not loss.factors:
         return
-    of_labels = data.targets == LABELS
-    counts = [have for have, _ in task.count(data)] if of_labels else task.count(data)
-    columns = zip(data.classes, counts, loss.factors, strict=True)
+    of_labels = objective.stored.targets == LABELS
+    if of_labels:
+        counts = [have for have, _ in counts]
+    columns = zip(objective.data.classes, counts, loss.factors, strict=True)
     rows = [(name, f"{count:,}", f"{factor:.4g}") for name, count, factor in columns]
     titles = ("label" if of_labels else "class", "training examples", "weight")
     table(loss.factors_key, titles, rows[:SHOWN])

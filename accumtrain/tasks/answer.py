@@ -1,0 +1,119 @@
+"""`Answer`: what a user of a trained model gets of its outputs. It is made of what the run keeps, without its data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.config.schema import Config
+from accumtrain.data.inputs.trained_on import TrainedOn
+from accumtrain.errors import ConfigError
+from accumtrain.registry import load
+from accumtrain.tasks.config import TASKS
+
+
+@dataclass(frozen=True)
+class AnswersInWords:
+    """The answers for some examples, as job=predict tells them.
+
+    Attributes:
+        columns: Those of the CSV file, after that of the file's name.
+        rows: Their cells for each example.
+        records: The keys of the JSON line of each example, after `file`.
+        titles: Those of the columns of the table on the screen, after that of the input.
+        shown: Their cells for each example.
+        summary: The part of predict.json about all of them.
+    """
+
+    columns: list[str]
+    rows: Sequence[Sequence[Any]]
+    records: list[dict[str, Any]]
+    titles: list[str]
+    shown: list[list[str]]
+    summary: dict[str, Any]
+
+
+class Answer:
+    """From the outputs of a trained model to its answers, and to their words.
+
+    Args:
+        config: That of the run.
+        trained_on: What the run has kept of its data.
+        facts: About the answers, which evaluations have found, as JSON values by name.
+
+    Attributes:
+        name: That of the answers in an export.
+        unit_name: That of a difference of answers, in words.
+        facts: About the training examples and the answers.
+        class_names: Those of the model's outputs.
+    """
+
+    name: ClassVar[str] = "values"
+    unit_name: ClassVar[str] = ""
+
+    def __init__(self, config: Config, trained_on: TrainedOn, facts: Mapping[str, Any]) -> None:
+        self.config, self.class_names = config, list(trained_on.class_names)
+        self.facts = {**trained_on.facts, **facts}
+
+    def __call__(self, inputs: Any, outputs: tf.Tensor) -> tf.Tensor:
+        """Return the answers, float32 [N, K], to inputs and the outputs of the model for them, [N, ...].
+
+        Called in graphs.
+        """
+        return tf.cast(outputs, tf.float32)
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the K answers."""
+        return self.class_names
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the answers to an example."""
+        return (len(self.columns),)
+
+    @property
+    def unit(self) -> np.ndarray | float:
+        """The unit of each answer, in which differences are measured."""
+        return 1.0
+
+    def texts(self) -> dict[str, Any]:
+        """Return what a user of the answers needs beside them, as JSON values by name."""
+        return {}
+
+    def keras_layer(self) -> Any:
+        """Return the layer of Keras that makes the same answers, and has their name."""
+        import keras  # it takes a second, and no other job needs it
+
+        return keras.layers.Identity(name=self.name)
+
+    def tell(self, answers: np.ndarray) -> AnswersInWords:
+        """Return answers, float32 [N, K], in words: each by its name."""
+        values = [[round_float32(value) for value in row] for row in answers.tolist()]
+        return AnswersInWords(
+            columns=self.columns,
+            rows=values,
+            records=[{self.name: dict(zip(self.columns, row, strict=True))} for row in values],
+            titles=self.columns,
+            shown=[[f"{value:.6g}" for value in row] for row in values],
+            summary={},
+        )
+
+
+def round_float32(value: float) -> float:
+    """Return it with the digits that a float32 has."""
+    return float(f"{value:.9g}")
+
+
+def build_answer(config: Config, trained_on: TrainedOn, facts: Mapping[str, Any]) -> Answer:
+    """Return the answer of a trained run. Raise ConfigError if its task was registered with something else."""
+    built: Any = load(TASKS[config.task.kind].answer)
+    if not (isinstance(built, type) and issubclass(built, Answer)):
+        raise ConfigError(
+            f"task={config.task.kind}: {built!r} is no subclass of accumtrain.Answer; give register_task such a class"
+        )
+    return built(config, trained_on, facts)
