@@ -218,14 +218,12 @@ def _check_memory_budget(config: Config, budget: int) -> None:
 def _check_whole_batch(config: Config) -> None:
     """Raise ConfigError for what does not go with a loss over all examples of an update."""
     job, device = JOBS[config.job], config.device
-    xla = device.xla is True or device.kind == TpuConfig.kind
     # probes make whole windows
     measured = ((job.probed and job.scope == "try") or job.measures_graphs) and not job.in_children
     for found, given, remedy in (
         (measured, f"job={job.name}", "leave job out; job=plan measures speed and memory"),
-        (xla, "XLA", "leave device.xla out, or choose device=cpu or gpu"),
+        (device.kind == TpuConfig.kind, "device=tpu", "choose device=cpu or gpu"),
         (device.has_workers, f"device={device.kind}", "use the devices of one machine, device=auto"),
-        (config.debug.eager, "debug.eager=true", "leave it out"),
         (config.data.mixup > 0.0 or config.data.cutmix > 0.0, "data.mixup and data.cutmix", "leave them out"),
     ):
         if found:
@@ -233,10 +231,6 @@ def _check_whole_batch(config: Config) -> None:
                 f"loss={config.loss.kind} is of the whole batch and does not go with {given}; {remedy}"
                 f"{config.loss.or_say}"
             )
-
-
-def _explain_whole_batch(config: Config) -> str:
-    return f"a loss of the whole batch computes with TensorFlow; leave it out{config.loss.or_say}"
 
 
 def explain_missing_jax(config: Config) -> str | None:
@@ -247,7 +241,6 @@ def explain_missing_jax(config: Config) -> str | None:
         (not job.on_jax, f"job={job.name} does not compute with JAX; choose job={', '.join(able)} or {last}"),
         (not device.may_run_jax, f"computes on devices of one machine, not on device={device.kind}; use device=auto"),
         (device.xla != "auto", f"device.xla={format_value(device.xla)} is of TensorFlow's kernels; leave it out"),
-        (LOSSES[config.loss.kind].whole_batch, _explain_whole_batch(config)),
         (config.debug.eager, "debug.eager=true runs TensorFlow's operations one by one; leave it out"),
         (config.debug.profile is not None, "debug.profile is of TensorFlow's operations; leave it out"),
         (config.data.varies_in_shape, "data.buckets gives batches that differ in length; leave it out"),

@@ -17,8 +17,9 @@ WEIGHT = "weight"  # of the examples of an update, by which its means are divide
 
 # How names of operations begin that draw other random numbers each time.
 DRAWS = (
-    *("Random", "Truncated", "Parameterized", "Multinomial", "Stateful", "Rng", "Fractional", "AllCandidate"),
-    *("Uniform", "LogUniform", "LearnedUnigram", "FixedUnigram", "ThreadUnsafeUnigram"),
+    *("Random", "Truncated", "Parameterized", "Multinomial", "Rng", "Fractional", "AllCandidate", "Uniform"),
+    *("StatefulRandom", "StatefulStandard", "StatefulTruncated", "StatefulUniform", "LogUniform"),
+    *("LearnedUnigram", "FixedUnigram", "ThreadUnsafeUnigram"),
 )
 
 
@@ -66,7 +67,8 @@ class TensorFlowPrograms:
     """See Programs. They run by the current strategy, inside tf.functions. Create them inside its scope.
 
     Args:
-        xla: compile micro-steps with XLA. The commit would gain nothing from it.
+        xla: compile micro-steps with XLA. The commit would gain nothing from it, and TensorFlow's own kernels compute a
+            loss of the whole batch.
         eager: run micro-steps without graphs, slowly, so that a debugger and prints work inside layers.
     """
 
@@ -75,9 +77,12 @@ class TensorFlowPrograms:
         self._eager, self._draws_checked = eager, False
         self.makes_updates_together = not (eager or window.whole_batch)
         on_tpu = isinstance(self._strategy, tf.distribute.TPUStrategy)  # which compiles whatever it runs
-        self._micro_step = for_xla()(window.accumulate) if xla else window.accumulate
-        if xla and not on_tpu:
-            self._micro_step = tf.function(self._micro_step, autograph=False, jit_compile=True)
+
+        def of_replica(function: Callable[..., Any]) -> Callable[..., Any]:
+            traced = for_xla()(function) if xla else function
+            return tf.function(traced, autograph=False, jit_compile=True) if xla and not on_tpu else traced
+
+        self._micro_step, self._model = of_replica(window.accumulate), of_replica(window.compute_outputs)
         self._update = for_xla()(window.commit) if on_tpu else window.commit
         self.compiled_micro_steps = CompiledFunction(self._accumulate, FUSION_ONLY, eager=eager)
         self.compiled_commit = CompiledFunction(self._commit, NO_GRAPH_OPTIMIZER)
@@ -163,13 +168,13 @@ class TensorFlowPrograms:
         return last | {f"{SUM}{name}": total for name, total in sums.items()}
 
     def _compute_outputs(self, batch: Any) -> Any:
-        return self._strategy.run(self._window.compute_outputs, args=(batch,))
+        return self._strategy.run(self._model, args=(batch,))
 
     def _differentiate(self, batches: list[Any], outputs: list[Any]) -> Any:
         return self._strategy.run(self._window.differentiate, args=(batches, outputs))
 
     def _accumulate_again(self, batch: Any, at_outputs: Any) -> None:
-        self._strategy.run(self._window.accumulate, args=(batch, at_outputs))
+        self._strategy.run(self._micro_step, args=(batch, at_outputs))
 
 
 def run_on_batches(

@@ -65,6 +65,15 @@ class Runtime(Protocol):
             variables: those that `function` may use through their handles alone.
         """
 
+    def on_replicas(self, function: Callable[..., Any], variables: Iterable[tf.Variable] = ()) -> Callable[..., Any]:
+        """Return a compiled function that runs `function` on all replicas, each with its part of the arguments.
+
+        What it returns are tensors of the host, or the values of the strategy's replicas.
+
+        Args:
+            variables: those that `function` may use through their handles alone.
+        """
+
     def count_bytes(self) -> tuple[int, int] | tuple[None, None] | None:
         """Return the bytes of the state, and of all tensors at the peak; None if the allocators of TensorFlow count.
 
@@ -121,6 +130,9 @@ class TensorFlowRuntime:
             run_on_batches(self.strategy, batches, count, function)
 
         return lambda batches, count: run(batches, tf.constant(count))
+
+    def on_replicas(self, function: Callable[..., Any], variables: Iterable[tf.Variable] = ()) -> Callable[..., Any]:
+        return tf.function(lambda *arguments: self.strategy.run(function, args=arguments), autograph=False)
 
     def count_bytes(self) -> None:
         return None

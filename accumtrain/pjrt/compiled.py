@@ -15,7 +15,7 @@ from accumtrain.engine.replica import as_replica
 from accumtrain.pjrt.feed import BATCHES_HELD
 from accumtrain.pjrt.hand_over import hand_over
 from accumtrain.pjrt.program import lower
-from accumtrain.pjrt.state import EACH, REPLICAS, SAME, State, is_sum
+from accumtrain.pjrt.state import EACH, REPLICAS, SAME, State, is_sum, part_of
 
 
 class CompiledProgram:
@@ -58,9 +58,14 @@ class CompiledProgram:
         self._handed = handed
         self._totals = {variable.ref() for variable in reduced}
         self._indices = jax.device_put(jnp.arange(mesh.size, dtype=jnp.int32), each)
+        parts = [part_of(len(given.shape)) for given in arguments]
         self._inputs = [
-            jax.ShapeDtypeStruct((mesh.size * given.shape[0], *given.shape[1:]), given.dtype, sharding=each)
-            for given in arguments
+            jax.ShapeDtypeStruct(
+                tuple(size * mesh.size if axis == 0 else size for axis, size in enumerate(given.shape)),
+                given.dtype,
+                sharding=NamedSharding(mesh, part),
+            )
+            for given, part in zip(arguments, parts, strict=True)
         ]
         captured = dict(enumerate(program.captured, program.inputs))  # by argument
         self._written = [captured[place] for place in handed.written]
@@ -68,7 +73,7 @@ class CompiledProgram:
         of_replicas = jax.shard_map(
             self._run_replica,
             mesh=mesh,
-            in_specs=(EACH, _parts(self._written), _parts(self._read), [EACH] * len(arguments)),
+            in_specs=(EACH, _parts(self._written), _parts(self._read), parts),
             out_specs=(_parts(self._written), [SAME] * len(handed.others)),
             check_vma=False,
         )

@@ -10,7 +10,7 @@ import jax
 import tensorflow as tf
 from jax.sharding import Mesh, NamedSharding
 
-from accumtrain.pjrt.state import EACH
+from accumtrain.pjrt.state import part_of
 
 BATCHES_HELD = 3  # on a device at the same time: one is computed, one waits for that, one is on its way
 
@@ -22,14 +22,14 @@ class Feed:
     """
 
     def __init__(self, mesh: Mesh):
-        self._parts = NamedSharding(mesh, EACH)
+        self._mesh = mesh
         # by iterator; an evaluation between two updates must not lose the batch that training has sent
         self._ahead: WeakKeyDictionary[Iterator[Any], list[jax.Array] | Exception | None] = WeakKeyDictionary()
 
     def take(self, batches: Iterator[Any]) -> list[jax.Array]:
         """Return the buffers of the next batch. Raise StopIteration where the batches end."""
         if batches not in self._ahead:
-            return self._put(next(batches))
+            return self.put(next(batches))
         taken = self._ahead.pop(batches)
         if taken is None:
             raise StopIteration
@@ -41,9 +41,11 @@ class Feed:
         """Send the next batch to the devices. An error is that of the call that takes the batch."""
         try:
             coming = next(batches, None)
-            self._ahead[batches] = None if coming is None else self._put(coming)
+            self._ahead[batches] = None if coming is None else self.put(coming)
         except Exception as error:
             self._ahead[batches] = error.with_traceback(None)  # which would hold the iterator
 
-    def _put(self, batch: Any) -> list[jax.Array]:
-        return jax.device_put([tensor.numpy() for tensor in tf.nest.flatten(batch)], self._parts)
+    def put(self, batch: Any) -> list[jax.Array]:
+        """Return the leaves of a nested tensor as buffers."""
+        arrays = [tensor.numpy() for tensor in tf.nest.flatten(batch)]
+        return jax.device_put(arrays, [NamedSharding(self._mesh, part_of(array.ndim)) for array in arrays])

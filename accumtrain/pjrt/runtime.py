@@ -117,6 +117,22 @@ class JaxRuntime:
 
         return lambda batches, count: self.run_on_batches(partial(program_for, batches), batches, count)
 
+    def on_replicas(self, function: Callable[..., Any], variables: Iterable[tf.Variable] = ()) -> Callable[..., Any]:
+        programs: dict[Any, CompiledProgram] = {}  # by the shapes of the arguments
+
+        def call(*arguments: Any) -> Any:
+            leaves = tf.nest.map_structure(tf.convert_to_tensor, arguments)
+            specs = tuple(self._part_of(tf.TensorSpec.from_tensor(leaf)) for leaf in tf.nest.flatten(leaves))
+            if specs not in programs:
+                of_one = tf.nest.pack_sequence_as(leaves, specs)
+                programs[specs] = self.compile(function, of_one, variables)
+                self.prepare(programs[specs])
+            with memory_errors():
+                made = jax.device_get(programs[specs](self._feed.put(leaves)))
+                return None if made is None else tf.nest.map_structure(tf.constant, made)
+
+        return call
+
     def run_on_batches(
         self, program_for: Callable[[Sequence[jax.Array]], CompiledProgram], batches: Any, count: int
     ) -> None:
@@ -149,7 +165,9 @@ class JaxRuntime:
         return self._mesh.size
 
     def _part_of(self, spec: tf.TensorSpec) -> tf.TensorSpec:
-        """Return the part of a replica of what is joined along the first axis."""
+        """Return the part of a replica of what is joined along the first axis. A scalar is that of all."""
+        if not spec.shape.rank:
+            return spec
         return tf.TensorSpec([spec.shape[0] // self.replicas, *spec.shape[1:]], spec.dtype)
 
     def reading(self, variables: Iterable[tf.Variable] | None = None) -> AbstractContextManager[None]:

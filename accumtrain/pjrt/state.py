@@ -15,6 +15,11 @@ REPLICAS = "replicas"  # the axis of the mesh
 EACH, SAME = PartitionSpec(REPLICAS), PartitionSpec()  # a part for each replica; the same for all
 
 
+def part_of(rank: int) -> PartitionSpec:
+    """Return how an input of a program is divided: along its first axis. A scalar is that of all replicas."""
+    return EACH if rank else SAME
+
+
 def is_sum(value: Any) -> bool:
     """Return whether each replica adds to a copy of its own of a variable (engine/sums.py)."""
     return getattr(value, "synchronization", None) is tf.VariableSynchronization.ON_READ

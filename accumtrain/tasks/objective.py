@@ -167,7 +167,7 @@ class Objective:
 
     @property
     def of_means(self) -> dict[str, tuple[PerExample, Callable[[float], float]]]:
-        """The metrics that are functions of a mean, by name: that of examples, and that from their mean to the metric."""
+        """The metrics that are functions of a mean, by name: that of an example, and that of the mean."""
         chosen = ((metric, metric.of_mean) for metric in self._chosen if metric.of_mean is not None)
         return {metric.name: (load(metric.function), load(of_mean)) for metric, of_mean in chosen}
 

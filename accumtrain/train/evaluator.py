@@ -112,6 +112,7 @@ class Evaluator:
         self._own_variables = [*self._sums, *(own for collector in collectors for own in collector.variables)]
         whole = isinstance(self._whole_loss, WholeBatch)
         self._add = self._add_and_hold if whole else runtime.on_batches(self._add_batch, self._own_variables)
+        self._add_one = runtime.on_replicas(self._add_batch, self._own_variables)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -206,11 +207,8 @@ class Evaluator:
         if self._held:
             batches, outputs = ([*each] for each in zip(*self._held, strict=True))
             self._held.clear()
-            self._add_loss(batches, outputs)
-
-    @tf.function(autograph=False)
-    def _add_one(self, batch: Any) -> Any:
-        return self._runtime.strategy.run(self._add_batch, args=(batch,))
+            with self._runtime.assigning(self._own_variables):
+                self._add_loss(batches, outputs)
 
     @tf.function(autograph=False)
     def _add_loss(self, batches: list[Any], outputs: list[Any]) -> None:

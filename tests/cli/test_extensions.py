@@ -81,9 +81,6 @@ def test_a_registered_entry_is_a_choice_with_its_keys(command, seen):
     [
         ("job=verify", "leave job out"),
         ("job=bench", "job=plan measures speed and memory"),
-        ("device.xla=true", "leave device.xla out"),
-        ("device.runtime=jax", "use device.runtime=tensorflow"),
-        ("debug.eager=true", "leave it out"),
         ("data.mixup=0.2", "leave them out"),
     ],
 )

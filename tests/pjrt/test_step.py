@@ -10,10 +10,9 @@ import tensorflow as tf
 
 from accumtrain.backprop.mode import EVALUATION
 from accumtrain.engine.ema import MovingAverage
-from accumtrain.engine.losses import LossScale, WholeBatch
+from accumtrain.engine.losses import LossScale
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
-from accumtrain.errors import ConfigError
 from accumtrain.models.config import KerasModelConfig
 from accumtrain.models.keras.model import KerasModel
 from accumtrain.optim.config import AdafactorConfig, AdamConfig, AdamWConfig, KerasOptimConfig, SgdConfig
@@ -321,14 +320,6 @@ def test_an_error_of_a_batch_is_that_of_the_micro_step_that_takes_it(runtime, wi
     assert step.commit()["finite"]
     with pytest.raises(tf.errors.InvalidArgumentError, match="bad"):
         step.accumulate(batches, 1)
-
-
-def test_a_loss_of_the_whole_batch_is_refused(runtime, window):
-    window.loss_function = WholeBatch(lambda labels, logits: tf.reduce_sum(logits))
-    with pytest.raises(
-        ConfigError, match=r"whole batch computes with TensorFlow; .* or use device\.runtime=tensorflow"
-    ):
-        runtime.build_step(window)
 
 
 def test_updates_in_one_call_are_refused(runtime, window):
