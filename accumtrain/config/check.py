@@ -217,11 +217,8 @@ def _check_memory_budget(config: Config, budget: int) -> None:
 
 def _check_whole_batch(config: Config) -> None:
     """Raise ConfigError for what does not go with a loss over all examples of an update."""
-    job, device = JOBS[config.job], config.device
-    # probes make whole windows
-    measured = ((job.probed and job.scope == "try") or job.measures_graphs) and not job.in_children
+    device = config.device
     for found, given, remedy in (
-        (measured, f"job={job.name}", "leave job out; job=plan measures speed and memory"),
         (device.kind == TpuConfig.kind, "device=tpu", "choose device=cpu or gpu"),
         (device.has_workers, f"device={device.kind}", "use the devices of one machine, device=auto"),
         (config.data.mixup > 0.0 or config.data.cutmix > 0.0, "data.mixup and data.cutmix", "leave them out"),

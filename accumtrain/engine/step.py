@@ -69,9 +69,22 @@ class Step:
                 "commit(partial=True) to make the update of what it holds"
             )
         with self._changing_window(micro_steps_after=0):
-            if self._held:  # the window has fewer micro-steps than usual
-                self._go_back()
+            self.go_back()
             return self.programs.commit()
+
+    def go_back(self) -> None:
+        """Make the second pass of a loss of the whole batch over the micro-batches that wait for more of their window.
+
+        Their gradients are in the sums then. A commit does it, too; other losses let no micro-batch wait.
+        """
+        if not self._held:
+            return
+        batches, outputs = ([*each] for each in zip(*self._held, strict=True))
+        self._held.clear()
+        gradients = self.programs.differentiate(batches, outputs)
+        del outputs  # the gradient takes its place
+        for batch, at_outputs in zip(batches, gradients, strict=True):
+            self.programs.again(batch, at_outputs)
 
     def drop(self) -> None:
         """Clear the window: the micro-steps since the last commit have no effect."""
@@ -119,15 +132,7 @@ class Step:
             batch = next(batches)
             self._held.append((batch, self.programs.outputs(batch)))
             if len(self._held) == self._window.micro_steps:
-                self._go_back()
-
-    def _go_back(self) -> None:
-        batches, outputs = ([*each] for each in zip(*self._held, strict=True))
-        self._held.clear()
-        gradients = self.programs.differentiate(batches, outputs)
-        del outputs  # the gradient takes its place
-        for batch, at_outputs in zip(batches, gradients, strict=True):
-            self.programs.again(batch, at_outputs)
+                self.go_back()
 
 
 class CallLength:

@@ -63,7 +63,8 @@ def bench_run(config: Config) -> dict[str, Any]:
         call = dry_run.seconds_of_call()
         repeat_one_batch(dry_run, config, data, devices, batch)
         seconds_without_input = time_updates(some_updates, config.bench)
-        flops = count_flops(micro_step.graph, micro_batch) / batch
+        # a loss of the whole batch has two passes, whose graphs are not those of a micro-step
+        flops = None if micro_step is None else count_flops(micro_step.graph, micro_batch) / batch
 
         del dry_run, micro_step, some_updates  # frees their memory
         input_alone = measure_input(config, data, batch)
@@ -93,9 +94,9 @@ def bench_run(config: Config) -> dict[str, Any]:
         "seconds_to_first_update": {"total": sum(start.values()), **start, "import_of_tensorflow": tensorflow},
         "memory": memory,
         "flops_per_example": flops,
-        "flops_per_second": flops * speed["median"],
+        "flops_per_second": flops and flops * speed["median"],
         "matmul_flops_per_second": peak,
-        "share_of_matmul": flops * speed["median"] / peak if peak else None,
+        "share_of_matmul": flops * speed["median"] / peak if flops and peak else None,
         "input_share": max(0.0, 1.0 - statistics.median(seconds_without_input) / update["median"]),
         "input_examples_per_second": input_alone,
     }
@@ -168,11 +169,13 @@ def measure_matmul_peak(config: Config, runtime: Runtime) -> float | None:
 def _show(result: dict[str, Any]) -> None:
     speed, seconds = result["examples_per_second"], result["update_seconds"]
     start, memory = result["seconds_to_first_update"], result["memory"]
-    arithmetic = (
-        f"{result['flops_per_example'] / 1e6:,.4g} MFLOP per example: {result['flops_per_second'] / 1e9:.4g} GFLOP/s"
-    )
-    if peak := result["matmul_flops_per_second"]:
-        arithmetic += f", {result['share_of_matmul']:.0%} of the {peak / 1e9:.4g} of a matrix product"
+    arithmetic = "not counted for a loss of the whole batch"
+    if result["flops_per_example"] is not None:
+        by_example, by_second = result["flops_per_example"] / 1e6, result["flops_per_second"] / 1e9
+        arithmetic = f"{by_example:,.4g} MFLOP per example: {by_second:.4g} GFLOP/s"
+    if result["share_of_matmul"] is not None:
+        peak = result["matmul_flops_per_second"] / 1e9
+        arithmetic += f", {result['share_of_matmul']:.0%} of the {peak:.4g} of a matrix product"
     alone = format_count(result["input_examples_per_second"])
     host = "not measured, as each micro-step is a call"
     if result["call_seconds"] is not None:

@@ -79,8 +79,7 @@ def test_a_registered_entry_is_a_choice_with_its_keys(command, seen):
 @pytest.mark.parametrize(
     ("other", "remedy"),
     [
-        ("job=verify", "leave job out"),
-        ("job=bench", "job=plan measures speed and memory"),
+        ("device=tpu", "choose device=cpu or gpu"),
         ("data.mixup=0.2", "leave them out"),
     ],
 )

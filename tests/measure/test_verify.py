@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import accumtrain
 from accumtrain.dispatch import run
 from accumtrain.engine import programs
 from accumtrain.engine.norm_statistics import NormStatistics
@@ -17,6 +18,7 @@ from accumtrain.measure.verify.result import CheckResult
 from accumtrain.measure.verify.updates import check_optimizer
 from accumtrain.optim import adam
 from accumtrain.optim.config import AdafactorConfig, AdamConfig, AdamWConfig, KerasOptimConfig, SgdConfig
+from accumtrain.tasks.config import LOSSES
 from accumtrain.train.build import build_optimizer
 from tests.engine.small import examples, lenet, window_for
 
@@ -219,3 +221,34 @@ def test_a_sign_that_rounding_decides_is_left_out(monkeypatch, jumps, passed):
 )
 def test_verdict(measured, bound, passed):
     assert CheckResult("check", measured, bound).passed is passed
+
+
+# ---- a loss of the whole batch ----
+
+
+def spread(labels, logits):
+    """Of the outputs of all examples around their mean."""
+    return tf.reduce_mean((logits - tf.reduce_mean(logits, axis=0)) ** 2)
+
+
+@pytest.fixture
+def with_spread(monkeypatch):
+    monkeypatch.setattr(LOSSES, "entries", dict(LOSSES.entries))
+    accumtrain.register_loss("spread", lambda config: spread, metrics={}, whole_batch=True)
+    return ("loss=spread", "model=lenet5", SGD)
+
+
+@pytest.mark.parametrize("runtime", ["tensorflow", pytest.param("jax", marks=pytest.mark.xla)])
+def test_every_bound_holds_for_a_loss_of_the_whole_batch(verified, with_spread, runtime):
+    passed = verified(*with_spread, f"device.runtime={runtime}")
+    assert failed(passed) == set()
+    assert passed[WHOLE] is True
+    assert passed["gradient against TensorFlow's" if runtime == "jax" else DERIVATIVE] is True
+
+
+def test_a_second_pass_with_the_gradient_of_another_micro_batch_is_found(verified, with_spread, monkeypatch):
+    right = programs.TensorFlowPrograms.differentiate
+    monkeypatch.setattr(
+        programs.TensorFlowPrograms, "differentiate", lambda own, *given: list(reversed(right(own, *given)))
+    )
+    assert failed(verified(*with_spread)) >= {ALONE, WHOLE, DERIVATIVE}

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.backprop.mode import EVALUATION, Mode, micro_mode
-from accumtrain.engine.losses import weighted_sums
+from accumtrain.engine.losses import WholeBatch, weighted_sums
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.measure.verify.losses import has_formula, sum_losses
@@ -139,17 +139,21 @@ class _WindowLoss:
 
     def total(self) -> float:
         """Return the sum of the loss over the examples, each with its weight."""
+        batches = [*self._examples.micro_batches()]
+        outputs = [self._logits(batch, tf.constant(number)) for number, batch in enumerate(batches)]
+        if isinstance(self._window.loss_function, WholeBatch):
+            _, weight, loss = self._window.loss_function.of_batches(batches, outputs)
+            return float(loss.numpy()) * float(weight.numpy())
         total = 0.0
-        for place, batch in enumerate(self._examples.micro_batches()):
-            logits = self._logits(batch, tf.constant(place))
+        for batch, logits in zip(batches, outputs, strict=True):
             if has_formula(self._loss):
                 total += sum_losses(self._loss, tf.nest.map_structure(np.asarray, dict(batch)), np.asarray(logits))
             else:
                 total += float(weighted_sums([self._window.loss_function], logits, batch)[0].numpy())
         return total
 
-    def _compute(self, batch: Mapping[str, Any], place: tf.Tensor) -> Any:
-        mode = micro_mode(self._window.seed, tf.constant(0), place, self._window.micro_steps, batch)
+    def _compute(self, batch: Mapping[str, Any], number: tf.Tensor) -> Any:
+        mode = micro_mode(self._window.seed, tf.constant(0), number, self._window.micro_steps, batch)
         return self._window.model(batch["inputs"], mode)
 
 

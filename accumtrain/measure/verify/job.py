@@ -25,7 +25,14 @@ from accumtrain.measure.verify.on_jax import check_on_jax
 from accumtrain.measure.verify.policies import check_policies, check_streams
 from accumtrain.measure.verify.result import CheckResult
 from accumtrain.measure.verify.updates import check_average, check_commit, check_optimizer, check_rates
-from accumtrain.measure.verify.window import WindowOfExamples, WindowResult, assign_weights, check_window
+from accumtrain.measure.verify.window import (
+    Pass,
+    PlainGradient,
+    WindowOfExamples,
+    WindowResult,
+    assign_weights,
+    check_window,
+)
 from accumtrain.models.build import find_rate_factors
 from accumtrain.models.config import MODELS
 from accumtrain.optim.config import SgdConfig
@@ -128,7 +135,11 @@ def _run_checks(
         *check_rates(window, step, config.optim, config.schedule, total),
         *check_average(window, step, devices.strategy, examples, config.ema.decay),
     ]
+    first, rows = accumulated.first, examples.batch // devices.replicas
+    alone = devices.replicas == 1 or not window.whole_batch
     del window, step  # frees its memory for the next one
+    if not alone:  # the loss has seen the examples of the other replicas, and policies are checked on one
+        first = _plain_pass(own, objective, WindowOfExamples(examples.as_batch(rows), 1, rows))
     summed = examples.steps if config.accum.reduction == "sum" else 1  # mean gradients of micro-batches, in an update
     return [
         *accumulated.results,
@@ -146,8 +157,8 @@ def _run_checks(
         *check_policies(
             partial(_window_with, own, objective),
             config.model.policies,
-            examples.as_batch(examples.batch // devices.replicas),
-            accumulated.first.gradients,
+            examples.as_batch(rows),
+            first.gradients,
             repeatable=accumulated.repeatable,
             bitwise=bitwise,
             precision=config.precision,
@@ -220,6 +231,14 @@ def _window_with(config: Config, objective: Objective, policy: str) -> Window:
     config = replace(config, model=model, optim=optim)
     window, _ = window_with_weights(config, objective, 1, tf.distribute.get_strategy())
     return window
+
+
+def _plain_pass(config: Config, objective: Objective, examples: WindowOfExamples) -> Pass:
+    """Return plain back-propagation of one batch on one device."""
+    window = _window_with(config, objective, config.model.policy)
+    strategy = tf.distribute.get_strategy()
+    plain = PlainGradient(window.model, window.loss_function, strategy, window.seed, window.micro_steps)
+    return next(plain(examples, 1))
 
 
 def _examples(config: Config, data: Dataset, devices: Devices) -> WindowOfExamples:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.backprop.mode import micro_mode
+from accumtrain.backprop.mode import Mode, micro_mode
 from accumtrain.backprop.model import Model
 from accumtrain.engine.compiled_function import FUSION_ONLY, CompiledFunction
-from accumtrain.engine.losses import Batch, PerExample, count_examples, example_weights, weighted_sums
+from accumtrain.engine.losses import Batch, PerExample, WholeBatch, count_examples, example_weights, weighted_sums
 from accumtrain.engine.runtime import Runtime
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
@@ -136,6 +136,7 @@ def _split_against_whole(
 def mean_gradient(window: Window, step: Step, runtime: Runtime, batches: Any, count: int) -> list[np.ndarray]:
     """Return the mean gradient that the buffers hold after `count` micro-steps."""
     step.accumulate(batches, count)
+    step.go_back()
     with runtime.reading(window.buffers):
         weight = float(window.weight.numpy())
         return [buffer.numpy() / weight for buffer in window.gradients]
@@ -157,12 +158,12 @@ def moving_statistics(window: Window) -> list[np.ndarray]:
 def _add_passes(window: Window, passes: Iterator[Pass]) -> tuple[list[np.ndarray], Moments]:
     """Return the mean gradient of all passes of a window, and the moving statistics after its commit, in float64."""
     totals: list[np.ndarray] = [np.zeros(variable.shape) for variable in window.variables_]
-    weight, parts = 0.0, []  # parts: examples and statistics of each pass
+    weight, parts = 0.0, []
     for part in passes:
         for total, gradient in zip(totals, part.gradients, strict=True):
             total += gradient
         weight += part.weight
-        parts.append((part.examples, part.statistics))
+        parts += part.statistics
     examples = sum(count for count, _ in parts)
     moving = []
     for place, norm in enumerate(window.model.norms):
@@ -202,32 +203,38 @@ def _relative(moving: tf.Variable, expected: np.ndarray, scale: np.ndarray) -> l
 
 @dataclass(frozen=True)
 class Pass:
-    """Plain back-propagation of one micro-batch on one replica.
+    """Plain back-propagation on one replica: of one micro-batch, or of all if the loss is of the whole batch.
 
     Attributes:
-        loss, weight: sums over the micro-batch.
-        examples: those whose weight is above 0.
+        loss, weight: sums over the examples.
         gradients: of the summed loss, one per trainable variable.
-        statistics: of each batch normalisation; the variance is biased.
+        statistics: the examples of each micro-batch, and its statistics of each batch normalisation. The variance is
+            biased.
     """
 
     loss: float
     weight: float
-    examples: float
     gradients: list[np.ndarray]
-    statistics: Moments
+    statistics: list[tuple[float, Moments]]
 
 
 class PlainGradient:
     """Runs the reference on every replica. Create it inside the strategy's scope.
 
     Args:
-        loss: (labels [N], logits [N, classes]) -> losses [N].
+        loss: (labels [N], logits [N, classes]) -> losses [N], or one of the whole batch.
         seed: the run's seed. Random layers draw the same numbers as in the same micro-step of update 0.
         micro_steps: number of micro-steps in a window.
     """
 
-    def __init__(self, model: Model, loss: PerExample, strategy: tf.distribute.Strategy, seed: int, micro_steps: int):
+    def __init__(
+        self,
+        model: Model,
+        loss: PerExample | WholeBatch,
+        strategy: tf.distribute.Strategy,
+        seed: int,
+        micro_steps: int,
+    ):
         self._model, self._loss, self._strategy = model, loss, strategy
         self._seed, self._micro_steps = seed, micro_steps
         # With the options of Step, as others give other bits.
@@ -236,27 +243,44 @@ class PlainGradient:
     def __call__(self, examples: WindowOfExamples, count: int) -> Iterator[Pass]:
         """Yield the passes of the first `count` global micro-batches, replica by replica."""
         batches = examples.micro_batches(self._strategy)
-        for micro_step in range(count):
-            results = self._run(batches, tf.constant(micro_step))
+        together = count if isinstance(self._loss, WholeBatch) else 1
+        for micro_step in range(0, count, together):
+            results = self._run(batches, tf.constant(micro_step), together)
             for number in range(self._strategy.num_replicas_in_sync):
-                loss, weight, examples_used, gradients, statistics = tf.nest.map_structure(
-                    lambda value, number=number: self._strategy.experimental_local_results(value)[number].numpy(),
-                    results,
+                yield Pass(
+                    *tf.nest.map_structure(
+                        lambda value, number=number: self._strategy.experimental_local_results(value)[number].numpy(),
+                        results,
+                    )
                 )
-                yield Pass(float(loss), float(weight), float(examples_used), gradients, statistics)
 
-    def _differentiate_on_all(self, batches: Any, micro_step: tf.Tensor) -> Any:
-        return self._strategy.run(self._differentiate, args=(batches.get_next(), micro_step))
+    def _differentiate_on_all(self, batches: Any, micro_step: tf.Tensor, together: int) -> Any:
+        parts = [batches.get_next() for _ in range(together)]
+        return self._strategy.run(self._differentiate, args=(parts, micro_step))
 
-    def _differentiate(self, batch: Batch, micro_step: tf.Tensor) -> Any:
-        replicas = self._strategy.num_replicas_in_sync
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        place = micro_step * replicas + tf.cast(replica, tf.int32)
-        mode = micro_mode(self._seed, tf.constant(0), place, self._micro_steps * replicas, batch)
+    def _differentiate(self, batches: list[Batch], first: tf.Tensor) -> Any:
+        modes = [self._mode(batch, first + number) for number, batch in enumerate(batches)]
         variables = list(self._model.trainable_variables)
         with tf.GradientTape() as tape:
-            (loss,) = weighted_sums([self._loss], self._model(batch["inputs"], mode), batch)
+            outputs = [self._model(batch["inputs"], mode) for batch, mode in zip(batches, modes, strict=True)]
+            loss = self._sum_losses(batches, outputs)
         found = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         gradients = [tf.convert_to_tensor(gradient) for gradient in found]  # those of embeddings are tf.IndexedSlices
-        statistics = [mode.statistics[norm] for norm in self._model.norms]
-        return loss, tf.reduce_sum(example_weights(batch)), count_examples(batch), gradients, statistics
+        statistics = [
+            (count_examples(batch), [mode.statistics[norm] for norm in self._model.norms])
+            for batch, mode in zip(batches, modes, strict=True)
+        ]
+        weight = tf.add_n([tf.reduce_sum(example_weights(batch)) for batch in batches])
+        return loss, weight, gradients, statistics
+
+    def _mode(self, batch: Batch, micro_step: tf.Tensor) -> Mode:
+        replicas = self._strategy.num_replicas_in_sync
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        number = micro_step * replicas + tf.cast(replica, tf.int32)
+        return micro_mode(self._seed, tf.constant(0), number, self._micro_steps * replicas, batch)
+
+    def _sum_losses(self, batches: list[Batch], outputs: list[Any]) -> tf.Tensor:
+        if isinstance(self._loss, WholeBatch):
+            _, weight, loss = self._loss.of_batches(batches, outputs)
+            return loss * tf.cast(weight, loss.dtype)
+        return tf.add_n([weighted_sums([self._loss], *pair)[0] for pair in zip(outputs, batches, strict=True)])
