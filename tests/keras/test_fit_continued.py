@@ -147,11 +147,12 @@ def test_a_stopped_program_continues_with_the_same_bits(stop: signal.Signals, tm
     assert all(np.array_equal(whole[name], parts[name]) for name in whole.files)
 
 
-def test_verify_checks_and_leaves_the_model_as_it_is() -> None:
+@pytest.mark.parametrize("loss", [None, "batch"])
+def test_verify_checks_and_leaves_the_model_as_it_is(loss: str | None) -> None:
     case = CASES["cnn"]
     model, _ = pair(case.build, optimizer=OPTIMIZERS["adam"], loss=case.losses)
     with unchanged(model.variables):
-        assert run(model, data_of(case), job="verify")["passed"]
+        assert run(model, data_of(case), job="verify", loss=loss)["passed"]
     assert int(model.optimizer.iterations.numpy()) == 0
 
 

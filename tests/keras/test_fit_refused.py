@@ -114,7 +114,6 @@ def one_number(y: Any, p: Any) -> Any:
         (lambda: compiled(loss=one_number), {"loss": "sum", "targets": 4}, 'loss="sum": a run has means over'),
         (compiled, {"loss": "often"}, 'loss=.?often.?: say "mean"'),
         (lambda: compiled(loss=runs_layers), {}, 'runs layers, such as .*: say loss="mean"'),
-        (compiled, {"loss": "batch", "job": "verify"}, f"does not go with job=verify.*{OR_SAY}$"),
         (lambda: compiled_row(DrawsAlways()), {"loss": "batch"}, f"draws random numbers by RandomStandard.*{OR_SAY}$"),
         (lambda: compiled(loss=None), {}, "is compiled without a loss"),
         (lambda: compiled(loss=SUM), {}, "reduction='sum', so that of a batch is not a mean"),
