@@ -251,7 +251,6 @@ class Trainer:
             if self.done < self.total:
                 self.progress.event(why_finished(self.config, self.place, self.total, self.hooks.reason_to_finish))
             self._test_best_state()
-            self._measure_workspace(batches)
             self.hooks.call("end", self.logger.last(self.data.evaluated_split) or {})
         return self._finish()
 
@@ -548,18 +547,6 @@ class Trainer:
         if self.devices.chief and self.done == 0 and self.config.log.images:
             pictures = first_pictures(self.data, self.config.log.images, self.recovery.seed)
             self.tensorboard.images("first images, augmented", pictures)
-
-    def _measure_workspace(self, batches: Iterator[Any]) -> None:
-        """Measure the workspaces of a micro-step, which changes nothing, if one is compiled and goes back alone.
-
-        Do nothing under a memory limit: a kernel that is refused memory may end the process.
-        """
-        of_graphs = not (self.config.debug.eager or self.window.whole_batch)
-        compiled = of_graphs and self.logger.seconds_to_first_update is not None
-        if compiled and self.alone and self.config.device.memory_limit_mb is None:
-            self.watchdog.beat("a micro-step that measures workspaces")
-            self.meter.measure_workspace(lambda: self.step.accumulate(batches, 1))
-            self.step.drop()
 
     def _finish(self) -> dict[str, Any] | None:
         self.skipped.note(say)

@@ -56,11 +56,7 @@ def speed_and_memory(window: Window, logbook: MetricsLogger, meter: Meter) -> di
         "seconds": round(logbook.seconds, 3),
         "seconds_to_first_update": logbook.seconds_to_first_update,
         "memory": memory,
-        "memory_by_kind": {
-            **state_bytes(window),
-            "activations": activation_bytes(memory),
-            "workspace": memory["workspace_bytes"],
-        },
+        "memory_by_kind": {**state_bytes(window), "activations": activation_bytes(memory)},
     }
 
 
