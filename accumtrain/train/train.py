@@ -33,7 +33,6 @@ from accumtrain.process.watchdog import Deadline, Watchdog
 from accumtrain.progress import Progress
 from accumtrain.report.pictures import draw_curves
 from accumtrain.runs.checkpoint_store import best_first, newest_manifest
-from accumtrain.runs.kernels import record_kernels
 from accumtrain.runs.names import ANSWER_FACTS, learned_values
 from accumtrain.runs.provenance import provenance
 from accumtrain.runs.run import ReadOnlyRun, Run
@@ -91,7 +90,6 @@ def open_trainer(config: Config) -> Iterator[Trainer]:
     """Lock the folder of a run and build all its parts. Raise AccumtrainError if one of them can't be used."""
     follows = config.device.has_workers and find_cluster(config.device).index > 0
     with ReadOnlyRun(config) if follows else Run(config) as run:  # which the chief of several workers locks
-        record_kernels(config)
         devices = resolve_devices(config.device)
         data = open_examples(config)
         with devices.watch, explain_errors(config, data, devices.replicas, devices.workers):
