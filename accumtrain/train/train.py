@@ -303,10 +303,10 @@ class Trainer:
         self.recovery.restore(manifest["recovery"])
         self.answer_facts = manifest.get(ANSWER_FACTS, {})
         self.place.restore(manifest)
-        self.hooks.restore(manifest.get("hooks"))
+        self.hooks.restore(manifest["hooks"])
         chosen = learned_values(self.config)
         best = keys_with(Role.BEST, to_mapping(self.config))
-        if any(manifest["learned"].get(key) != chosen[key] for key in best):  # run.resume=force
+        if any(manifest["learned"][key] != chosen[key] for key in best):  # run.resume=force
             self.checkpoints.forget_best()
         if total_steps(self.config, self.epochs) != self.total:  # as another checkpoint was the newest before
             raise CheckpointError(

@@ -258,7 +258,7 @@ def tell_changes(config: Config, run: Run) -> None:
         before = read_config(run.path / "config.yaml")
         for key, now in (("accum.steps", config.accum.count), ("device.runtime", config.device.runtime)):
             was = value_at(before, key)
-            if was not in (None, now):  # runs of earlier versions have no runtime
+            if was != now:
                 say(f"{key}={format_value(now)} from here on; it was {format_value(was)}")
 
 
