@@ -42,6 +42,7 @@ LIGHT = {
     *(f"measure.{name}" for name in ("auto_steps", "memory", "plan", "probe", "search", "settle", "tpu.plan")),
     *("data.local_files", "train.hooks", "train.tell.remedies"),
 }
+WITH_TENSORFLOW = {"process.private"}  # in a light room, and imported where TensorFlow is
 OPENING = re.compile(r"(What|Whether|Where|When|How|Which|Within)\b")  # of no docstring
 MAX_FILES, MAX_LINES = 15, 600  # of a room, of a file
 HEAVY = {"tensorflow", "keras", "numpy", "matplotlib", "jax"}
@@ -205,6 +206,14 @@ def test_only_the_dispatch_measures():
     )
 
 
+def test_what_is_not_public_of_tensorflow_is_named_in_one_file():
+    private = ("tensorflow.python", "tensorflow.core", "tensorflow.compiler", "tensorflow.tsl")
+    assert_no_import(lambda module, name: name.startswith(private) and module.partition(".")[2] not in WITH_TENSORFLOW)
+    internal = re.compile(r"\btf\.__internal__|\btensorflow\.python\b")
+    found = (module for module, file in FILES.items() if internal.search(file.read_text()))
+    assert {module.partition(".")[2] for module in found} == WITH_TENSORFLOW
+
+
 def test_a_room_has_few_files():
     folders = Counter(file.parent for file in FILES.values() if file.stem != "__init__")
     assert_none(f"{folder.name}: {number} files" for folder, number in folders.items() if number > MAX_FILES)
@@ -255,7 +264,12 @@ def test_code_that_is_named_by_a_text_is_there():
 
 
 def test_what_a_command_imports_before_its_job_is_light():
-    light = [module for module in INSIDE if {room_of(module), module.partition(".")[2]} & LIGHT or has_keys(module)]
+    light = [
+        module
+        for module in INSIDE
+        if (name := module.partition(".")[2]) not in WITH_TENSORFLOW
+        and ({room_of(module), name} & LIGHT or has_keys(module))
+    ]
     seen, waiting = set(light), light
     found = []
     while waiting:

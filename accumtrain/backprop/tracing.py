@@ -11,8 +11,8 @@ from contextvars import ContextVar
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.compiler.tf2xla.python.xla import optimization_barrier
-from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext  # not public
+
+from accumtrain.process.private import GraphOrParentsInXlaContext, optimization_barrier
 
 _for_xla: ContextVar[bool] = ContextVar("for_xla", default=False)
 

@@ -196,7 +196,6 @@ JOBS.add(
         columns={
             "examples/s": ("examples_per_second.median", ",.4g"),
             "peak of tensors": ("memory.tensor_peak_bytes", format_bytes),
-            "workspace": ("memory.workspace_bytes", format_bytes),
             "resident": ("memory.rss_peak_bytes", format_bytes),
             "of a matrix product": ("share_of_matmul", ".0%"),
             "first update": ("seconds_to_first_update.total", format_seconds),

@@ -14,7 +14,8 @@ from accumtrain.config.check import check_answers
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError, DataError
 
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp")  # of the files in a folder that count as images
+# of the files in a folder that count as images
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".webp", ".tif", ".tiff", ".gif", ".bmp")
 CSV, JSONL = ".csv", ".jsonl"
 _LISTED = 5  # files named in a message
 

@@ -10,13 +10,6 @@ from typing import Any
 
 import tensorflow as tf
 
-# tf.distribute.MultiWorkerMirroredStrategy takes one CPU device of each worker
-from tensorflow.python.distribute.collective_all_reduce_strategy import (
-    CollectiveAllReduceExtended,
-    coordination_config_pb2,  # whose module differs between releases
-)
-from tensorflow.python.eager.context import context
-
 from accumtrain.console import silence
 from accumtrain.devices.cluster import Cluster, find_cluster
 from accumtrain.devices.config import DeviceConfig
@@ -25,6 +18,7 @@ from accumtrain.devices.local import read_gpu_name, set_up_gpus, split_cpu, take
 from accumtrain.devices.worker_link import WorkerMonitor, wait_for_workers
 from accumtrain.errors import ConfigError, first_line
 from accumtrain.process.logs import held_back_stderr
+from accumtrain.process.private import CollectiveAllReduceExtended, context, coordination_config_pb2
 
 HEARTBEAT = 20  # seconds of silence after which a worker counts as lost
 JOINING = 45  # seconds that TensorFlow's runtimes have to connect

@@ -8,10 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
-# tf.config.optimizer sets these for all functions and threads; here two are traced at the same time
-from tensorflow.python.eager.context import FunctionCallOptions, context
+from accumtrain.process.private import FunctionCallOptions, RewriterConfig, context
 
 # The passes that fuse and lay out convolutions and normalisations stay on; one iteration is enough for them.
 FUSION_ONLY = RewriterConfig(

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from accumtrain.engine.sums import all_reduce_sum
+from accumtrain.process.private import needs_no_merge_call
 
 MEAN = ("MEAN", tf.distribute.ReduceOp.MEAN)
 
@@ -43,7 +44,7 @@ def run_on_all_replicas(function: Callable[..., None], *values: Any) -> None:
     A conditional in `function` stands around all replicas, because inside one of their own they could not wait for each
     other.
     """
-    if tf.__internal__.distribute.strategy_supports_no_merge_call():
+    if needs_no_merge_call():
         function(lambda replica_function, args=(): replica_function(*args), *values)
     else:
         merge_call = tf.distribute.get_replica_context().merge_call

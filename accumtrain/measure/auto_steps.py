@@ -30,7 +30,7 @@ from accumtrain.train.tell.remedies import LAST_RESORT, apply_remedies, describe
 SmallestFunction = Callable[[Config], list[ProbeResult]]  # `probe_smallest`, or a replacement for it in tests
 CLEARLY = 1.1  # a size that should take more than this many times the budget is not tried
 ENOUGH = 2 * 2**30  # bytes of free memory: with less, a search for RevNet-104 reads TensorFlow's code again and again
-COLUMNS = ("memory", "steps", "micro-batch", "peak", "workspace", "resident", "examples/s", "fits")
+COLUMNS = ("memory", "steps", "micro-batch", "peak", "resident", "examples/s", "fits")
 
 
 def find_accum_steps(config: Config, own_part: Config) -> int:
@@ -128,7 +128,6 @@ def format_probe_row(trial: ProbeResult) -> tuple[str, ...]:
         str(trial.accum_steps or "-"),
         str(trial.micro_batch),
         cell(trial.peak_bytes, format_bytes),
-        cell(trial.workspace_bytes, format_bytes),
         resident if trial.expected_bytes is None else f"~{resident}",
         format_speed(trial),
         "yes" if trial.fits else "no",

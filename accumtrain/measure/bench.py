@@ -58,7 +58,6 @@ def bench_run(config: Config) -> dict[str, Any]:
         some_updates = partial(dry_run.updates, config.log.every)  # as training makes them between two log records
         seconds = time_updates(some_updates, config.bench)
         calls = dry_run.calls
-        dry_run.measure_workspace()
         memory = dry_run.meter.read()
         call = dry_run.seconds_of_call()
         repeat_one_batch(dry_run, config, data, devices, batch)

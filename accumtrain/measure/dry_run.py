@@ -70,7 +70,6 @@ def _measure_updates(dry_run: DryRun, batch_size: int, steps: int, micro_batch: 
         timings.append(dry_run.update())
     micro_step, commit = map(statistics.median, zip(*timings, strict=True))
     dry_run.evaluate()
-    dry_run.measure_workspace()
     memory = dry_run.finish()
     return {
         "micro_batch": micro_batch,
@@ -79,7 +78,6 @@ def _measure_updates(dry_run: DryRun, batch_size: int, steps: int, micro_batch: 
         "batch_norm": bool(dry_run.window.model.norms),
         "static_bytes": memory["tensor_static_bytes"],
         "peak_bytes": memory["tensor_peak_bytes"],
-        "workspace_bytes": memory["workspace_bytes"],
         "peak_by_compiler": memory["peak_by_compiler"],
         "rss_bytes": memory["rss_peak_bytes"],
         "examples_per_second": batch_size / (steps * micro_step + commit),
@@ -176,15 +174,6 @@ class DryRun:
             return None
         empty = self._devices.runtime.prepare_call(lambda: self.step.accumulate(self.batches, 0))
         return median_seconds(empty, EMPTY_CALLS)
-
-    def measure_workspace(self) -> None:
-        """Make an update of one micro-step. The meter measures its workspaces."""
-
-        def shortest_update() -> None:
-            self.step.accumulate(self.batches, 1)
-            self.step.commit(partial=True)
-
-        self.meter.measure_workspace(shortest_update)
 
     def evaluate(self) -> None:
         """Evaluate the first batch."""

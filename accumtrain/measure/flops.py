@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from accumtrain.engine.runtime import Runtime, TensorFlowRuntime
+from accumtrain.process.private import graph_of_function
 
 PEAK_SIZE, PEAK_REPEATS = 3072, 5  # of the matrix product that measures the device
 CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
@@ -87,7 +88,7 @@ def called_graphs(graph: tf.Graph, operation: tf.Operation) -> Iterator[tf.Graph
     for attribute in operation.op_def.attr:
         value = operation.get_attr(attribute.name) if attribute.type in ("func", "list(func)") else []
         for function in value if isinstance(value, list) else [value]:
-            yield graph._get_function(function.name).graph  # private, but no public function gives the shapes
+            yield graph_of_function(graph, function.name)
 
 
 # ---- multiply-adds of an operation ----

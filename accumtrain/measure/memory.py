@@ -18,11 +18,10 @@ from accumtrain.report.pictures import new_figure, save_figure, without_math
 from accumtrain.runs.folder import job_folder, result_file
 from accumtrain.train.tell.remedies import with_each_policy
 
-COLUMNS = ("memory", "peak", "state", "activations", "workspace", "examples/s", "fits")
+COLUMNS = ("memory", "peak", "state", "activations", "examples/s", "fits")
 KINDS = (
     ("state: weights, gradients, optimizer", "static_bytes", "0.55"),
     ("activations", "activation_bytes", "C0"),
-    ("workspace of kernels", "workspace_bytes", "0.85"),
 )
 MB = 2**20
 
@@ -63,7 +62,7 @@ def compare_policies(config: Config) -> dict[str, Any]:
 
 
 def _row(trial: ProbeResult) -> tuple[str, ...]:
-    sizes = (trial.peak_bytes, trial.static_bytes, trial.activation_bytes, trial.workspace_bytes)
+    sizes = (trial.peak_bytes, trial.static_bytes, trial.activation_bytes)
     return (
         trial.memory,
         *(cell(size, format_bytes) for size in sizes),
@@ -82,7 +81,7 @@ def _tell_shares(trials: Sequence[ProbeResult]) -> None:
 
 
 def draw_memory(trials: Sequence[ProbeResult], title: str, path: Path) -> None:
-    """Draw a bar for each trial that fits: state, activations and workspace at the peak, one after the other."""
+    """Draw a bar for each trial that fits: state and activations at the peak, one after the other."""
     figure = new_figure(8, 1.6 + 0.55 * len(trials))
     axes = figure.subplots()
     places = range(len(trials))

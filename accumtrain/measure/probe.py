@@ -49,7 +49,6 @@ class ProbeResult:
         static_bytes: tensors that are always in memory: weights, buffers, optimizer state, resident data.
         peak_bytes: tensors at the peak, the static ones included.
         peak_by_compiler: peak_bytes is what the compiler has planned with, not what was measured.
-        workspace_bytes: of these, by how much operations' own scratch memory raises the peak of a micro-step.
         rss_bytes: peak resident memory of the process.
         examples_per_second: over whole updates of accum_steps micro-steps.
         seconds_to_first_update: from the start of the process.
@@ -66,7 +65,6 @@ class ProbeResult:
     static_bytes: int | None = None
     peak_bytes: int | None = None
     peak_by_compiler: bool | None = None
-    workspace_bytes: int | None = None
     rss_bytes: int | None = None
     examples_per_second: float | None = None
     seconds_to_first_update: float | None = None
@@ -80,10 +78,10 @@ class ProbeResult:
 
     @property
     def activation_bytes(self) -> int | None:
-        """The peak without static tensors and, where it was measured, without workspace."""
+        """The peak without static tensors; with the scratch memory of kernels."""
         if self.peak_bytes is None or self.static_bytes is None:
             return None
-        return self.peak_bytes - self.static_bytes - (self.workspace_bytes or 0)
+        return self.peak_bytes - self.static_bytes
 
 
 ProbeFunction = Callable[[Config, "int | None"], ProbeResult]  # `probe`, or a replacement for it in tests

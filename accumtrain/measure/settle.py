@@ -17,7 +17,7 @@ from accumtrain.config.roles import keys_with
 from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, warn
 from accumtrain.errors import CheckpointError, OutOfMemoryError
-from accumtrain.fields import TENSORFLOW, Role, format_value, is_finite_number, value_at
+from accumtrain.fields import Role, format_value, is_finite_number, value_at
 from accumtrain.measure.probe import ProbeFunction, ProbeResult, find_micro_batch, probe
 from accumtrain.measure.search import largest_that_fits
 from accumtrain.process.environment import kernel_settings
@@ -68,9 +68,7 @@ def began_with_same_peak(config: Config) -> bool:
 def _peak_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that decide the peak, by dotted key. Workers may have other addresses."""
     learned = {key: value for key, value in learned_values(values).items() if not key.startswith(("schedule.", "run."))}
-    others = {key: value_at(values, key) for key in keys_with(Role.MEMORY, values)}
-    # runs of earlier versions have no key for it
-    others["device.runtime"] = value_at(values, "device.runtime") or TENSORFLOW
+    others = {key: value_at(values, key) for key in (*keys_with(Role.MEMORY, values), "device.runtime")}
     return learned | others | {"workers": len(value_at(values, "device.workers") or [])}
 
 

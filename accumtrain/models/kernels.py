@@ -10,12 +10,12 @@ import os
 from functools import cache
 
 import tensorflow as tf
-from tensorflow.python.util._pywrap_util_port import IsMklEnabled  # not public; whether oneDNN computes
 
 from accumtrain.backprop.tracing import after, by_cpu_kernels
 from accumtrain.console import say, warn
 from accumtrain.process.environment import KERNELS_16BIT
 from accumtrain.process.machine import FOR_16_BITS, MATRIX_BFLOAT16, cpu
+from accumtrain.process.private import IsMklEnabled
 
 # With so many input channels oneDNN's matrix products in bfloat16 are faster than its kernels for 3x3 convolutions: at
 # any image size, or with instructions for matrices up to so many pixels along a row.

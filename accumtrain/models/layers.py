@@ -13,13 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import tensorflow as tf
-from tensorflow.python.eager.record import could_possibly_record
 
 from accumtrain.backprop.fixed_point import FLOATS, FixedPoint, times
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Gradients
 from accumtrain.backprop.tracing import after, computed_after
 from accumtrain.models.kernels import is_faster_by_products, kernel_dtype, kernel_gradient
+from accumtrain.process.private import could_possibly_record
 
 
 class Initializer:

@@ -9,13 +9,13 @@ from itertools import pairwise
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager.record import could_possibly_record
 
 from accumtrain.backprop.fixed_point import times
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Gradients, Pullback, tape_pullback
 from accumtrain.backprop.tracing import after, by_cpu_kernels, on_gpu
 from accumtrain.models.layers import Initializer
+from accumtrain.process.private import could_possibly_record
 
 EPSILON = 1e-3
 MOMENTUM = 0.9

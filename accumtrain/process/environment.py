@@ -137,9 +137,9 @@ def _start_tensorflow(device: DeviceConfig, *, probed: bool) -> None:
 
 def computes_already() -> bool:
     """Return whether TensorFlow has initialised its devices, after which it reads no variables. It must be imported."""
-    from tensorflow.python.eager.context import context
+    from accumtrain.process.private import is_initialized  # here, as it imports TensorFlow
 
-    return bool(context()._initialized)
+    return is_initialized()
 
 
 def counts_bytes_on_cpu() -> bool:

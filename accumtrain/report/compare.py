@@ -22,7 +22,7 @@ from accumtrain.fields import Role, format_value, is_finite_number, value_at
 from accumtrain.runs.contents import measured, read_config, read_records, read_summary
 from accumtrain.runs.names import CLASSES
 
-MEMORY = ("activations", "workspace", "resident")  # of a run, see ComparedRun.memory
+MEMORY = ("activations", "resident")  # of a run, see ComparedRun.memory
 SPLITS = ("train", "val", "test")
 NAMING = ("title", "name", "kind")  # last parts of the keys that name the choice of their group, best first
 OUTCOME = ("best.", "seconds")  # beginnings of the keys of a summary that come before the configuration
@@ -49,14 +49,10 @@ class ComparedRun:
 
     @property
     def memory(self) -> dict[str, float | None]:
-        """The bytes that differ most between runs, by kind: tensors at the peak beyond those that are always there.
-
-        Activations hold the workspace too, where it was not measured.
-        """
+        """The bytes that differ most between runs, by kind: tensors at the peak beyond those that are always there."""
         peak, static = (self.number(f"memory.tensor_{kind}_bytes") for kind in ("peak", "static"))
-        workspace = self.number("memory.workspace_bytes")
-        activations = None if peak is None or static is None else peak - static - (workspace or 0)
-        return dict(zip(MEMORY, (activations, workspace, self.number("memory.rss_peak_bytes")), strict=True))
+        activations = None if peak is None or static is None else peak - static
+        return dict(zip(MEMORY, (activations, self.number("memory.rss_peak_bytes")), strict=True))
 
     @property
     def ranked_by(self) -> str:

@@ -1,8 +1,9 @@
-"""The choice between two kinds of CPU kernels, of which either may be faster: a rule, and the record of a run.
+"""The choice between two kinds of CPU kernels, of which either may be faster, by the machine and the configuration.
 
 On CPUs with instructions for neural networks TensorFlow uses oneDNN's kernels. It leaves them off on all others, where
 oneDNN's are the faster ones but for small images. And where the CPU has instructions for bfloat16, but none for
-matrices of it, float32 is faster on Intel's processors (docs/kernels.md).
+matrices of it, float32 is faster on Intel's processors (docs/kernels.md). A run that goes on with another processor
+takes the kernels of that one.
 """
 
 from __future__ import annotations
@@ -10,25 +11,22 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from accumtrain.config.jobs import JOBS, Job
+from accumtrain.config.jobs import Job
 from accumtrain.config.registries import has_builtin_layers
 from accumtrain.config.schema import Config
-from accumtrain.console import say, warn
-from accumtrain.errors import CheckpointError, ConfigError
+from accumtrain.console import say
+from accumtrain.errors import ConfigError
 from accumtrain.fields import JAX
 from accumtrain.process import environment
 from accumtrain.process.environment import KERNELS_16BIT, ONEDNN
 from accumtrain.process.machine import FOR_16_BITS, INTEL, MATRIX_BFLOAT16, cpu, read_vendor
-from accumtrain.runs.files import read_json, write_json
-from accumtrain.runs.names import folder_of, has_checkpoints
 
 # Instruction sets with one of which TensorFlow uses oneDNN's kernels by default.
 NEURAL = {"avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_bf16"}
 SMALL = 16  # pixels of height and width; TensorFlow's own kernels are the faster ones for smaller images
-USED = "used"  # key of a run's record: the value of the variable
 
 
 @dataclass(frozen=True)
@@ -38,27 +36,24 @@ class KernelKinds:
     Attributes:
         variable: of the environment, with "0" or "1" as its value.
         names: of the kernels by that value, the default first.
-        record: name of the file in a run's folder that says which of them the run began with.
         once: TensorFlow reads the variable once, when it is imported.
     """
 
     variable: str
     names: Mapping[str, str]
-    record: str
     once: bool
 
 
-LIBRARY = KernelKinds(ONEDNN, {"0": "TensorFlow's own", "1": "oneDNN's"}, "kernels.json", once=True)
+LIBRARY = KernelKinds(ONEDNN, {"0": "TensorFlow's own", "1": "oneDNN's"}, once=True)
 # kernels that compute in bfloat16, or in float32 from its values
-IN_16_BITS = KernelKinds(KERNELS_16BIT, {"1": "bfloat16's", "0": "float32's"}, "kernels_16bit.json", once=False)
+IN_16_BITS = KernelKinds(KERNELS_16BIT, {"1": "bfloat16's", "0": "float32's"}, once=False)
 
 
 @contextmanager
 def choose_kernels(config: Config, job: Job) -> Iterator[None]:
     """Choose the kernels of this process and its children by the environment, for the time of this context.
 
-    A choice of the user, or by TensorFlow's import, stays. A run that goes on, or is used, computes with the kernels
-    that it began with. Else a rule decides.
+    A choice of the user, or by TensorFlow's import, stays. Else a rule decides, for a run and for what uses it alike.
 
     Raises:
         ConfigError: a variable has another value than 0 or 1.
@@ -70,8 +65,7 @@ def choose_kernels(config: Config, job: Job) -> Iterator[None]:
         yield
         return
     before = os.environ.get(kinds.variable)
-    goes_on = job.scope == "trained" or (job.scope == "train" and has_checkpoints(folder_of(config)))
-    os.environ[kinds.variable] = _decide(config, kinds, goes_on=goes_on)
+    os.environ[kinds.variable] = _decide(config, kinds)
     try:
         yield
     finally:
@@ -108,27 +102,16 @@ def _open_kinds(config: Config, job: Job) -> KernelKinds | None:
     return IN_16_BITS if in_bfloat16 and either and has_builtin_layers(config) else None
 
 
-def _decide(config: Config, kinds: KernelKinds, *, goes_on: bool) -> str:
-    """Return the value of the variable, and print the reason."""
-    default, *_ = kinds.names
-    given, recorded = os.environ.get(kinds.variable), _recorded(config, kinds) if goes_on else None
-    imported = kinds.once and "tensorflow" in sys.modules
-    if given is not None or imported:
-        used = given or default
+def _decide(config: Config, kinds: KernelKinds) -> str:
+    """Return the value of the variable, and print the reason but for what the user has said."""
+    given = os.environ.get(kinds.variable)
+    if kinds.once and "tensorflow" in sys.modules:
+        used = given or next(iter(kinds.names))
         reason = f"TensorFlow was imported in this process before ({kinds.variable}={used})"
-        if not imported:
-            reason = f"the environment says {kinds.variable}={given}"
-        if recorded not in (None, used):
-            began, now = kinds.names[str(recorded)], kinds.names[used]
-            warn(f"this run began with {began} kernels, and now {now} compute, whose last bits differ: {reason}")
-        elif imported:
-            say(f"{kinds.names[used]} kernels are used: {reason}")
+        say(f"{kinds.names[used]} kernels are used: {reason}")
         return used
-    if recorded is not None:
-        say(f"{kinds.names[recorded]} kernels are used ({kinds.variable}={recorded}), as by this run before")
-        return recorded
-    if goes_on:
-        return default  # it has no record, so nothing had decided
+    if given is not None:
+        return given
     used, reason = _choose_by_rule(config, kinds)
     say(f"{kinds.names[used]} kernels are used ({kinds.variable}={used}): {reason}")
     return used
@@ -142,36 +125,3 @@ def _choose_by_rule(config: Config, kinds: KernelKinds) -> tuple[str, str]:
     if kinds is IN_16_BITS and read_vendor() == INTEL:
         return "0", "they are the faster ones on Intel's processors without AMX"
     return "1", "they are the faster ones on this processor"
-
-
-# ---- the record of a run ----
-
-
-def _recorded(config: Config, kinds: KernelKinds) -> str | None:
-    """Return the value that the run began with; None if it has no record."""
-    path = folder_of(config) / kinds.record
-    if not path.exists():
-        return None
-    default, *_ = kinds.names.values()
-    try:
-        used = read_json(path).get(USED)
-    except CheckpointError as error:
-        warn(f"{error}; until then {default} kernels are used")
-        return None
-    if not (isinstance(used, str) and used in kinds.names):
-        warn(f"{path} does not say which kernels the run began with: {default} are used")
-        return None
-    return used
-
-
-def record_kernels(config: Config) -> None:
-    """Record the kernels of a run in its folder. Call it within `choose_kernels`, with the run's lock."""
-    job, folder = JOBS[config.job], folder_of(config)
-    kinds = _open_kinds(config, job)
-    if kinds is None or kinds.variable not in os.environ or job.scope != "train":
-        return
-    path = folder / kinds.record
-    if path.exists() and has_checkpoints(folder):  # of what has ended before its first checkpoint it is no record
-        return
-    with suppress(CheckpointError):  # a full disk is told by what can't do without it
-        write_json(path, {USED: os.environ[kinds.variable]})

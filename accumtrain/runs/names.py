@@ -130,7 +130,7 @@ def learned_values(config: Config | Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         AttributeError, KeyError, TypeError: the mapping is not the content of a config.yaml.
     """
-    mapping = to_mapping(config) if isinstance(config, Config) else {"task": {"kind": "classify"}, **config}
+    mapping = to_mapping(config) if isinstance(config, Config) else config
     learned = {}
     for key, role in list_roles(mapping).items():
         if Role.LEARNED not in role:

@@ -15,10 +15,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from accumtrain.config.read import to_mapping
-from accumtrain.config.roles import keys_with
 from accumtrain.config.schema import Config
 from accumtrain.errors import CheckpointError, ConfigError, DataError
-from accumtrain.fields import Role
 from accumtrain.runs.checkpoint_store import newest_manifest
 from accumtrain.runs.contents import parse_lines, read_records, read_summary
 from accumtrain.runs.files import (
@@ -170,8 +168,7 @@ class Run:
             self._check_learned(newest)  # before anything slow is done
 
     def _check_learned(self, manifest: Mapping[str, Any]) -> None:
-        chosen = keys_with(Role.BEST, to_mapping(self.config))
-        learned = {**dict.fromkeys(chosen), **manifest["learned"]}
+        learned = manifest["learned"]
         if changed := differences(learned, learned_values(self.config)):
             raise ConfigError(
                 f"{self.path} holds a run that learns something else: {changed}; choose another run.name, or give "

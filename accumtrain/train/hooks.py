@@ -171,13 +171,8 @@ class Hooks:
         kept = {name: value() if callable(value) else deepcopy(value) for name, value in self._kept.items()}
         return {"kept": kept, "finished": self.reason_to_finish, "total": self._total}
 
-    def restore(self, facts: Mapping[str, Any] | None) -> None:
-        """Go on from a checkpoint; None is one that holds no facts of hooks.
-
-        A run that a hook has ended goes on if it is to have another length now.
-        """
-        if facts is None:
-            return
+    def restore(self, facts: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint. A run that a hook has ended goes on if it is to have another length now."""
         self._kept = deepcopy(facts["kept"])
         self.reason_to_finish = facts["finished"] if facts["total"] == self._total else None
 

@@ -20,8 +20,6 @@ from accumtrain.runs.run import Run
 from accumtrain.train.config import BestBy
 from accumtrain.train.tell.trackers import Tracker
 
-EXAMPLES = "examples"  # in the place of WEIGHT, in the checkpoints of earlier versions
-
 
 class Place:
     """The place of a run: updates made, examples taken, epochs, the sums of this epoch. Checkpoints hold all of them.
@@ -53,9 +51,7 @@ class Place:
     def restore(self, manifest: Mapping[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.done, self.examples = manifest["step"], manifest["examples"]
-        self._sums = dict(manifest.get("epoch_sums", ()))  # which the first checkpoints did not hold
-        if EXAMPLES in self._sums:
-            self._sums[WEIGHT] = self._sums.pop(EXAMPLES)
+        self._sums = dict(manifest["epoch_sums"])
         self.in_epoch = bool(self._sums)
         self._epochs.restore(self.done, epochs_of(manifest))
 

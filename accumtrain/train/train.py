@@ -32,7 +32,6 @@ from accumtrain.process.watchdog import Deadline, Watchdog
 from accumtrain.progress import Progress
 from accumtrain.report.pictures import draw_curves
 from accumtrain.runs.checkpoint_store import best_first, newest_manifest
-from accumtrain.runs.kernels import record_kernels
 from accumtrain.runs.names import ANSWER_FACTS, learned_values
 from accumtrain.runs.provenance import provenance
 from accumtrain.runs.run import ReadOnlyRun, Run
@@ -90,7 +89,6 @@ def open_trainer(config: Config) -> Iterator[Trainer]:
     """Lock the folder of a run and build all its parts. Raise AccumtrainError if one of them can't be used."""
     follows = config.device.has_workers and find_cluster(config.device).index > 0
     with ReadOnlyRun(config) if follows else Run(config) as run:  # which the chief of several workers locks
-        record_kernels(config)
         devices = resolve_devices(config.device)
         objective = open_objective(config)
         with devices.watch, explain_errors(config, objective.stored, devices.replicas, devices.workers):
@@ -251,7 +249,6 @@ class Trainer:
             if self.done < self.total:
                 self.progress.event(why_finished(self.config, self.place, self.total, self.hooks.reason_to_finish))
             self._test_best_state()
-            self._measure_workspace(batches)
             self.hooks.call("end", self.logger.last(self.data.evaluated_split) or {})
         return self._finish()
 
@@ -306,10 +303,10 @@ class Trainer:
         self.recovery.restore(manifest["recovery"])
         self.answer_facts = manifest.get(ANSWER_FACTS, {})
         self.place.restore(manifest)
-        self.hooks.restore(manifest.get("hooks"))
+        self.hooks.restore(manifest["hooks"])
         chosen = learned_values(self.config)
         best = keys_with(Role.BEST, to_mapping(self.config))
-        if any(manifest["learned"].get(key) != chosen[key] for key in best):  # run.resume=force
+        if any(manifest["learned"][key] != chosen[key] for key in best):  # run.resume=force
             self.checkpoints.forget_best()
         if total_steps(self.config, self.epochs) != self.total:  # as another checkpoint was the newest before
             raise CheckpointError(
@@ -548,18 +545,6 @@ class Trainer:
         if self.devices.chief and self.done == 0 and self.config.log.images:
             pictures = first_pictures(self.data, self.config.log.images, self.recovery.seed)
             self.tensorboard.images("first images, augmented", pictures)
-
-    def _measure_workspace(self, batches: Iterator[Any]) -> None:
-        """Measure the workspaces of a micro-step, which changes nothing, if one is compiled and goes back alone.
-
-        Do nothing under a memory limit: a kernel that is refused memory may end the process.
-        """
-        of_graphs = not (self.config.debug.eager or self.window.whole_batch)
-        compiled = of_graphs and self.logger.seconds_to_first_update is not None
-        if compiled and self.alone and self.config.device.memory_limit_mb is None:
-            self.watchdog.beat("a micro-step that measures workspaces")
-            self.meter.measure_workspace(lambda: self.step.accumulate(batches, 1))
-            self.step.drop()
 
     def _finish(self) -> dict[str, Any] | None:
         self.skipped.note(say)

@@ -78,7 +78,15 @@ def with_exif(content: bytes) -> bytes:
 
 LOOP = b"II*\0\x08\0\0\0\x01\0\x69\x87\x04\0\x01\0\0\0\x08\0\0\0\x08\0\0\0"  # a directory that holds itself
 BOMB = zlib.compress(bytes(2**26))
-BMP = saved("BMP")
+BMP, GIF, TIFF = saved("BMP"), saved("GIF"), saved("TIFF")
+FRAME = 13 + 3 * 2 ** (GIF[10] % 8 + 1)  # of the GIF: where its frame begins, after its palette
+
+
+def tiff(width: int, height: int) -> bytes:
+    """A TIFF whose first two values, width and height, are these."""
+    return TIFF[:18] + struct.pack("<I", width) + TIFF[22:30] + struct.pack("<I", height) + TIFF[34:]
+
+
 IMAGES: dict[str, dict[str, bytes]] = {
     "png": {
         **cuts(saved("PNG")),
@@ -113,7 +121,8 @@ IMAGES: dict[str, dict[str, bytes]] = {
         **cuts(saved("WEBP", lossless=True)),
         "huge": canvas(SIDE, SIDE),
         "largest": canvas(2**24, 2**24),
-        "animated": canvas(16, 16, flags=2),
+        "animated": saved("WEBP", save_all=True, append_images=[Image.new("RGB", (16, 16))]),
+        "an animation without frames": canvas(16, 16, flags=2),
         "huge and lossless": webp(b"VP8L", b"\x2f" + ((SIDE - 1) | (SIDE - 1) << 14).to_bytes(4, "little") + bytes(30)),
         "huge and lossy": webp(b"VP8 ", b"\0\0\0\x9d\x01\x2a" + struct.pack("<HH", SIDE, SIDE) + bytes(30)),
         "no image": webp(b"VP8X", bytes(10)) + bytes(20),
@@ -130,14 +139,32 @@ IMAGES: dict[str, dict[str, bytes]] = {
         "pixels beyond its end": replaced(BMP, 10, struct.pack("<I", 2**31)),
         "a header of 4 GB": replaced(BMP, 14, struct.pack("<I", 2**32 - 1)),
     },
+    "gif": {
+        **cuts(GIF),
+        "huge": replaced(GIF, 6, struct.pack("<HH", 65_535, 65_535)),
+        "a frame beyond its canvas": replaced(GIF, FRAME + 5, struct.pack("<HH", 65_535, 65_535)),
+        "animated": saved("GIF", save_all=True, append_images=[Image.new("RGB", (16, 16))]),
+        "no pixels": GIF[: FRAME + 10] + b"\x08\0;",
+        "codes of 200 bits": replaced(GIF, FRAME + 10, b"\xc8"),
+    },
+    "tif": {
+        **cuts(TIFF),
+        "a directory that holds itself": LOOP,
+        "a directory that comes after itself": replaced(TIFF, 10 + 12 * TIFF[8], struct.pack("<I", 8)),
+        "pages": saved("TIFF", save_all=True, append_images=[Image.new("RGB", (16, 16))]),
+        "huge": tiff(SIDE, SIDE),
+        "largest": tiff(2**32 - 1, 2**32 - 1),
+        "no width": tiff(0, 16),
+        "65,535 values": TIFF[:8] + b"\xff\xff" + TIFF[10:],
+        "a directory beyond its end": TIFF[:4] + b"\xff\xff\xff\x7f" + TIFF[8:],
+    },
 }  # fmt: skip
 OTHER_IMAGES = {
-    "a GIF.png": saved("GIF"),
-    "a TIFF.jpg": saved("TIFF"),
     "an AVIF.png": bytes(4) + b"ftypavif" + bytes(40),
 }
 READ = {  # whole pictures, with something odd beside them
     *("text of 64 MB.png", "a profile of 64 MB.png", "EXIF of itself.png", "EXIF of nothing.png"),
+    "a directory that comes after itself.tif",
     *("EXIF of itself.jpg", "EXIF beyond its end.jpg", "EXIF of 60,000 bytes.jpg"),
 }
 
@@ -264,7 +291,7 @@ RECORDS: dict[str, bytes] = {
     "two images": of(image=[saved("PNG")] * 2),
     "a huge WebP": of(image=canvas(SIDE, SIDE)),
     "a huge PNG": of(image=png(SIDE, SIDE)),
-    "a GIF": of(image=saved("GIF")),
+    "an animated GIF": of(image=saved("GIF", save_all=True, append_images=[Image.new("RGB", (16, 16))])),
     "half an image": of(image=saved("PNG")[:60]),
     "the largest label": of(label=2**63 - 1),
     "the smallest label": of(label=-(2**63)),

@@ -36,7 +36,10 @@ FAULTS = {
     "endless device": (lambda file: file.symlink_to("/dev/zero"), "is not a regular file"),
     "socket": (listen, "is not a regular file"),
     "empty": (Path.touch, "is empty"),
-    "text longer than a header": (lambda file: file.write_text("no image" * 9), "has no PNG, JPEG, WebP or BMP inside"),
+    "text longer than a header": (
+        lambda file: file.write_text("no image" * 9),
+        "has no PNG, JPEG, WebP, TIFF, GIF or BMP inside",
+    ),
 }
 
 

@@ -574,7 +574,7 @@ CASES: dict[str, Case] = {
         parquet(image=[png(1), b"GIF89a", png(2), png(3)], label=["a", "a", "b", "b"]),
         CLASS,
         {},
-        "labels.parquet, row [12] is a GIF, not a PNG",
+        "labels.parquet, row [12] is a damaged GIF, or of a kind that can't be read",
     ),
 }
 

@@ -75,7 +75,7 @@ def test_everything_bad_is_named(photos, command, tmp_path):
         {"split": "train", "name": "photos/train/ant/0.png", "reason": "is empty"},
         {"split": "train", "name": "photos/train/ant/1.png", "reason": "can't be decoded as an image (60 bytes)"},
         {"split": "train", "name": "photos/train/bee/4.png", "reason": f"is 9 x 9 pixels, {others}"},
-        {"split": "test", "name": "photos/test/bee/1.png", "reason": "has no PNG, JPEG, WebP or BMP inside"},
+        {"split": "test", "name": "photos/test/bee/1.png", "reason": "has no PNG, JPEG, WebP, TIFF, GIF or BMP inside"},
     ]
     for example in found["bad"]["examples"]:
         assert f"{example['name']} {example['reason']}" in answer.out

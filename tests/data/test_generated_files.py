@@ -25,17 +25,18 @@ from tests.data.hostile import record as as_record
 MB = 2**20
 MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16", "CMYK")
 FORMATS = {  # PNG of the others
-    "CMYK": ["JPEG"],
-    "L": ["PNG", "JPEG", "BMP"],
-    "P": ["PNG", "BMP"],
-    "RGB": ["PNG", "JPEG", "WEBP", "BMP"],
-    "RGBA": ["PNG", "WEBP"],
+    "1": ["PNG", "TIFF", "BMP"],
+    "CMYK": ["JPEG", "TIFF"],
+    "L": ["PNG", "JPEG", "TIFF", "GIF", "BMP"],
+    "P": ["PNG", "TIFF", "GIF", "BMP"],
+    "RGB": ["PNG", "JPEG", "WEBP", "TIFF", "GIF", "BMP"],
+    "RGBA": ["PNG", "WEBP", "TIFF"],
 }
 IMAGES = 150
 
 
 def encoded(draw: random.Random) -> bytes:
-    """A small picture of a random mode, as PNG, JPEG, WebP or BMP, half of them with EXIF data."""
+    """A small picture of a random mode, in a random format, half of them with EXIF data."""
     width, height = draw.randrange(1, 40), draw.randrange(1, 40)
     pixels = np.random.default_rng(draw.randrange(2**32)).integers(0, 256, [height, width, 4], np.uint8)
     mode = draw.choice(MODES)

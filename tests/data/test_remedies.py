@@ -87,12 +87,12 @@ def renamed(_: re.Match[str]) -> None:
     Path("mnist", "t10k-labels-idx1-ubyte").write_bytes(idx(np.array(TESTED) % 3))
 
 
-def gif(number: int) -> bytes:
-    return b"GIF89a" + bytes(40)
+def heic(number: int) -> bytes:
+    return bytes(4) + b"ftypheic" + bytes(40)
 
 
-def one_gif(number: int) -> bytes:
-    return png(number) if number else gif(number)
+def one_heic(number: int) -> bytes:
+    return png(number) if number else heic(number)
 
 
 NPZ = ("data=npz", "data.path=mine.npz", "data.val_fraction=0")
@@ -186,10 +186,10 @@ SHARDS = {
     "damaged": Row(damaged, TFRECORD + FEATURES, f"or set {OVERRIDE} to go on without it"),
 }  # fmt: skip
 FILES = {
-    "a GIF": Row(given(files, one_gif), FOLDER, f"or set {OVERRIDE} to go on without them"),
-    "only GIFs": Row(
-        given(files, gif), (*FOLDER, "data.on_error=skip"),
-        "none of .* is a GIF, .*: replace it by a PNG, JPEG, WebP or BMP, or remove it$", given(files)),
+    "an HEIC": Row(given(files, one_heic), FOLDER, f"or set {OVERRIDE} to go on without them"),
+    "only HEICs": Row(
+        given(files, heic), (*FOLDER, "data.on_error=skip"),
+        "none of .* is an HEIC, .*: replace it by a PNG, JPEG, WebP, TIFF, GIF or BMP, or remove it$", given(files)),
     "sizes of files": Row(
         given(files, lambda number: png(number, 6 + number, 6)), FOLDER,
         "set (data.image_size) to resize all", "data.image_size=6"),

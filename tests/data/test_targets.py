@@ -196,7 +196,7 @@ def test_images_in_a_table_are_turned_upright_and_may_be_left_out(folder):
     keys = config(folder / "few.parquet", "label", on_error="skip", test_fraction=0.4)
     found = by_number(opened(keys, ClassTargets()))
     assert found[3] == 0
-    with pytest.raises(DataError, match=r"few.parquet, row 2 has no PNG, JPEG, WebP or BMP inside"):
+    with pytest.raises(DataError, match=r"few.parquet, row 2 has no PNG, JPEG, WebP, TIFF, GIF or BMP inside"):
         opened(config(folder / "few.parquet", "label", test_fraction=0.4), ClassTargets())
 
 

@@ -301,7 +301,7 @@ def test_features_that_do_not_fit(shards, tfrecord_config, changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"image": b"no image"}, r"record 0 of .*train-9 has no PNG, JPEG, WebP or BMP inside"),
+        ({"image": b"no image"}, r"record 0 of .*train-9 has no PNG, JPEG, WebP, TIFF, GIF or BMP inside"),
         ({"label": -1}, r"record 0 of .*train-9 has label -1"),
     ],
 )

@@ -51,7 +51,7 @@ def summary(command: list[str], *, accuracy: float, status: str = "completed") -
         **{"status": status, "step": 1, "epoch": 1.0, "skipped_windows": 0, "skipped_examples": 0, "best_on": "test"},
         **{name: {"loss": 0.5, "accuracy": accuracy} for name in ("train", "val", "test", "best")},
         **{"best_by": None, "seconds": 90.0, "examples_per_second": 1.0, "memory": {}},
-        "memory_by_kind": {"weights": 2**20, "activations": 2**21, "workspace": None},
+        "memory_by_kind": {"weights": 2**20, "activations": 2**21},
         "provenance": {
             **{"versions": {"tensorflow": "2.21.0"}, "git": None, "command": command, "cpu": {"model": "a CPU"}},
             **{"started": "2026-11-27T23:12:52+00:00", "host": "one", "platform": "Linux", "device": "CPU, 2 cores"},

@@ -66,13 +66,10 @@ class Timed:
     def evaluate(self):
         self.did.append("evaluate")
 
-    def measure_workspace(self):
-        self.did.append("workspace")
-
     def finish(self):
         self.did.append("finish")
         peak = 10 * self._micro_batch
-        counts = {"tensor_static_bytes": 1, "tensor_peak_bytes": peak, "workspace_bytes": 3, "rss_peak_bytes": 400}
+        counts = {"tensor_static_bytes": 1, "tensor_peak_bytes": peak, "rss_peak_bytes": 400}
         return counts | {"peak_by_compiler": False}
 
 
@@ -86,7 +83,7 @@ def timed(monkeypatch):
     monkeypatch.setattr(environment, "job_seconds", lambda: 5.0)
 
 
-ONE_SIZE = [*["update"] * 4, "evaluate", "workspace", "finish"]
+ONE_SIZE = [*["update"] * 4, "evaluate", "finish"]
 
 
 @pytest.mark.usefixtures("timed")
@@ -106,7 +103,6 @@ def test_a_probe_reckons_whole_updates_from_short_ones(config, objective, tmp_pa
         "batch_norm": False,
         "static_bytes": 1,
         "peak_bytes": 10 * micro_batch,
-        "workspace_bytes": 3,
         "peak_by_compiler": False,
         "rss_bytes": 400,
         "examples_per_second": BATCH / (steps * 0.5 + 0.3),  # the medians of all but the first update
@@ -201,20 +197,8 @@ def test_it_evaluates_one_batch_and_writes_the_last_and_the_best_state(run, tmp_
 
 
 @pytest.mark.slow
-def test_workspaces_are_measured_in_one_micro_step(run):
-    run.update()
-    run.measure_workspace()
-    assert int(run.window.step) == 2
-    memory = run.finish()
-    assert 0 <= memory["workspace_bytes"] < memory["tensor_peak_bytes"] - memory["tensor_static_bytes"]
-
-
-@pytest.mark.slow
 @pytest.mark.xla
 def test_xla_compiles_where_the_run_asks_for_it(compose, tmp_path):
-    """Its micro-step is one operation, of which no workspace can be told apart."""
     config = compose(*LENET, "device.xla=true")
     run = DryRun(config, open_objective(config), resolve_devices(config.device), MICRO, tmp_path, 2)
     assert is_compiled_by_xla(run.step, run.batches)
-    run.measure_workspace()
-    assert run.finish()["workspace_bytes"] is None

@@ -18,14 +18,13 @@ ACTIVATIONS = {"store": 100, "recompute": 30, "reverse": 16}
 
 @pytest.fixture
 def probed(monkeypatch):
-    """Put made-up trials in the place of probes: 4 MB of state, 20 of workspace. Return the list of requests."""
+    """Put made-up trials in the place of probes: 4 MB of state. Return the list of requests."""
     asked = []
 
     def probe(config, micro_batch, note=""):
         asked.append((config.model.memory, micro_batch, note))
-        sizes = {"static_bytes": 4 * MB, "workspace_bytes": 20 * MB}
-        peak = (24 + ACTIVATIONS[config.model.memory]) * MB
-        return ProbeResult(config.model.memory, micro_batch, True, 2, 1, peak_bytes=peak, **sizes)
+        peak = (4 + ACTIVATIONS[config.model.memory]) * MB
+        return ProbeResult(config.model.memory, micro_batch, True, 2, 1, peak_bytes=peak, static_bytes=4 * MB)
 
     monkeypatch.setattr(memory, "probe", probe)
     return asked
@@ -37,7 +36,7 @@ def test_policies_side_by_side(compose, probed, tmp_path, capsys):
     assert probed == [("store", 32, " (1 of 3)"), ("recompute", 32, " (2 of 3)"), ("reverse", 32, " (3 of 3)")]
     out = capsys.readouterr().out
     rows = [line.split() for line in out.splitlines() if "MB" in line]
-    assert ["reverse", "40.0", "MB", "4.0", "MB", "16.0", "MB", "20.0", "MB", "-", "yes"] in rows
+    assert ["reverse", "20.0", "MB", "4.0", "MB", "16.0", "MB", "-", "yes"] in rows
     assert "model.memory=reverse takes 16% of the memory of stored activations" in out
     assert json.loads((tmp_path / "trials/memory-one" / "memory.json").read_text()) == json.loads(json.dumps(result))
     assert (tmp_path / "trials/memory-one" / "memory.png").read_bytes().startswith(b"\x89PNG")
@@ -55,7 +54,7 @@ def test_what_was_not_measured_is_said(fits, compose, monkeypatch, tmp_path, cap
     monkeypatch.setattr(memory, "probe", lambda config, size, note="": ProbeResult(config.model.memory, size, fits))
     run(compose("job=memory", f"run.dir={tmp_path}", "run.name=one"))
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["store", "-", "-", "-", "-", "-", "yes" if fits else "no"] in rows
+    assert ["store", "-", "-", "-", "-", "yes" if fits else "no"] in rows
     assert (tmp_path / "trials/memory-one" / "memory.png").exists()
 
 
@@ -70,11 +69,10 @@ def test_the_bars_add_up_to_the_peak(monkeypatch, tmp_path):
         return drawn[-1]
 
     monkeypatch.setattr(Axes, "barh", barh)
-    trial = ProbeResult("store", 8, True, 1, 1, static_bytes=MB, peak_bytes=10 * MB, workspace_bytes=2 * MB)
-    without = replace(trial, memory="reverse", workspace_bytes=None)  # as on a GPU
-    draw_memory([trial, without], "small $x$", tmp_path / "memory.png")
+    trial = ProbeResult("store", 8, True, 1, 1, static_bytes=MB, peak_bytes=10 * MB)
+    draw_memory([trial, replace(trial, memory="reverse", peak_bytes=3 * MB)], "small $x$", tmp_path / "memory.png")
     widths = [[bar.get_width() for bar in bars] for bars in drawn]
-    assert widths == [[1, 1], [7, 9], [2, 0]]
+    assert widths == [[1, 1], [9, 2]]
 
 
 @pytest.mark.parametrize(

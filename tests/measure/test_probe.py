@@ -39,7 +39,6 @@ def test_probe_measures_a_run_without_tensorflow_here(config, tmp_path):
     trial = json.loads(output_of("-c", program, env=path).splitlines()[-1])
     assert (trial["fits"], trial["accum_steps"], trial["replicas"], trial["memory"]) == (True, 4, 1, "store")
     assert 0 < trial["static_bytes"] < trial["peak_bytes"] < trial["rss_bytes"]
-    assert 0 <= trial["workspace_bytes"] < trial["peak_bytes"] - trial["static_bytes"]
     assert trial["examples_per_second"] > 0
     assert trial["seconds_to_first_update"] > 0
 

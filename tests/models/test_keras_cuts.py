@@ -154,7 +154,7 @@ def test_memory_is_saved():
 
 
 def tensor_bytes(window):
-    """The peak of a micro-step with 64 images, above what stays, without the workspaces of its kernels."""
+    """The peak of a micro-step with 64 images, above what stays, without the scratch memory of its kernels."""
     step = Step(window)
     batches = iter(tf.data.Dataset.from_tensors(examples(64, (16, 16, 3))).repeat())
     step.accumulate(batches, 1)

@@ -96,7 +96,7 @@ def test_a_run_that_has_computed_nothing_has_no_figures(new_window):
     meter = Meter(runtime)
     meter.start()
     memory = meter.read()
-    figures = ("tensor_peak_bytes", "tensor_static_bytes", "workspace_bytes")
+    figures = ("tensor_peak_bytes", "tensor_static_bytes")
     assert {memory[name] for name in figures} == {None}
     assert at_peak(memory).startswith("no figure for tensors: nothing was computed")
 
@@ -188,11 +188,11 @@ def test_a_training_above_its_limit_is_refused_with_remedies(compose, monkeypatc
 
 
 @pytest.mark.slow
-def test_each_of_two_sizes_has_a_peak_and_no_workspace(config, data, tmp_path):
+def test_each_of_two_sizes_has_a_peak(config, data, tmp_path):
     small, large = measure(config, data, resolve_devices(config.device), [2, 24], tmp_path)
     assert [(each["micro_batch"], each["accum_steps"]) for each in (small, large)] == [(2, 12), (24, 1)]
     for each in (small, large):
-        assert (each["workspace_bytes"], each["peak_by_compiler"]) == (None, True)
+        assert each["peak_by_compiler"] is True
         assert each["examples_per_second"] > 0
     assert 0 < small["static_bytes"] < small["peak_bytes"] < large["peak_bytes"]
 
@@ -239,7 +239,7 @@ def test_a_bench_says_what_it_does_not_measure(compose, monkeypatch, tmp_path, c
     monkeypatch.setattr(environment, "job_seconds", lambda: 2.0)
     asked = compose(*JAX, "job=bench", "bench.updates=3", "bench.seconds=0", f"run.dir={tmp_path}", "run.name=one")
     result = run(asked)
-    assert (result["call_seconds"], result["host_share"], result["memory"]["workspace_bytes"]) == (None, None, None)
+    assert (result["call_seconds"], result["host_share"]) == (None, None)
     assert result["updates"] == 3, "one by one"
     assert result["share_of_matmul"] == result["flops_per_second"] / 1e12 > 0
     assert 0 < result["memory"]["tensor_static_bytes"] < result["memory"]["tensor_peak_bytes"]
@@ -287,7 +287,7 @@ def test_gradients_are_verified_against_those_of_tensorflow(runtime, first_is_ri
 
 
 def test_the_words_of_a_peak_say_who_has_found_it(capsys):
-    memory = {"tensor_peak_bytes": 10 * 2**20, "tensor_static_bytes": 4 * 2**20, "workspace_bytes": None}
+    memory = {"tensor_peak_bytes": 10 * 2**20, "tensor_static_bytes": 4 * 2**20}
     assert at_peak(memory | {"peak_by_compiler": True}) == (
         "10.0 MB of tensors at peak by the compiler: state 4.0 MB, activations 6.0 MB"
     )

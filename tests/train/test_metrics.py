@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from accumtrain.config.arithmetic import Epochs
-from accumtrain.train.metrics import Intervals, Place, RunningMeans
+from accumtrain.train.metrics import Intervals, RunningMeans
 
 CASES = [
     ("log.every=10", "eval.every=epoch", "checkpoint.every=200"),
@@ -101,11 +101,3 @@ def test_the_means_of_the_last_updates(every, calls, expected):
         means.add(updates, result)
         means.read()
     assert means.read() == {"loss": expected}
-
-
-def test_sums_of_an_epoch_go_on_from_those_of_earlier_versions(compose):
-    """Which have the number of examples, when each of them weighed 1."""
-    place = Place(4, Epochs(compose("batch_size=4"), 100))
-    place.restore({"step": 2, "examples": 8, "epochs": "2/25", "epoch_sums": [["loss", 6.0], ["examples", 8.0]]})
-    place.add({"loss": 6.0, "weight": 4.0})
-    assert place.epoch_means == {"loss": 1.0}

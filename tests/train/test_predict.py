@@ -203,15 +203,15 @@ def test_several_replicas_answer_in_the_same_order(here, command):
     assert [each["probability"] for each in two] == pytest.approx([each["probability"] for each in one], abs=1e-6)
 
 
-def test_a_gif_is_answered_when_it_is_saved_as_the_message_says(here, command):
+def test_an_animation_is_answered_when_one_image_is_saved_as_the_message_says(here, command):
     """data.on_error=skip would leave no image, so the message does not advise it."""
     arguments = ("job=predict", "run.name=plain", "data.on_error=skip")
     with Image.open(here / "new" / "sub" / "0.PNG") as picture:
-        picture.save(here / "one.gif")
+        picture.save(here / "one.gif", save_all=True, append_images=[picture.rotate(90)])
     answer = command(*arguments, "predict.input=one.gif")
     assert answer.code == DataError.exit_code
-    kinds = "PNG, JPEG, WebP or BMP"
-    assert f"is a GIF, not a {kinds}: replace it by a {kinds}, or remove it" in answer.err
+    kinds = "PNG, JPEG, WebP, TIFF, GIF or BMP"
+    assert f"is a GIF of several images, not a single one: replace it by a {kinds}, or remove it" in answer.err
     assert "on_error" not in answer.err
     with Image.open(here / "one.gif") as gif:
         gif.save(here / "one.png")

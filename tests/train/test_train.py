@@ -163,10 +163,9 @@ def test_files_of_a_run(whole):
     assert expected.items() <= summary.items()
     assert summary["params"] > 0
     memory, kinds = summary["memory"], summary["memory_by_kind"]
-    counts = {"tensor_peak_bytes", "tensor_static_bytes", "workspace_bytes", "rss_peak_bytes"}
+    counts = {"tensor_peak_bytes", "tensor_static_bytes", "rss_peak_bytes"}
     assert set(memory) == {*counts, "peak_by_compiler"}
-    parts = memory["tensor_static_bytes"] + kinds["activations"] + kinds["workspace"]
-    assert parts == memory["tensor_peak_bytes"]
+    assert memory["tensor_static_bytes"] + kinds["activations"] == memory["tensor_peak_bytes"]
     assert kinds["activations"] > 0
     assert [(record["step"], record["examples"]) for record in records_of(whole, "test")] == [(2, 20), (4, 20), (6, 20)]
     assert (whole / "results.png").read_bytes().startswith(b"\x89PNG")

@@ -1,6 +1,6 @@
 """The first bytes of an image file: its faults, its orientation, and what decoding loses of it.
 
-Files are looked at once, by Pillow, when they are listed. Their pixels are decoded in graphs (decode.py).
+Files are looked at once, by Pillow, when they are listed. Their pixels are decoded while training (decode.py).
 """
 
 from __future__ import annotations
@@ -8,34 +8,25 @@ from __future__ import annotations
 import io
 import struct
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from PIL.BmpImagePlugin import BmpImageFile
 from PIL.Image import DecompressionBombError, Exif
 from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
-from PIL.WebPImagePlugin import WebPImageFile
 
-from accumtrain.data.images import decode
+from accumtrain.data.images.by_pillow import is_by_pillow, open_image
 from accumtrain.data.images.decode import JPEG, PNG
 from accumtrain.data.local_files import find_file_fault
 
-FORMATS = "PNG, JPEG, WebP or BMP"
+FORMATS = "PNG, JPEG, WebP, TIFF, GIF or BMP"
 UPRIGHT = 1  # EXIF orientation
 _HEAD = 4096  # bytes
 _AT_ONCE = 4096  # files, as each that waits takes memory
-_OPENERS: dict[bytes, Callable[[BinaryIO], ImageFile]] = {
-    PNG: PngImageFile,
-    JPEG: JpegImageFile,
-    decode.WEBP_HEADER_BYTES: WebPImageFile,
-    decode.BMP_HEADER_BYTES: BmpImageFile,
-}
-_OTHERS = {b"GIF8": "a GIF", b"II*\0": "a TIFF", b"MM\0*": "a TIFF"}
 _HEIF = b"ftyp"  # from byte 4 on: also of AVIF and of films
 _ORIENTATION = 0x0112  # tag of EXIF
 _DEPTH, _COLOUR = slice(24, 25), slice(25, 26)  # bytes of a PNG: bits of a channel; 4 and 6 have transparency
@@ -72,17 +63,9 @@ def read_header(image: bytes) -> Header:
         return _examine(io.BytesIO(image))
 
 
-def find_image_fault(head: bytes) -> str | None:
-    """Return what keeps an image with this beginning from being read, to stand after its name, or None."""
-    if head.startswith(decode.WEBP_HEADER_BYTES):
-        return decode.find_webp_fault(head)
-    if head.startswith(decode.BMP_HEADER_BYTES):
-        return decode.find_bmp_fault(head)
-    if head.startswith((PNG, JPEG)):
-        return None
-    other = next((name for beginning, name in _OTHERS.items() if head.startswith(beginning)), None)
-    other = "an HEIC, AVIF or video" if head[4:8] == _HEIF else other
-    return f"is {other}, not a {FORMATS}" if other else f"has no {FORMATS} inside"
+def find_image_fault(image: bytes) -> str | None:
+    """Return what keeps an encoded image from being read, to stand after its name, or None."""
+    return read_header(image).fault
 
 
 def _read_header(file: Path) -> Header:
@@ -97,9 +80,16 @@ def _read_header(file: Path) -> Header:
 
 def _examine(stream: BinaryIO) -> Header:
     head = stream.read(_HEAD)
-    if fault := find_image_fault(head):
-        return Header(fault)
-    return _parse_header(stream, head) if _may_be_unusual(head) else Header()
+    if head.startswith((PNG, JPEG)):
+        return _parse_header(stream, head) if _may_be_unusual(head) else Header()
+    if not is_by_pillow(head):
+        is_heif = head[4:8] == _HEIF
+        return Header(f"is an HEIC, AVIF or video, not a {FORMATS}" if is_heif else f"has no {FORMATS} inside")
+    stream.seek(0)
+    try:
+        return _describe(open_image(stream, head))
+    except ValueError as error:
+        return Header(str(error))
 
 
 def _may_be_unusual(head: bytes) -> bool:
@@ -119,18 +109,21 @@ def _reaches_scan(head: bytes) -> bool:
 
 
 def _parse_header(stream: BinaryIO, head: bytes) -> Header:
-    opener = next(opener for beginning, opener in _OPENERS.items() if head.startswith(beginning))
     stream.seek(0)
     try:
-        image = opener(stream)
-        return Header(None, _read_orientation(image), _find_loss(image))
+        return _describe(PngImageFile(stream) if head.startswith(PNG) else JpegImageFile(stream))
     except _NO_HEADER:
         return Header()  # the decoder finds the damage
 
 
+def _describe(image: ImageFile) -> Header:
+    return Header(None, _read_orientation(image), _find_loss(image))
+
+
 def _read_orientation(image: ImageFile) -> int:
+    """Return the orientation to turn from. Pillow sets a TIFF upright itself."""
     exif = Exif()
-    exif.load(image.info.get("exif", b""))
+    exif.load(b"" if image.format == "TIFF" else image.info.get("exif", b""))
     orientation = exif.get(_ORIENTATION)
     return orientation if type(orientation) is int and 1 <= orientation <= 8 else UPRIGHT
 
@@ -138,6 +131,6 @@ def _read_orientation(image: ImageFile) -> int:
 def _find_loss(image: ImageFile) -> str | None:
     if image.mode == "CMYK":
         return "CMYK, turned into RGB without its colour profile"
-    if any("16" in str(tile.args) for tile in image.tile):
+    if image.format == "PNG" and any("16" in str(tile.args) for tile in image.tile):
         return "16 bits a channel, of which the upper 8 are read"
     return "transparency, which is ignored" if image.has_transparency_data else None

@@ -56,11 +56,7 @@ def speed_and_memory(window: Window, logbook: MetricsLogger, meter: Meter) -> di
         "seconds": round(logbook.seconds, 3),
         "seconds_to_first_update": logbook.seconds_to_first_update,
         "memory": memory,
-        "memory_by_kind": {
-            **state_bytes(window),
-            "activations": activation_bytes(memory),
-            "workspace": memory["workspace_bytes"],
-        },
+        "memory_by_kind": {**state_bytes(window), "activations": activation_bytes(memory)},
     }
 
 
@@ -262,7 +258,7 @@ def tell_changes(config: Config, run: Run) -> None:
         before = read_config(run.path / "config.yaml")
         for key, now in (("accum.steps", config.accum.count), ("device.runtime", config.device.runtime)):
             was = value_at(before, key)
-            if was not in (None, now):  # runs of earlier versions have no runtime
+            if was != now:
                 say(f"{key}={format_value(now)} from here on; it was {format_value(was)}")
 
 
