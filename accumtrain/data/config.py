@@ -485,7 +485,7 @@ SOURCES.add(
     SourceEntry(SyntheticConfig, "accumtrain.data.sources.builtin:open_synthetic"),
     SourceEntry(TfdsConfig, "accumtrain.data.sources.tfds:open_tfds"),
     SourceEntry(FolderConfig, "accumtrain.data.sources.folder:open_folder"),
-    SourceEntry(TableConfig, "accumtrain.data.sources.image_table:open_table", tuple(READERS)),
+    SourceEntry(TableConfig, "accumtrain.data.table.source:open_table", tuple(READERS)),
     SourceEntry(NpzConfig, "accumtrain.data.sources.npz:open_npz", tuple(READERS)),
     SourceEntry(CifarBinaryConfig, "accumtrain.data.sources.cifar:open_cifar_binary"),
     SourceEntry(IdxConfig, "accumtrain.data.sources.idx:open_idx"),

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from accumtrain.data.config import TableConfig
-from accumtrain.data.sources.image_table import open_table
 from accumtrain.data.sources.targets import ClassTargets, LabelTargets, NumberTargets, TargetReader
+from accumtrain.data.table.source import open_table
 from accumtrain.errors import DataError
 from tests.data.conftest import png
 

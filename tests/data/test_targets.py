@@ -21,10 +21,10 @@ from accumtrain.data.inputs.trained_on import TrainedOn
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.data.source import Dataset, Source
-from accumtrain.data.sources.image_table import open_table, open_whole_table
 from accumtrain.data.sources.labelled import open_labelled
 from accumtrain.data.sources.npz import open_npz
 from accumtrain.data.sources.targets import ClassTargets, LabelTargets, NumberTargets, TargetReader
+from accumtrain.data.table.source import open_table, open_whole_table
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import LABELS, NUMBERS
 from tests.data.conftest import PLAIN, join, picture, png
@@ -272,7 +272,7 @@ def test_a_saved_dataset_has_its_own_splits(folder):
 def test_without_the_library_datasets_the_extra_is_named(folder, monkeypatch):
     (folder / "saved").mkdir()
     (folder / "saved/state.json").write_text("{}")
-    monkeypatch.setattr("accumtrain.data.sources.table_rows.find_spec", lambda name: None)
+    monkeypatch.setattr("accumtrain.data.table.reader.find_spec", lambda name: None)
     with pytest.raises(DataError, match=r"pip install 'accumtrain\[datasets\]'"):
         opened(config(folder / "saved", "age"), NumberTargets())
 

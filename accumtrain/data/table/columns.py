@@ -11,9 +11,9 @@ import pyarrow as pa
 from accumtrain.data.config import TableConfig
 from accumtrain.data.local_files import list_first
 from accumtrain.data.sources.folder import find_split
-from accumtrain.data.sources.table_images import ImageFiles
-from accumtrain.data.sources.table_rows import Table, as_images, as_names, is_image, open_tables
 from accumtrain.data.sources.targets import ClassTargets, Column, TargetReader, as_texts
+from accumtrain.data.table.files import ImageFiles
+from accumtrain.data.table.reader import Table, as_images, as_names, is_image, open_tables
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
 

@@ -16,9 +16,9 @@ from accumtrain.data.holdout import hold_out_groups, holdout_size
 from accumtrain.data.local_files import list_first, readable
 from accumtrain.data.source import Source, hash_texts
 from accumtrain.data.sources.folder import SPLIT_NAMES, Listing, find_split, make_encoded_source, make_source
-from accumtrain.data.sources.table_columns import SPLITS, Folders, Rows, read_rows
-from accumtrain.data.sources.table_images import ColumnSplit, PathList, iterate_texts, make_texts
 from accumtrain.data.sources.targets import ClassTargets, TargetReader, Targets
+from accumtrain.data.table.columns import SPLITS, Folders, Rows, read_rows
+from accumtrain.data.table.files import ColumnSplit, PathList, iterate_texts, make_texts
 from accumtrain.errors import DataError
 
 _CLASSES = ClassTargets()
