@@ -63,7 +63,7 @@ def measure(table: Path, case: str, rows: int, parts: str) -> None:
     from accumtrain.data.sources import folder as image_files
     from accumtrain.data.sources.targets import ClassTargets, LabelTargets, NumberTargets
     from accumtrain.data.table import files
-    from accumtrain.data.table.columns import Folders, read_rows
+    from accumtrain.data.table.columns import read_rows
     from accumtrain.data.table.source import open_table
 
     tf.constant(0)
@@ -77,7 +77,7 @@ def measure(table: Path, case: str, rows: int, parts: str) -> None:
         image_files.get_file_size = lambda file: 100
     before, begun = resident(), time.perf_counter()
     if parts == "rows":
-        read = read_rows(config, reader, Folders())
+        read = read_rows(config, reader)
         count = len(reader.read_columns(read.labels, read.locate).values)
     else:
         count = sum(split.size for split in open_table(config, 0, reader).splits.values())

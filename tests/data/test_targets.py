@@ -366,7 +366,7 @@ def test_other_data_is_read_in_the_order_of_the_run(folder):
         open_labelled(NpzConfig(path=str(folder / "few.npz")), images, {}, 0)
     data = open_labelled(config(as_json(folder), "tags"), trained_on(["tall", "red", "new"], LABELS), {}, 0)
     np.testing.assert_array_equal(data.test.known_labels[:3], [[1, 1, 0], [0, 0, 0], [0, 1, 0]])
-    with pytest.raises(DataError, match="line 1: red is none of the labels: choose from tall"):
+    with pytest.raises(DataError, match="row 1: red is none of the labels: choose from tall"):
         open_labelled(config(as_json(folder), "tags"), trained_on(["tall"], LABELS), {}, 0)
 
 
