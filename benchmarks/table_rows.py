@@ -61,10 +61,10 @@ def measure(table: Path, case: str, rows: int, parts: str) -> None:
 
     from accumtrain.data.config import TableConfig
     from accumtrain.data.sources import folder as image_files
-    from accumtrain.data.sources import table_images
-    from accumtrain.data.sources.image_table import open_table
-    from accumtrain.data.sources.table_columns import Folders, read_rows
     from accumtrain.data.sources.targets import ClassTargets, LabelTargets, NumberTargets
+    from accumtrain.data.table import files
+    from accumtrain.data.table.columns import read_rows
+    from accumtrain.data.table.source import open_table
 
     tf.constant(0)
     reader = {"classes": ClassTargets, "two labels": LabelTargets, "a number": NumberTargets}[case]()
@@ -72,12 +72,12 @@ def measure(table: Path, case: str, rows: int, parts: str) -> None:
     label = columns[0] if case == "classes" else columns
     config = TableConfig(path=str(table), image_column="image", label_column=label, image_size=4)
     if parts == "source":  # in the place of the file system
-        table_images.walk_files = lambda folder: (folder / name_of(row) for row in range(rows))
+        files.walk_files = lambda folder: (folder / name_of(row) for row in range(rows))
         image_files.read_unusual_headers = lambda files: {}
         image_files.get_file_size = lambda file: 100
     before, begun = resident(), time.perf_counter()
     if parts == "rows":
-        read = read_rows(config, reader, Folders())
+        read = read_rows(config, reader)
         count = len(reader.read_columns(read.labels, read.locate).values)
     else:
         count = sum(split.size for split in open_table(config, 0, reader).splits.values())

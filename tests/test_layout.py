@@ -44,7 +44,7 @@ LIGHT = {
 }
 WITH_TENSORFLOW = {"process.private"}  # in a light room, and imported where TensorFlow is
 OPENING = re.compile(r"(What|Whether|Where|When|How|Which|Within)\b")  # of no docstring
-MAX_FILES, MAX_LINES = 15, 600  # of a room, of a file
+MAX_FILES, MAX_LINES = 12, 600  # of a room, of a file
 HEAVY = {"tensorflow", "keras", "numpy", "matplotlib", "jax"}
 TARGET = re.compile(r"accumtrain(\.\w+)+:\w+")  # "module:attribute"
 IMPORTERS = {"import_module", "__import__"}

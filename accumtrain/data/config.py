@@ -242,6 +242,7 @@ class TableConfig(DataConfig):
 
     `path`: the table, or a folder that save_to_disk of the library datasets wrote. It names image files by paths
     relative to its folder, or by file names, with or without extension; Parquet and datasets may hold the images.
+    `header`: true: the first row of text with separators names the columns. false: they have numbers from 1 on.
     `image_column`: column of the images: its name, or its number from 1 on. null: in a table of two columns, the one
     that does not hold the labels, or else the first.
     `label_column`: column of the labels: its name, or its number from 1 on; or a list of names, for several labels or
@@ -258,6 +259,7 @@ class TableConfig(DataConfig):
 
     kind: str = "table"
     path: Annotated[str, _PATH, LOCAL_PATH, Role.PLACE] = required("labels.csv")
+    header: bool = True
     image_column: Annotated[str | int | None, COUNT] = None
     label_column: Annotated[str | int | list[str] | None, COUNT] = None
     val_path: Annotated[str | None, LOCAL_PATH, Role.RULE] = None
@@ -485,7 +487,7 @@ SOURCES.add(
     SourceEntry(SyntheticConfig, "accumtrain.data.sources.builtin:open_synthetic"),
     SourceEntry(TfdsConfig, "accumtrain.data.sources.tfds:open_tfds"),
     SourceEntry(FolderConfig, "accumtrain.data.sources.folder:open_folder"),
-    SourceEntry(TableConfig, "accumtrain.data.sources.image_table:open_table", tuple(READERS)),
+    SourceEntry(TableConfig, "accumtrain.data.table.source:open_table", tuple(READERS)),
     SourceEntry(NpzConfig, "accumtrain.data.sources.npz:open_npz", tuple(READERS)),
     SourceEntry(CifarBinaryConfig, "accumtrain.data.sources.cifar:open_cifar_binary"),
     SourceEntry(IdxConfig, "accumtrain.data.sources.idx:open_idx"),

@@ -21,10 +21,10 @@ from accumtrain.data.inputs.trained_on import TrainedOn
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.data.source import Dataset, Source
-from accumtrain.data.sources.image_table import open_table, open_whole_table
 from accumtrain.data.sources.labelled import open_labelled
 from accumtrain.data.sources.npz import open_npz
 from accumtrain.data.sources.targets import ClassTargets, LabelTargets, NumberTargets, TargetReader
+from accumtrain.data.table.source import open_table, open_whole_table
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import LABELS, NUMBERS
 from tests.data.conftest import PLAIN, join, picture, png
@@ -272,7 +272,7 @@ def test_a_saved_dataset_has_its_own_splits(folder):
 def test_without_the_library_datasets_the_extra_is_named(folder, monkeypatch):
     (folder / "saved").mkdir()
     (folder / "saved/state.json").write_text("{}")
-    monkeypatch.setattr("accumtrain.data.sources.table_rows.find_spec", lambda name: None)
+    monkeypatch.setattr("accumtrain.data.table.reader.find_spec", lambda name: None)
     with pytest.raises(DataError, match=r"pip install 'accumtrain\[datasets\]'"):
         opened(config(folder / "saved", "age"), NumberTargets())
 
@@ -366,7 +366,7 @@ def test_other_data_is_read_in_the_order_of_the_run(folder):
         open_labelled(NpzConfig(path=str(folder / "few.npz")), images, {}, 0)
     data = open_labelled(config(as_json(folder), "tags"), trained_on(["tall", "red", "new"], LABELS), {}, 0)
     np.testing.assert_array_equal(data.test.known_labels[:3], [[1, 1, 0], [0, 0, 0], [0, 1, 0]])
-    with pytest.raises(DataError, match="line 1: red is none of the labels: choose from tall"):
+    with pytest.raises(DataError, match="row 1: red is none of the labels: choose from tall"):
         open_labelled(config(as_json(folder), "tags"), trained_on(["tall"], LABELS), {}, 0)
 
 

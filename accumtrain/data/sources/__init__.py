@@ -1,5 +1,5 @@
-"""The data sources: built-in images, CIFAR, class folders, tables, arrays, TFRecord files, tensorflow-datasets.
+"""The data sources: built-in images, CIFAR, class folders, arrays, TFRecord files, tensorflow-datasets.
 
 Each opens its configuration of `data/config.py` as a `Source`. `targets`, `shards` and `record_index` serve several;
-those whose names begin with `table` serve data=table.
+data=table has a room of its own.
 """

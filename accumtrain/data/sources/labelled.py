@@ -20,10 +20,10 @@ from accumtrain.data.local_files import list_first, readable
 from accumtrain.data.open_data import make_reader
 from accumtrain.data.source import ArraySplit, Dataset, Source, Split
 from accumtrain.data.sources.folder import list_all, list_by_class, make_source
-from accumtrain.data.sources.image_table import open_whole_table
 from accumtrain.data.sources.npz import open_npz
 from accumtrain.data.sources.targets import LabelTargets, NumberTargets
 from accumtrain.data.sources.tfrecord import RecordSplit
+from accumtrain.data.table.source import open_whole_table
 from accumtrain.data.text.token_split import TokenSplit, join
 from accumtrain.data.text.tokens import open_whole_tokens
 from accumtrain.errors import DataError

@@ -143,6 +143,14 @@ class ImageFiles:
         return self._by_key[key_of].list_all(names)
 
 
+class Folders(dict[Path, ImageFiles]):
+    """The image files of each folder, which are listed once."""
+
+    def __missing__(self, folder: Path) -> ImageFiles:
+        self[folder] = ImageFiles(folder)
+        return self[folder]
+
+
 class _Places:
     """The places of paths by a key of each, in 12 bytes a path: only hashes of the keys are kept."""
 

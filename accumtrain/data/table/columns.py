@@ -7,34 +7,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from accumtrain.data.config import TableConfig
 from accumtrain.data.local_files import list_first
 from accumtrain.data.sources.folder import find_split
-from accumtrain.data.sources.table_images import ImageFiles
-from accumtrain.data.sources.table_rows import Table, as_images, as_names, is_image, open_tables
 from accumtrain.data.sources.targets import ClassTargets, Column, TargetReader, as_texts
+from accumtrain.data.table.reader import Table, clean, is_image, open_tables
 from accumtrain.errors import DataError
-from accumtrain.fields import normal_form
 
 SPLITS = ("train", "val", "test")
-_CHOOSE = "data.image_column=<name or place> data.label_column=<name or place>"
+_CHOOSE = "data.image_column=<name> data.label_column=<name>"
 
 
 @dataclass(frozen=True)
 class _Columns:
-    """The places of columns in a table; `skip` is 1 if the first row holds their names."""
+    """The names of columns of a table."""
 
-    image: int
-    labels: Mapping[str, int]
-    split: int | None
-    group: int | None
-    skip: int
+    image: str
+    labels: list[str]
+    split: str | None
+    group: str | None
 
 
 @dataclass(frozen=True)
-class _Part:
-    """A table, the split that it is (or ""), and the number of its first row."""
+class Part:
+    """A table, the split that it is (or ""), the index of its first row, and its columns."""
 
     table: Table
     split: str
@@ -46,13 +44,13 @@ class _Part:
 class Rows:
     """The rows of all tables, one after the other. Columns are null where a cell is empty."""
 
-    parts: Sequence[_Part]
+    parts: Sequence[Part]
     images: Column
     labels: Mapping[str, Column]
     splits: Column | None
     groups: Column | None
 
-    def part_of(self, row: int) -> _Part:
+    def part_of(self, row: int) -> Part:
         return next(part for part in reversed(self.parts) if part.first <= row)
 
     def locate(self, row: int) -> str:
@@ -65,25 +63,21 @@ class Rows:
         return is_image(self.images.type)
 
 
-def read_rows(config: TableConfig, reader: TargetReader, folders: Folders) -> Rows:
+def read_rows(config: TableConfig, reader: TargetReader) -> Rows:
     """Return the rows of all tables.
 
     Args:
-        reader: the way to read the targets, which may name the columns that it needs.
-        folders: the image files of the tables' folders.
+        reader: The way to read the targets, which may name the columns that it needs.
 
     Raises:
         DataError: A table can't be read, or lacks a column.
     """
-    parts, cells, first = list[_Part](), list[list[Column]](), 0
+    parts, cells, first = list[Part](), list[list[Column]](), 0
     for split, table in _open_all(config):
-        columns = _choose_columns(config, table, reader, folders)
-        named = [place for place in (columns.split, columns.group) if place is not None]
-        image, *rest = table.read([columns.image, *named, *columns.labels.values()], skip=columns.skip)
-        names = [as_names(column, table.describe_fully(place)) for column, place in zip(rest, named, strict=False)]
-        cells.append([as_images(image, table.describe_fully(columns.image)), *names, *rest[len(named) :]])
-        parts.append(_Part(table, split, first, columns))
-        first += len(image)
+        columns = _choose_columns(config, table, reader)
+        cells.append(_read_cells(table, columns))
+        parts.append(Part(table, split, first, columns))
+        first += table.rows
         _check_alike(parts[0], parts[-1], reader)
     images, *joined = [_join(config, column) for column in zip(*cells, strict=True)]
     return Rows(
@@ -95,9 +89,50 @@ def read_rows(config: TableConfig, reader: TargetReader, folders: Folders) -> Ro
     )
 
 
-def _check_alike(part: _Part, other: _Part, reader: TargetReader) -> None:
+def _read_cells(table: Table, columns: _Columns) -> list[Column]:
+    """Return the images, the splits and groups if there are some, and the labels."""
+    named = [name for name in (columns.split, columns.group) if name is not None]
+    names = [columns.image, *named, *columns.labels]
+    image, *rest = [
+        _check_closed(clean(column, table.describe_fully(name)), table, name)
+        for name, column in zip(names, table.columns(names), strict=True)
+    ]
+    texts = [_as_names(column, table.describe_fully(name)) for name, column in zip(named, rest, strict=False)]
+    return [_as_images(image, table.describe_fully(columns.image)), *texts, *rest[len(named) :]]
+
+
+def _check_closed(column: Column, table: Table, name: str) -> Column:
+    """Raise DataError for a text of several lines, which a quote that is not closed makes of cells."""
+    if pa.types.is_string(column.type):
+        row = pc.index(pc.match_substring(column, "\n"), True).as_py()
+        if row >= 0:
+            raise DataError(
+                f"{table.locate(row)}: the cell of column {table.describe(name)} goes on over several lines: close its "
+                "quotes, or write it in one"
+            )
+    return column
+
+
+def _as_images(column: Column, name: str) -> Column:
+    """Return a column of images as bytes, or as the names of files if there are no bytes."""
+    if pa.types.is_struct(column.type):
+        images = pc.struct_field(column, "bytes")
+        if images.null_count < len(images) or column.type.get_field_index("path") < 0:
+            return images
+        return clean(pc.struct_field(column, "path"), name)
+    return column if is_image(column.type) else _as_names(column, name)
+
+
+def _as_names(column: Column, name: str) -> Column:
+    """Return a column as texts. Raise DataError, which begins with the column's name, if it holds no such."""
+    if is_image(column.type) or pa.types.is_list(column.type):
+        raise DataError(f"{name} holds values of type {column.type}: give texts or numbers")
+    return as_texts(column)
+
+
+def _check_alike(part: Part, other: Part, reader: TargetReader) -> None:
     """Raise DataError if two tables have other targets. The columns of a class may have any name."""
-    names, others = list(part.columns.labels), list(other.columns.labels)
+    names, others = part.columns.labels, other.columns.labels
     if names != others and not (len(names) == len(others) and isinstance(reader, ClassTargets)):
         raise DataError(
             f"{other.table.path} has the targets {', '.join(others)}, {part.table.path} has {', '.join(names)}: name "
@@ -120,11 +155,11 @@ def _open_all(config: TableConfig) -> list[tuple[str, Table]]:
     """Return each table with the name of its split, which is "" if something else says it."""
     others = {"val": config.val_path, "test": config.test_path}
     given = {split: path for split, path in others.items() if path is not None}
-    found = open_tables(Path(config.path), "data.path")
+    found = open_tables(Path(config.path), "data.path", header=config.header)
     if "" in found:
         tables = [("train" if given else "", found[""])]
         for split, path in given.items():
-            opened = open_tables(Path(path), f"data.{split}_path")
+            opened = open_tables(Path(path), f"data.{split}_path", header=config.header)
             if "" not in opened:
                 raise DataError(
                     f"data.{split}_path={path} has the splits {list_first(list(opened))}: give the folder of one"
@@ -145,66 +180,35 @@ def _open_all(config: TableConfig) -> list[tuple[str, Table]]:
     return [(split if len(by_split) > 1 else "", by_split[split]) for split in SPLITS if split in by_split]
 
 
-class Folders(dict[Path, ImageFiles]):
-    """The image files of each folder, which are listed once."""
-
-    def __missing__(self, folder: Path) -> ImageFiles:
-        self[folder] = ImageFiles(folder)
-        return self[folder]
-
-
 # ---- the columns of a table ----
 
 
-def _choose_columns(config: TableConfig, table: Table, reader: TargetReader, folders: Folders) -> _Columns:
+def _choose_columns(config: TableConfig, table: Table, reader: TargetReader) -> _Columns:
     label = config.label_column
     if label is None and reader.names and set(reader.names) <= set(table.names):
         label = list(reader.names)
-    split = _find_place(table, "data.split_column", config.split_column)
-    group = _find_place(table, "data.group", config.group)
-    image = _find_place(table, "data.image_column", config.image_column)
-    wanted = label if isinstance(label, list) else [] if label is None else [label]
-    labels = [place for each in wanted if (place := _find_place(table, "data.label_column", each)) is not None]
-    rest = [place for place in range(len(table.names)) if place not in (split, group, *labels)]
+    image = _find(table, "data.image_column", config.image_column)
+    labels = [
+        table.find("data.label_column", each)
+        for each in (label if isinstance(label, list) else [] if label is None else [label])
+    ]
+    split = _find(table, "data.split_column", config.split_column)
+    group = _find(table, "data.group", config.group)
+    rest = [name for name in table.names if name not in (split, group, *labels)]
     if image is None and len(rest) == (1 if labels else 2):
         image = rest[0]
     if not labels and image in rest and len(rest) == 2:
-        labels = [place for place in rest if place != image]
+        labels = [name for name in rest if name != image]
     if image is None or not labels:
         raise DataError(
             f"{table.path} has the columns {', '.join(table.names)}: say which of them hold the images and the labels, "
             f"{_CHOOSE}"
         )
-    chosen = [place for place in (image, *labels, split, group) if place is not None]
-    if image in labels:
-        raise DataError(f"{table.path}: images and labels are both in column {table.describe(image)}; give two columns")
-    if len(set(chosen)) < len(chosen):
-        raise DataError(
-            f"{table.path}: the columns {', '.join(map(table.describe, chosen))} are asked for; give each key a column "
-            "of its own"
-        )
-    given = [config.image_column, *wanted, config.split_column, config.group]
-    named = table.has_names or any(value is not None and str(value) in table.names for value in given)
-    named = named or not folders[table.folder].holds(table.names[image])
-    skip = int(named and not table.has_names)
-    return _Columns(
-        image, {table.names[place] if named else str(place + 1): place for place in labels}, split, group, skip
-    )
+    chosen = [name for name in (image, *labels, split, group) if name is not None]
+    if twice := [name for name in chosen if chosen.count(name) > 1]:
+        raise DataError(f"{table.path}: column {table.describe(twice[0])} is asked for twice; give each key its own")
+    return _Columns(image, labels, split, group)
 
 
-def _find_place(table: Table, key: str, value: str | int | None) -> int | None:
-    if value is None:
-        return None
-    places = table.find(normal_form(str(value)))
-    if len(places) > 1:
-        raise DataError(
-            f"{key}={value}: {table.path} has {len(places)} columns of that name, "
-            f"{' and '.join(map(table.describe, places))}; give a place from 1 on"
-        )
-    if places:
-        return places[0]
-    if str(value).isdecimal() and 1 <= int(value) <= len(table.names):
-        return int(value) - 1
-    raise DataError(
-        f"{key}={value}: {table.path} has the columns {', '.join(table.names)}; give a name, or a place from 1 on"
-    )
+def _find(table: Table, key: str, value: str | int | None) -> str | None:
+    return None if value is None else table.find(key, value)

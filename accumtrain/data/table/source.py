@@ -16,9 +16,9 @@ from accumtrain.data.holdout import hold_out_groups, holdout_size
 from accumtrain.data.local_files import list_first, readable
 from accumtrain.data.source import Source, hash_texts
 from accumtrain.data.sources.folder import SPLIT_NAMES, Listing, find_split, make_encoded_source, make_source
-from accumtrain.data.sources.table_columns import SPLITS, Folders, Rows, read_rows
-from accumtrain.data.sources.table_images import ColumnSplit, PathList, iterate_texts, make_texts
 from accumtrain.data.sources.targets import ClassTargets, TargetReader, Targets
+from accumtrain.data.table.columns import SPLITS, Rows, read_rows
+from accumtrain.data.table.files import ColumnSplit, Folders, PathList, iterate_texts, make_texts
 from accumtrain.errors import DataError
 
 _CLASSES = ClassTargets()
@@ -44,7 +44,7 @@ def open_table(config: TableConfig, seed: int, reader: TargetReader = _CLASSES) 
     if targets.values.ndim == 1 and targets.count < 2:
         raise DataError(
             f"{config.path} has the single class {list_first(targets.names)}: it takes two or more to tell apart; "
-            "data.label_column=<name or place> says which column has the labels"
+            "data.label_column=<name> says which column has the labels"
         )
     chosen = _choose_splits(examples, config)
     notes = [*examples.notes, *_describe_absent(examples, chosen)]
@@ -120,20 +120,21 @@ def _read_examples(config: TableConfig, reader: TargetReader) -> _Examples:
         OSError: A folder can't be read.
         DataError: As `open_table`.
     """
-    folders = Folders()
-    rows = read_rows(config, reader, folders)
+    rows = read_rows(config, reader)
     targets = reader.read_columns(rows.labels, rows.locate)
     known = np.flatnonzero(targets.known).astype(np.int32)
     _check_cells(rows, known)
     rows = replace(rows, labels={})  # they take memory
-    notes = [*_describe_header(rows), *_note_unlabelled(rows, targets), *targets.notes]
+    notes = [*_note_unlabelled(rows, targets), *targets.notes]
     splits = _number_splits(rows, known)
     groups, group_names = _number_groups(rows, known)
     if rows.hold_images:
         names, folder, paths = make_texts(f"{row:012}" for row in known), Path(), None
         kept = np.arange(len(known), dtype=np.int32)
     else:
-        names = _take(rows.images, known)
+        names, folders = _take(rows.images, known), Folders()
+        if not isinstance(config.image_column, str):
+            _check_header(rows, folders)
         folder, paths, numbers = _find_files(rows, names, known, folders)
         kept = _merge_doubled(rows, targets, names, known, numbers, (splits, groups))
         notes += [*_note_doubled(names, kept), *_note_unused(folders)]
@@ -159,9 +160,8 @@ def _check_cells(rows: Rows, known: np.ndarray) -> None:
     columns, table = rows.parts[0].columns, rows.parts[0].table
     if not len(known):
         raise DataError(
-            f"{table.path}: no row {'below the names of columns ' if columns.skip else ''}has a label in column "
-            f"{', '.join(map(table.describe, columns.labels.values()))}; write them into it, or "
-            "data.label_column=<name or place> says where they are"
+            f"{table.path}: no row has a label in column {', '.join(map(table.describe, columns.labels))}; write them "
+            "into it, or data.label_column=<name> says where they are"
         )
     missing = np.asarray(rows.images.is_null().to_numpy())[known]
     if missing.any():
@@ -176,9 +176,15 @@ def _take(texts: pa.ChunkedArray, places: np.ndarray) -> pa.ChunkedArray:
     return texts if len(places) == len(texts) else texts.take(pa.array(places))
 
 
-def _describe_header(rows: Rows) -> list[str]:
-    first = rows.parts[0]
-    return [f"the first row is taken as names of columns: {list_first(first.table.names)}"] * first.columns.skip
+def _check_header(rows: Rows, folders: Folders) -> None:
+    """Raise DataError if the row of the names of a table names a file."""
+    for part in rows.parts:
+        name = part.columns.image
+        if part.table.header and folders[part.table.folder].holds(name):
+            raise DataError(
+                f"{part.table.path}: the first row names the columns, and {name} is a file: set data.header=false if "
+                "it holds an image and its label, or give the name of the column, data.image_column=<name>"
+            )
 
 
 def _note(text: str, names: pa.ChunkedArray, places: np.ndarray) -> str:
@@ -234,7 +240,7 @@ def _find_files(
                 f"{part.table.path}: none of the images that its column {part.table.describe(part.columns.image)} "
                 f"names is there, such as {list_first(of_part.slice(0, _LISTED + 1).to_pylist())}: names are relative "
                 f"to {part.table.folder}, or those of files below it, with or without their ending; "
-                "data.image_column=<name or place> says which column has them"
+                "data.image_column=<name> says which column has them"
             )
         if part.table.folder != folder:
             relative = pc.binary_join_element_wise(f"{part.table.folder}/", relative, "")

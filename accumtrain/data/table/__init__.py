@@ -1,0 +1,1 @@
+"""Tables: rows that name or hold examples, and columns of their targets."""
