@@ -137,7 +137,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     console, title = stdout(), escape_controls(title)
     columns = [escape_controls(name) for name in columns]
     rows = [[escape_controls(cell) for cell in row] for row in rows]
-    numeric = [all(NUMBER.match(row[place]) for row in rows) for place in range(len(columns))]
+    numeric = [all(NUMBER.match(row[index]) for row in rows) for index in range(len(columns))]
     if not console.is_terminal:
         console.print(Text(_plain_table(title, columns, rows, numeric)), soft_wrap=True)
         return
@@ -149,21 +149,21 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
         widths = _column_widths(headers, rows)
     else:
         headers = columns
-    shown_places = _fitting(widths, room)
+    shown_columns = _fitting(widths, room)
     console.print(Text(title, style="italic"))
     shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for place in shown_places:
+    for index in shown_columns:
         shown.add_column(
-            Text(headers[place]),
-            justify="right" if numeric[place] else "left",
+            Text(headers[index]),
+            justify="right" if numeric[index] else "left",
             vertical="bottom",
-            min_width=min(widths[place], max(1, room - GAP)),
+            min_width=min(widths[index], max(1, room - GAP)),
             overflow="fold",
         )
     for row in rows:
-        shown.add_row(*(Text(row[place]) for place in shown_places))
+        shown.add_row(*(Text(row[index]) for index in shown_columns))
     console.print(shown)
-    if left_out := [name for place, name in enumerate(columns) if place not in shown_places]:
+    if left_out := [name for index, name in enumerate(columns) if index not in shown_columns]:
         print_line(console, f"a wider terminal also shows: {', '.join(left_out)}")
 
 
@@ -189,13 +189,13 @@ def _column_widths(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> lis
 
 
 def _fitting(widths: Sequence[int], room: int) -> list[int]:
-    """Return the places of the columns that fit side by side: the first two in any case, then each that still does."""
-    places, taken = [], 0
-    for place, width in enumerate(widths):
-        if place < 2 or taken + width + GAP <= room:
-            places.append(place)
+    """Return the indices of the columns that fit side by side: the first two in any case, then each that still does."""
+    indices, taken = [], 0
+    for index, width in enumerate(widths):
+        if index < 2 or taken + width + GAP <= room:
+            indices.append(index)
             taken += width + GAP
-    return places
+    return indices
 
 
 def _plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:

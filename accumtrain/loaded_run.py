@@ -200,13 +200,13 @@ class LoadedRun:
             used, probabilities = list[int](), list[np.ndarray]()
             with explain_errors(self.config, data):
                 answers = predictions(self._answers, data, batch=batch, strategy=self._devices.strategy)
-                for places, values in answers:
-                    used += places.tolist()
+                for indices, values in answers:
+                    used += indices.tolist()
                     probabilities.append(values)
             self._tell_bad(data, size)
         answer, found = self._trained.answer, np.concatenate(probabilities)
         records = answer.tell(found).records
-        return Predictions(records, found, list(answer.columns), [str(files[place]) for place in used] if files else [])
+        return Predictions(records, found, list(answer.columns), [str(files[index]) for index in used] if files else [])
 
     def evaluate(self, data: AnyPath | DataConfig | None = None) -> dict[str, Any]:
         """Return loss and metrics on the run's own test split, or on all of other data with labels.

@@ -66,13 +66,13 @@ class Progress:
         self._bar = RichProgress(
             TextColumn("{task.fields[epoch]}"),
             BarColumn(bar_width=self._bar_width),
-            TextColumn("{task.fields[place]}"),
+            TextColumn("{task.fields[update]}"),
             TextColumn("{task.fields[text]}"),
             console=self._console,
             refresh_per_second=4,
             disable=not self._console.is_terminal,
         )
-        self._task = self._bar.add_task("", epoch="", place="", text="")
+        self._task = self._bar.add_task("", epoch="", update="", text="")
         self._show()
 
     def __enter__(self) -> Progress:
@@ -132,14 +132,14 @@ class Progress:
         print_line(self._bar.console, text)
 
     def _show(self, suffix: str = "") -> None:
-        epoch, place = self._epoch(), f"update {self._step}/{self._total}{suffix}"
-        beside = len(epoch) + self._bar_width + len(place) + 3  # with a space between each two
+        epoch, update = self._epoch(), f"update {self._step}/{self._total}{suffix}"
+        beside = len(epoch) + self._bar_width + len(update) + 3  # with a space between each two
         self._bar.update(
             self._task,
             completed=self._step + self._micro,
             total=self._total,
             epoch=epoch,
-            place=place,
+            update=update,
             text=self._text(self._console.width - beside),
         )
 

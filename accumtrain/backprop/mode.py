@@ -90,26 +90,26 @@ class Mode:
 EVALUATION = Mode(training=False)
 
 
-def micro_mode(seed: int, step: tf.Tensor, place: tf.Tensor, parts: int, batch: Mapping[str, tf.Tensor]) -> Mode:
+def micro_mode(seed: int, step: tf.Tensor, index: tf.Tensor, parts: int, batch: Mapping[str, tf.Tensor]) -> Mode:
     """Return the mode of the training pass of a micro-batch.
 
-    Its random numbers are functions of run, update and place in the window.
+    Its random numbers are functions of run, update and index in the window.
 
     Args:
         seed: of the run.
         step: updates done, int32 [].
-        place: number of the micro-batch in the window, over all replicas, int32 [].
+        index: of the micro-batch in the window, over all replicas, int32 [].
         parts: number of micro-batches in the window, over all replicas.
         batch: its `label` gives the number of examples.
     """
     fold_in = tf.random.experimental.stateless_fold_in
     of_update = fold_in(tf.constant([seed, 0]), step)
     examples = tf.nest.flatten(batch["targets"])[0]
-    draws = example_draws(of_update, place, parts, examples.shape[0] or tf.shape(examples)[0])
-    return Mode(training=True, recording=True, seed=fold_in(of_update, place), draws=draws)
+    draws = example_draws(of_update, index, parts, examples.shape[0] or tf.shape(examples)[0])
+    return Mode(training=True, recording=True, seed=fold_in(of_update, index), draws=draws)
 
 
-def example_draws(seed: tf.Tensor, place: tf.Tensor, parts: int, batch: int | tf.Tensor) -> Draws:
+def example_draws(seed: tf.Tensor, index: tf.Tensor, parts: int, batch: int | tf.Tensor) -> Draws:
     """Return the draws of one micro-batch of a window.
 
     All numbers of the window are drawn, and those of the micro-batch cut out. So example i of a window gets the same
@@ -117,15 +117,15 @@ def example_draws(seed: tf.Tensor, place: tf.Tensor, parts: int, batch: int | tf
 
     Args:
         seed: of the run and update, int32 [2].
-        place: number of the micro-batch in the window, over all replicas, int32 []; those beyond `parts` draw anew.
+        index: of the micro-batch in the window, over all replicas, int32 []; those beyond `parts` draw anew.
         parts: number of micro-batches in the window, over all replicas.
         batch: number of examples of the micro-batch.
     """
-    examples = (place * batch + tf.range(batch)) % (parts * batch)
+    examples = (index * batch + tf.range(batch)) % (parts * batch)
 
     def draw(number: int) -> tf.Tensor:
         fold_in = tf.random.experimental.stateless_fold_in
-        of_layer = fold_in(fold_in(seed, number), place // parts)
+        of_layer = fold_in(fold_in(seed, number), index // parts)
         return tf.gather(tf.random.stateless_uniform([parts * batch], of_layer), examples)
 
     return draw

@@ -126,9 +126,9 @@ class Model(tf.Module):
         if not self._frozen:
             return 0
         trained = {id(variable) for variable in self.trainable_variables}
-        for place, segment in enumerate(self.segments[:-1]):
+        for index, segment in enumerate(self.segments[:-1]):
             if any(id(variable) in trained for variable in getattr(segment, "trainable_variables", ())):
-                return place
+                return index
         return len(self.segments) - 1
 
     @property

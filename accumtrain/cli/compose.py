@@ -183,9 +183,9 @@ def read_config(values: Mapping[str, Any], overrides: Sequence[str]) -> Config:
 
 def _check_written_down(config: Config) -> None:
     learned = learned_values(asdict(config)) | {"run.name": config.run.name}
-    for place, text in walk_values(learned):
+    for where, text in walk_values(learned):
         if isinstance(text, FromEnvironment):
-            key, _, _ = place.partition("[")  # an item of a list can't be given alone
+            key, _, _ = where.partition("[")  # an item of a list can't be given alone
             raise ConfigError(
                 f"{key}={text.expression}: is written into the run's files or its name, and a value of the "
                 f'environment may be a secret; if it is not, let the shell put it in: {key}="$NAME"'

@@ -73,7 +73,7 @@ def _value(raw: Any, parent: DictConfig | ListConfig, key: Any, where: str) -> A
     if isinstance(raw, Mapping):
         return {name: _value(item, parent[key], name, f"{where}.{name}") for name, item in raw.items()}
     if isinstance(raw, list):
-        return [_value(item, parent[key], place, f"{where}[{place}]") for place, item in enumerate(raw)]
+        return [_value(item, parent[key], index, f"{where}[{index}]") for index, item in enumerate(raw)]
     if not _is_interpolated(raw):
         return raw
     with _record_reads() as reads:

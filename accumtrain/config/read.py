@@ -130,7 +130,7 @@ def _value(hint: Any, value: Any, key: str, rules: Sequence[Constraint] = ()) ->
     for option in options:
         if typing.get_origin(option) is list and isinstance(value, list):
             (item,) = typing.get_args(option)
-            return [_value(item, part, f"{key}[{place}]") for place, part in enumerate(value)]
+            return [_value(item, part, f"{key}[{index}]") for index, part in enumerate(value)]
         if typing.get_origin(option) is dict and isinstance(value, Mapping):
             _, item = typing.get_args(option)
             if item is Any:

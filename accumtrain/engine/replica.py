@@ -43,12 +43,12 @@ def join_replicas(structure: Any) -> Any:
     if replica.num_replicas_in_sync == 1:
         return structure
     leaves = tf.nest.flatten(structure)
-    places = [place for place, leaf in enumerate(leaves) if leaf is not None]
+    given = [number for number, leaf in enumerate(leaves) if leaf is not None]
     index = int(tf.get_static_value(replica.replica_id_in_sync_group))
-    found = replica.merge_call(_take_parts, args=([leaves[place] for place in places],))
-    for place, parts in zip(places, found, strict=True):
-        parts[index] = leaves[place]  # the gradient goes through it
-        leaves[place] = tf.concat(parts, 0) if leaves[place].shape.rank else tf.reduce_mean(tf.stack(parts), 0)
+    found = replica.merge_call(_take_parts, args=([leaves[number] for number in given],))
+    for number, parts in zip(given, found, strict=True):
+        parts[index] = leaves[number]  # the gradient goes through it
+        leaves[number] = tf.concat(parts, 0) if leaves[number].shape.rank else tf.reduce_mean(tf.stack(parts), 0)
     return tf.nest.pack_sequence_as(structure, leaves)
 
 

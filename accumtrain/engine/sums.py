@@ -76,13 +76,13 @@ def all_reduce_sum(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return list(tensors)
     sums: dict[int, tf.Tensor] = {}
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-        chosen = [place for place, tensor in enumerate(tensors) if tensor.dtype == dtype]
-        flat = tf.concat([tf.reshape(tensors[place], [-1]) for place in chosen], 0)
+        chosen = [index for index, tensor in enumerate(tensors) if tensor.dtype == dtype]
+        flat = tf.concat([tf.reshape(tensors[index], [-1]) for index in chosen], 0)
         total = replica.all_reduce(tf.distribute.ReduceOp.SUM, flat)
-        parts = tf.split(total, [tensors[place].shape.num_elements() for place in chosen])
-        for place, part in zip(chosen, parts, strict=True):
-            sums[place] = tf.reshape(part, tensors[place].shape)
-    return [sums[place] for place in range(len(tensors))]
+        parts = tf.split(total, [tensors[index].shape.num_elements() for index in chosen])
+        for index, part in zip(chosen, parts, strict=True):
+            sums[index] = tf.reshape(part, tensors[index].shape)
+    return [sums[index] for index in range(len(tensors))]
 
 
 def all_finite(values: Iterable[tf.Tensor]) -> tf.Tensor:
@@ -104,11 +104,11 @@ def all_finite(values: Iterable[tf.Tensor]) -> tf.Tensor:
 
 def values_of_workers(strategy: tf.distribute.Strategy, worker: int, workers: int, value: int) -> list[int]:
     """Return the value that each worker calls it with, in the order of the workers."""
-    place = tf.one_hot(worker, workers, dtype=tf.float64)
+    own = tf.one_hot(worker, workers, dtype=tf.float64)
 
     @tf.function(autograph=False)
     def sums() -> tf.Tensor:
-        return strategy.run(lambda: all_reduce_sum([value * place])[0])
+        return strategy.run(lambda: all_reduce_sum([value * own])[0])
 
     total = strategy.experimental_local_results(sums())[0].numpy()
     replicas = strategy.num_replicas_in_sync // workers  # each of a worker's adds its value

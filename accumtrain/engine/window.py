@@ -236,8 +236,8 @@ class Window(tf.Module):
 
     def _mode(self, batch: Batch) -> Mode:
         replica, replicas = current_replica()
-        place = tf.cast(self.micro_step, tf.int32) * replicas + replica
-        return micro_mode(self.seed, tf.cast(self.step, tf.int32), place, self.micro_steps * replicas, batch)
+        index = tf.cast(self.micro_step, tf.int32) * replicas + replica
+        return micro_mode(self.seed, tf.cast(self.step, tf.int32), index, self.micro_steps * replicas, batch)
 
     def ask_to_stop(self, strategy: tf.distribute.Strategy) -> None:
         """Make the next commit return stop=True on all workers. Call it outside replica context."""

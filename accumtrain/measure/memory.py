@@ -84,15 +84,15 @@ def draw_memory(trials: Sequence[ProbeResult], title: str, path: Path) -> None:
     """Draw a bar for each trial that fits: state and activations at the peak, one after the other."""
     figure = new_figure(8, 1.6 + 0.55 * len(trials))
     axes = figure.subplots()
-    places = range(len(trials))
+    indices = range(len(trials))
     left = [0.0] * len(trials)
     for label, kind, colour in KINDS:
         sizes = [(getattr(trial, kind) or 0) / MB for trial in trials]
-        axes.barh(places, sizes, left=left, height=0.6, color=colour, label=label)
+        axes.barh(indices, sizes, left=left, height=0.6, color=colour, label=label)
         left = [begin + size for begin, size in zip(left, sizes, strict=True)]
-    for place, end, trial in zip(places, left, trials, strict=True):
-        axes.annotate(_total(trial), (end, place), (4, 0), textcoords="offset points", va="center")
-    axes.set_yticks(places, [trial.memory for trial in trials])
+    for index, end, trial in zip(indices, left, trials, strict=True):
+        axes.annotate(_total(trial), (end, index), (4, 0), textcoords="offset points", va="center")
+    axes.set_yticks(indices, [trial.memory for trial in trials])
     axes.invert_yaxis()
     axes.set_xlim(0, 1.18 * max(left) or 1)  # room for the number behind the longest bar
     axes.set_xlabel("tensors at the peak, MB")

@@ -44,8 +44,8 @@ def plan_by_probes(config: Config) -> dict[str, Any]:
     """Probe, print a table, and draw plan.png. The trials of plan.json are fields of ProbeResult."""
     variants = with_each_policy(config)
     trials: list[ProbeResult] = []
-    for place, variant in enumerate(variants, start=1):
-        note = f" (policy {place} of {len(variants)})"
+    for index, variant in enumerate(variants, start=1):
+        note = f" (policy {index} of {len(variants)})"
         trials += plan_policy(variant, partial(probe_smallest, note=note), partial(probe, note=note))
     limit = config.device.memory_limit_mb
     folder = job_folder(config)

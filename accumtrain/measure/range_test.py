@@ -160,11 +160,11 @@ def suggest_rate(test: RangeTest) -> Suggestion:
         )
     steepest = max(itertools.pairwise(falling), key=lambda pair: pair[0].smoothed - pair[1].smoothed)[1]
     tenth = lowest.rate / BELOW_LOWEST
-    places = f"the loss falls fastest at {steepest.rate:.2g} and is lowest at {lowest.rate:.2g}"
+    found = f"the loss falls fastest at {steepest.rate:.2g} and is lowest at {lowest.rate:.2g}"
     if steepest.rate < tenth:
-        reason = f"{places}; of the first and a tenth of the second, the first is the smaller"
+        reason = f"{found}; of the first and a tenth of the second, the first is the smaller"
     else:
-        reason = f"{places}; a tenth of that is the smaller of the two"
+        reason = f"{found}; a tenth of that is the smaller of the two"
     if not test.diverged:
         reason += "; it has not diverged, so a higher range_test.high may find a higher rate"
     return Suggestion(float(f"{min(steepest.rate, tenth):.2g}"), reason, steepest)

@@ -25,20 +25,20 @@ def largest_that_fits(
     """
     low, high = -1, len(sizes)  # indices of the largest size that fits and of the smallest that does not
     fitting: list[Point] = []
-    place = 0
+    index = 0
     while high - low > 1:
-        used = attempt(sizes[place])
+        used = attempt(sizes[index])
         if used is None:
-            high = place
+            high = index
         else:
-            low = place
-            fitting.append((sizes[place], used))
+            low = index
+            fitting.append((sizes[index], used))
         if not fitting:
             return None
-        place = bisect_right(sizes, _target(fitting, budget)) - 1
-        if place >= high and high < len(sizes):  # the line is wrong: that size did not fit
-            place = (low + high) // 2
-        place = min(max(place, low + 1), high - 1)
+        index = bisect_right(sizes, _target(fitting, budget)) - 1
+        if index >= high and high < len(sizes):  # the line is wrong: that size did not fit
+            index = (low + high) // 2
+        index = min(max(index, low + 1), high - 1)
     return sizes[low]
 
 
@@ -63,12 +63,12 @@ def line_through(before: Point, last: Point) -> tuple[float, float]:
     return last[1] - slope * last[0], slope
 
 
-def on_lines(known: Mapping[int, float], place: int) -> float:
-    """Return the value at a place, on straight lines through at least two known ones."""
-    places = sorted(known)
-    upper = min(max(bisect_left(places, place), 1), len(places) - 1)
-    base, slope = line_through(*((x, known[x]) for x in places[upper - 1 : upper + 1]))
-    return base + slope * place
+def on_lines(known: Mapping[int, float], x: int) -> float:
+    """Return the value at x, on straight lines through at least two known ones."""
+    ends = sorted(known)
+    upper = min(max(bisect_left(ends, x), 1), len(ends) - 1)
+    base, slope = line_through(*((end, known[end]) for end in ends[upper - 1 : upper + 1]))
+    return base + slope * x
 
 
 def _target(fitting: Sequence[Point], budget: Callable[[], float]) -> int:

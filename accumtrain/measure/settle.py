@@ -142,10 +142,10 @@ def choose_kept_activations(config: Config, attempt: ProbeFunction) -> tuple[Con
     dial = [replace(config, model=model) for model in config.model.memory_steps()]
     trials: dict[int, ProbeResult] = {}
 
-    def peak_of(place: int) -> int | None:
-        trials[place] = attempt(dial[place - 1], find_micro_batch(config))
-        peak = trials[place].peak_bytes
-        return peak if trials[place].fits and peak is not None and peak <= most else None
+    def peak_of(index: int) -> int | None:
+        trials[index] = attempt(dial[index - 1], find_micro_batch(config))
+        peak = trials[index].peak_bytes
+        return peak if trials[index].fits and peak is not None and peak <= most else None
 
     best = largest_that_fits(range(1, len(dial) + 1), peak_of, lambda: most)
     if best is None:

@@ -328,7 +328,7 @@ class TransformerConfig(ModelConfig):
     `width`: channels of each token; a multiple of model.heads.
     `heads`: attention heads of each block.
     `mlp_ratio`: hidden channels of an MLP, as a multiple of model.width.
-    `positions`: learned: a trained vector for each place. sincos: fixed sines and cosines.
+    `positions`: learned: a trained vector for each position. sincos: fixed sines and cosines.
     `pool`: token: a class token stands for the example. mean: the mean over its tokens does.
     `drop_path`: stochastic depth (Huang et al. 2016, arXiv:1603.09382): probability that training skips the last
     residual function for an example. It rises linearly from the first function to the last.
@@ -433,7 +433,7 @@ class RevViTConfig(ReversibleConfig, ViTConfig):
 class EncoderConfig(TransformerConfig):
     """Text encoder of the sizes of BERT (Devlin et al. 2018, arXiv:1810.04805), with the layer norm first in a block.
 
-    With task=masked_tokens it tells the tokens at masked places.
+    With task=masked_tokens it tells the tokens at masked positions.
     """
 
     SIZES: ClassVar[dict[tuple[int, int, int], str]] = {

@@ -68,8 +68,8 @@ class CompiledProgram:
             for given, part in zip(arguments, parts, strict=True)
         ]
         captured = dict(enumerate(program.captured, program.inputs))  # by argument
-        self._written = [captured[place] for place in handed.written]
-        self._read = [captured[place] for place in handed.read if place in captured]
+        self._written = [captured[argument] for argument in handed.written]
+        self._read = [captured[argument] for argument in handed.read if argument in captured]
         of_replicas = jax.shard_map(
             self._run_replica,
             mesh=mesh,
@@ -111,9 +111,9 @@ class CompiledProgram:
         variables = [*self._written, *self._read]
         buffers = zip(variables, [*written, *read], strict=True)
         values = [buffer[0] if is_sum(variable) else buffer for variable, buffer in buffers]
-        reduced = [place for place, variable in enumerate(variables) if variable.ref() in self._totals]
-        for place, total in zip(reduced, jax.lax.psum([values[place] for place in reduced], REPLICAS), strict=True):
-            values[place] = total
+        reduced = [number for number, variable in enumerate(variables) if variable.ref() in self._totals]
+        for number, total in zip(reduced, jax.lax.psum([values[number] for number in reduced], REPLICAS), strict=True):
+            values[number] = total
         first_read = len(written)
         made, others = self._handed.call_in_place(values[:first_read], [index[0], *inputs, *values[first_read:]])
         made = [new[jnp.newaxis] if is_sum(value) else new for value, new in zip(self._written, made, strict=True)]

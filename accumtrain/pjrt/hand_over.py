@@ -50,7 +50,7 @@ class HandedOver:
     @property
     def read(self) -> list[int]:
         """The other arguments."""
-        return [place for place in range(len(self.arguments)) if place not in self.updated]
+        return [index for index in range(len(self.arguments)) if index not in self.updated]
 
     @property
     def others(self) -> list[int]:
@@ -63,12 +63,12 @@ class HandedOver:
         With donate_argnums=0 jax.jit changes the first in place.
         """
         given = dict(zip([*self.written, *self.read], [*written, *read], strict=True))
-        results = self.call(*(given[place] for place in range(len(given))))
-        return [results[self.updated[place]] for place in self.written], [results[place] for place in self.others]
+        results = self.call(*(given[index] for index in range(len(given))))
+        return [results[self.updated[index]] for index in self.written], [results[index] for index in self.others]
 
     def serialize(self) -> bytes:
         """Return `call_in_place` for a process without TensorFlow, as jax.export.deserialize reads it."""
-        shapes = [[self.arguments[place] for place in places] for places in (self.written, self.read)]
+        shapes = [[self.arguments[index] for index in indices] for indices in (self.written, self.read)]
         return bytes(_export(self.call_in_place, *shapes).serialize())
 
 

@@ -53,24 +53,24 @@ def _content(runs: Sequence[ComparedRun], directory: Path) -> dict[str, Any]:
         "runs": [
             {
                 "name": run.name,
-                "label": short[place],
-                "cells": [column.cells[place] for column in columns],
-                "curves": curves[place],
+                "label": short[index],
+                "cells": [column.cells[index] for column in columns],
+                "curves": curves[index],
                 "memory": {kind: [size, format_bytes(size)] for kind, size in _memory(run).items()},
                 "speed": run.number("examples_per_second"),
             }
-            for place, run in enumerate(runs)
+            for index, run in enumerate(runs)
         ],
     }
 
 
 def _groups(runs: Sequence[ComparedRun]) -> list[dict[str, Any]]:
     """Return for each group of runs its title, the place of its best run, its size, and the column that ranks it."""
-    places = {id(run): place for place, run in enumerate(runs)}
+    indices = {id(run): index for index, run in enumerate(runs)}
     return [
         {
             "title": group.title,
-            "best": places[id(group.runs[0])],
+            "best": indices[id(group.runs[0])],
             "size": len(group.runs),
             "ranked_by": _ranked_by(group.runs[0]),
         }
@@ -103,9 +103,9 @@ def _curves(records: Iterable[Mapping[str, Any]], metrics: Sequence[str]) -> dic
 def _thin(records: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> dict[str, list[float | None]]:
     taken: set[int] = set()
     for metric in metrics:
-        places = [place for place, record in enumerate(records) if is_finite_number(record.get(metric))]
-        taken.update(places[index] for index in thin_curve([records[place][metric] for place in places], MOST_POINTS))
-    drawn = [records[place] for place in sorted(taken)]
+        known = [number for number, record in enumerate(records) if is_finite_number(record.get(metric))]
+        taken.update(known[index] for index in thin_curve([records[number][metric] for number in known], MOST_POINTS))
+    drawn = [records[number] for number in sorted(taken)]
     return {name: [_short(record.get(name)) for record in drawn] for name in (*AXES, *metrics)}
 
 

@@ -69,21 +69,21 @@ def list_metrics(runs: Iterable[Records]) -> list[str]:
     return ["loss", *found]
 
 
-def _draw(axes: Any, name: str, place: int, records: Records) -> list[float]:
-    """Draw the curves of a metric of the run at `place`. Return their values."""
+def _draw(axes: Any, name: str, index: int, records: Records) -> list[float]:
+    """Draw the curves of a metric of the run `index`. Return their values."""
     drawn = []
     for split in dict.fromkeys(str(record["split"]) for record in records):
         found: list[Any] = [(r.get("step"), r.get(name)) for r in records if str(r["split"]) == split]
         if points := [point for point in found if all(map(is_finite_number, point))]:
-            axes.plot(*zip(*points, strict=True), **_style(place), **_weight(split))
+            axes.plot(*zip(*points, strict=True), **_style(index), **_weight(split))
             drawn += [value for _, value in points]
     return drawn
 
 
-def _style(place: int) -> dict[str, Any]:
-    if place >= NAMED:
+def _style(index: int) -> dict[str, Any]:
+    if index >= NAMED:
         return {"color": OTHERS, "ls": "-"}
-    return {"color": f"C{place % COLOURS}", "ls": "-" if place < COLOURS else "--"}
+    return {"color": f"C{index % COLOURS}", "ls": "-" if index < COLOURS else "--"}
 
 
 def _weight(split: str) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def _legend(runs: Mapping[str, Records]) -> list[tuple[dict[str, Any], str]]:
         return [(_style(0) | _weight(split), split) for split in dict.fromkeys(str(r["split"]) for r in records)]
     beginning, short = shorten_run_names(list(runs))
     title = [({"lw": 0}, _text(f"{beginning}..."))] if beginning else []
-    named = [(_style(place) | {"lw": 2}, _text(label)) for place, label in enumerate(short[:NAMED])]
+    named = [(_style(index) | {"lw": 2}, _text(label)) for index, label in enumerate(short[:NAMED])]
     others = [(_style(NAMED) | {"lw": 2}, f"{len(runs) - NAMED} others")] if len(runs) > NAMED else []
     return [*title, *named, *others]
 

@@ -41,7 +41,7 @@ def report_runs(config: Config) -> dict[str, Any]:
         columns = list_columns(group.runs)
         title = f"runs in {directory} on {group.title}, best first"
         rows = [
-            [labels[run.name], *(column.cells[place][0] for column in columns)] for place, run in enumerate(group.runs)
+            [labels[run.name], *(column.cells[index][0] for column in columns)] for index, run in enumerate(group.runs)
         ]
         table(title, ["run", *(column.title for column in columns)], rows)
     if beginning:

@@ -176,7 +176,7 @@ class ClassFinder:
         self._keep_worst(tf.where((used & (predicted != labels))[:, tf.newaxis], mistakes, tf.zeros_like(mistakes)))
 
     def _positions(self, size: tf.Tensor) -> tf.Tensor:
-        """Return the places in the split, int64 [size], of this replica's part of a batch: replicas take turns."""
+        """Return the indices in the split, int64 [size], of this replica's part of a batch: replicas take turns."""
         parts = tf.convert_to_tensor(self._batches) * self._replicas + tf.cast(current_replica()[0], tf.int64)
         self._batches.assign_add(tf.constant(1, tf.int64))
         return parts * size + tf.range(size)

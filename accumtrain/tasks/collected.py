@@ -63,9 +63,9 @@ class Collected:
         parts = [used[:, tf.newaxis], *(tf.reshape(part, [tf.size(used), -1]) for part in (batch["targets"], outputs))]
         rows = tf.concat([tf.cast(part, tf.float32) for part in parts], axis=1)
         replica, _ = current_replica()
-        place = tf.convert_to_tensor(self._made) * self._replicas + tf.cast(replica, tf.int64)
+        index = tf.convert_to_tensor(self._made) * self._replicas + tf.cast(replica, tf.int64)
         # in place: to assign the whole would copy the split with every batch
-        tf.raw_ops.ResourceScatterUpdate(resource=self._rows.handle, indices=place, updates=rows)
+        tf.raw_ops.ResourceScatterUpdate(resource=self._rows.handle, indices=index, updates=rows)
         self._made.assign_add(tf.constant(1, tf.int64))
 
     @tf.function(autograph=False)

@@ -64,7 +64,7 @@ class Regress(Objective):
             return []
         return [
             f"data.augment={augment} moves training images and leaves their numbers as they are: leave it out where a "
-            "number is a place or a direction"
+            "number is a position or a direction"
         ]
 
     def guess(self) -> dict[str, float]:

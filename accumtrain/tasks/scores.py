@@ -102,9 +102,9 @@ def _mean_over_labels(
 def errors_of(measure: Callable[[np.ndarray, np.ndarray], float], numbers: np.ndarray, found: np.ndarray) -> np.ndarray:
     """Return a measure of each number, float64 [K], over the examples of which it is known; NaN without any."""
     values = []
-    for place in range(numbers.shape[1]):
-        known = ~np.isnan(numbers[:, place])
-        pair = (array[known, place].astype(np.float64) for array in (numbers, found))
+    for index in range(numbers.shape[1]):
+        known = ~np.isnan(numbers[:, index])
+        pair = (array[known, index].astype(np.float64) for array in (numbers, found))
         values.append(measure(*pair) if known.any() else float("nan"))
     return np.array(values)
 

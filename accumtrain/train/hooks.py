@@ -18,7 +18,7 @@ from accumtrain.registry import load, module_of
 
 if TYPE_CHECKING:
     from accumtrain.backprop.model import Model
-    from accumtrain.train.metrics import Place
+    from accumtrain.train.metrics import Position
 
 EVENTS = ("update", "evaluation", "checkpoint", "end")
 BEGINNINGS = ("begin", "epoch_begin", "update_begin", "evaluation_begin")  # of a session, an epoch, ...
@@ -128,7 +128,7 @@ class Hooks:
     Args:
         added: what `add_hook` was given; empty on a worker that is not the chief.
         log: takes the update and the numbers that a hook logs.
-        place: of the run.
+        position: of the run.
         within: returns the context of their calls, where variables and files are those of the last update. It is given
             True if they may assign to variables.
         alone: there is one worker.
@@ -150,14 +150,14 @@ class Hooks:
         added: Sequence[Hook],
         log: Callable[[int, Mapping[str, float]], None],
         *,
-        place: Place,
+        position: Position,
         within: Callable[[bool], AbstractContextManager[None]],
         alone: bool,
         total_steps: int,
         **others: Any,
     ):
         self._hooks = [(hook, _imported(hook.function)) for hook in added]
-        self._log, self._place, self._within = log, place, within
+        self._log, self._position, self._within = log, position, within
         self._alone, self._total, self._others = alone, total_steps, others
         self._kept: dict[str, Any] = {}
         self.intervals = [hook.every for hook in added if hook.on in ("update", "update_begin")]
@@ -182,32 +182,32 @@ class Hooks:
 
     def begin_update(self) -> None:
         """Tell of the beginning of an update, and of the epoch before its first one."""
-        if not self._place.in_epoch:
-            self._place.begin_epoch()
+        if not self._position.in_epoch:
+            self._position.begin_epoch()
             self.call("epoch_begin")
         self.call("update_begin")
 
     def end_epoch(self, metrics: Mapping[str, float]) -> None:
         self.call(EPOCH, metrics)
-        self._place.end_epoch()
+        self._position.end_epoch()
 
     def call(self, event: str, metrics: Mapping[str, float] | None = None) -> None:
         """Call the hooks that are due on an event after the last update."""
-        step = self._place.done
+        step = self._position.done
         due = self.due(event, step)
         if not due:
             return
         state = TrainingState(
             step=step,
-            epoch=self._place.epoch,
+            epoch=self._position.epoch,
             metrics=metrics or {},
-            epoch_metrics=self._place.epoch_means,
+            epoch_metrics=self._position.epoch_means,
             log=partial(self._log, step),
             request_stop=self._request_stop,
             finish=self._finish,
             kept=self._kept,
             total_steps=self._total,
-            total_epochs=self._place.epochs_begun(self._total),
+            total_epochs=self._position.epochs_begun(self._total),
             **self._others,
         )
         with self._within(any(hook.assigns for hook, _ in due)):

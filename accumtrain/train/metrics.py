@@ -1,4 +1,4 @@
-"""The place of a run, what is due after which update, and its metrics: records, means, the best evaluation."""
+"""The position of a run, what is due after which update, and its metrics: records, means, the best evaluation."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from accumtrain.train.config import BestBy
 from accumtrain.train.tell.trackers import Tracker
 
 
-class Place:
-    """The place of a run: updates made, examples taken, epochs, the sums of this epoch. Checkpoints hold all of them.
+class Position:
+    """The position of a run: updates, examples, epochs, the sums of this epoch. Checkpoints hold all of them.
 
     Args:
         epochs: of the run.
 
     Attributes:
         done: updates made.
-        examples: taken from the stream, those of windows that made no update too: the position in it.
+        examples: taken from the stream, those of windows that made no update too: the position in that.
         in_epoch: hooks know of the beginning of this epoch, and not of its end.
     """
 
@@ -306,12 +306,12 @@ def evaluations_since_best(records: Sequence[Mapping[str, Any]], best_by: BestBy
             metric is the same.
     """
     best = 0
-    for place, record in enumerate(records):
+    for index, record in enumerate(records):
         if min_delta:
             is_better = best_by.score(record) - best_by.score(records[best]) > min_delta
         else:
             is_better = best_by.rank(record) > best_by.rank(records[best])
-        best = place if is_better else best
+        best = index if is_better else best
     return max(len(records) - 1 - best, 0)
 
 

@@ -135,8 +135,8 @@ def predict_images(config: Config) -> dict[str, Any]:
     with in_words(), DeferredSignals() as interrupt:
         with counting(kind, len(names)) as report:
             function = compile_answers(trained, devices.strategy)
-            for places, found in predictions(function, data, batch=batch, strategy=devices.strategy):
-                answered += [names[place] for place in places.tolist()]
+            for indices, found in predictions(function, data, batch=batch, strategy=devices.strategy):
+                answered += [names[index] for index in indices.tolist()]
                 values.append(found)
                 more = min(batch, len(names) - done)
                 done += more

@@ -42,7 +42,7 @@ from accumtrain.train.config import BestBy
 from accumtrain.train.evaluator import Evaluator, build_evaluator
 from accumtrain.train.hooks import ADDED, Hooks
 from accumtrain.train.memory import Meter
-from accumtrain.train.metrics import Intervals, MetricsLogger, Place, RunningMeans, epochs_of, evaluations_since_best
+from accumtrain.train.metrics import Intervals, MetricsLogger, Position, RunningMeans, epochs_of, evaluations_since_best
 from accumtrain.train.recovery import (
     Recovery,
     Reversal,
@@ -113,7 +113,7 @@ class Trainer:
         if newest := newest_manifest(run.checkpoints):
             self.epochs.restore(newest["step"], epochs_of(newest))
         self.total = total_steps(config, self.epochs)
-        self.place = Place(config.batch_size, self.epochs)
+        self.position = Position(config.batch_size, self.epochs)
         self.micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
         self.global_micro_batch = self.micro_batch * devices.replicas
         continued = bool(best_first(run.checkpoints))
@@ -136,7 +136,7 @@ class Trainer:
         self.hooks = Hooks(
             ADDED if devices.chief else (),
             lambda step, values: self.logger.hook(step, values),
-            place=self.place,
+            position=self.position,
             within=self._calling_hooks,
             alone=self.alone,
             total_steps=self.total,
@@ -206,7 +206,7 @@ class Trainer:
         """Make all updates that are left. Return the summary; None on a worker that is not the chief."""
         self._show_opening()
         if self._is_complete() and (summary := summary_of_the_end(self.run, self.done)):
-            say(why_finished(self.config, self.place, self.total, self.hooks.reason_to_finish))
+            say(why_finished(self.config, self.position, self.total, self.hooks.reason_to_finish))
             self._show_closing(summary)
             return summary if self.devices.chief else None
         if self.resumed:
@@ -247,19 +247,19 @@ class Trainer:
             self.profile.close(self.done)
             self.checkpoints.save()
             if self.done < self.total:
-                self.progress.event(why_finished(self.config, self.place, self.total, self.hooks.reason_to_finish))
+                self.progress.event(why_finished(self.config, self.position, self.total, self.hooks.reason_to_finish))
             self._test_best_state()
             self.hooks.call("end", self.logger.last(self.data.evaluated_split) or {})
         return self._finish()
 
     @property
     def done(self) -> int:
-        return self.place.done
+        return self.position.done
 
     @property
     def epoch(self) -> str:
         """The epochs made, as text."""
-        return self.place.shown_epoch
+        return self.position.shown_epoch
 
     def _is_trained(self) -> bool:
         """Return whether all updates are made, a hook has ended them, or the last evaluations have not been better."""
@@ -287,7 +287,7 @@ class Trainer:
             "learned": learned_values(self.config),
             "data": dict(self.data.fingerprint),
             "weights": self._weights_digest,
-            **self.place.facts,
+            **self.position.facts,
             "total_steps": self.total,
             "recovery": self.recovery.counts,
             "hooks": self.hooks.facts,
@@ -302,7 +302,7 @@ class Trainer:
             return False
         self.recovery.restore(manifest["recovery"])
         self.answer_facts = manifest.get(ANSWER_FACTS, {})
-        self.place.restore(manifest)
+        self.position.restore(manifest)
         self.hooks.restore(manifest["hooks"])
         chosen = learned_values(self.config)
         best = keys_with(Role.BEST, to_mapping(self.config))
@@ -325,7 +325,7 @@ class Trainer:
 
     def _batches(self) -> Any:
         """Return the micro-batches from the next window on."""
-        batch, first = self.global_micro_batch, self.place.examples
+        batch, first = self.global_micro_batch, self.position.examples
         return make_train_stream(self.devices.strategy, self.data, batch=batch, seed=self.recovery.seed, first=first)
 
     # ---- updates -------------------------------------------------------------------------------------------------
@@ -368,7 +368,7 @@ class Trainer:
 
     def _read(self, scalars: dict[str, tf.Tensor]) -> dict[str, float]:
         update = {name: np.asarray(value).item() for name, value in scalars.items()}
-        self.place.advance(update["step"])  # which does not count an update that is not finite
+        self.position.advance(update["step"])  # which does not count an update that is not finite
         return update
 
     @contextmanager
@@ -382,11 +382,11 @@ class Trainer:
         """Evaluate and end the epoch, if that is due after the last update."""
         split = self.data.evaluated_split
         self._evaluate_if_due()
-        if self.place.in_epoch and (self.due.epoch_end(self.done) or self._is_trained()):
+        if self.position.in_epoch and (self.due.epoch_end(self.done) or self._is_trained()):
             self.hooks.end_epoch((self.logger.evaluated(self.done, split) and self.logger.last(split)) or {})
 
     def _report(self, update: dict[str, float], count: int) -> None:
-        self.place.add(self.recent.add(count, update))
+        self.position.add(self.recent.add(count, update))
         self.reversal.note(update, self.done)
         self.progress.update(
             self.done,
@@ -457,13 +457,13 @@ class Trainer:
             The micro-batches to go on with.
         """
         if not update["examples"]:
-            self.place.pass_over()
+            self.position.pass_over()
             self.recovery.count_skipped(self.window)
             self.skipped.note(self.progress.event)
             self.progress.event(f"update {self.done + 1}: skipped, its examples are bad (see {self.skipped.file})")
             return batches
         if update.get("loss_scale", SMALLEST_LOSS_SCALE) > SMALLEST_LOSS_SCALE and update["state_finite"]:
-            self.place.pass_over()
+            self.position.pass_over()
             self.progress.event(
                 f"update {self.done + 1}: float16 overflowed, this batch is skipped (number {update['skipped']}); "
                 f"loss scale {update['loss_scale']:g} -> {update['loss_scale'] / 2:g}"
@@ -477,7 +477,7 @@ class Trainer:
         if not self.recovery.allows(state_finite=bool(update["state_finite"])):
             self._diverged(update, reason)
         if self.recovery.mode == "skip":
-            self.place.pass_over()
+            self.position.pass_over()
             self.recovery.skip(self.window)
             self.progress.event(f"{reason}: this batch is skipped (number {self.recovery.skipped})")
             return batches
@@ -561,7 +561,7 @@ class Trainer:
         summary = {
             "status": status,
             "step": self.done,
-            "epoch": self.place.epoch,
+            "epoch": self.position.epoch,
             **results(self.window, self.logger, self.checkpoints, self.data.evaluated_split),
             "best_by": asdict(self.best_by),
             **speed_and_memory(self.window, self.logger, self.meter),

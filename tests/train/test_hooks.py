@@ -13,7 +13,7 @@ from accumtrain.report.pictures import list_metrics
 from accumtrain.runs.checkpoint_store import newest_manifest
 from accumtrain.train import hooks
 from accumtrain.train.hooks import BEGINNINGS, EPOCH, Hook, Hooks, add_hook, hook_modules, hooked
-from accumtrain.train.metrics import Place
+from accumtrain.train.metrics import Position
 from tests.train.conftest import records_of
 
 
@@ -117,10 +117,10 @@ def test_what_a_function_returns_is_kept_in_each_checkpoint(small, tmp_path):
 
 
 def test_a_run_of_several_workers_is_not_ended_by_one(added, monkeypatch):
-    monkeypatch.setattr(Place, "epoch", 1.0)
-    monkeypatch.setattr(Place, "epochs_begun", lambda place, step: 1)
+    monkeypatch.setattr(Position, "epoch", 1.0)
+    monkeypatch.setattr(Position, "epochs_begun", lambda position, step: 1)
     add_hook(lambda state: state.finish("mine"))
-    parts = {"place": Place(1, None), "within": nullcontext, "model": None, "folder": None}
+    parts = {"position": Position(1, None), "within": nullcontext, "model": None, "folder": None}
     hooks = Hooks(added, print, alone=False, total_steps=1, **parts)
     with pytest.raises(ConfigError, match=r"finish\('mine'\), which only this worker would do: call request_stop"):
         hooks.call("update")
@@ -186,7 +186,7 @@ def test_what_can_not_be_logged_is_refused(small, tmp_path, logged, message):
 
 
 def imported(added):
-    return Hooks(added, print, place=Place(1, None), within=nullcontext, alone=False, total_steps=1)
+    return Hooks(added, print, position=Position(1, None), within=nullcontext, alone=False, total_steps=1)
 
 
 def test_a_hook_by_name_is_imported_when_the_run_begins(added, monkeypatch):

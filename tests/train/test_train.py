@@ -18,7 +18,7 @@ from accumtrain.errors import CheckpointError, ConfigError, DivergedError, Preem
 from accumtrain.runs.run import Run
 from accumtrain.train import train
 from accumtrain.train.checkpoint import Checkpoints
-from accumtrain.train.metrics import Place
+from accumtrain.train.metrics import Position
 from tests.train.conftest import assert_same_tensors, json_of, records_of, tensors_of
 
 BN = ("model=resnet20", "model.units=[1,1]", "model.filters=[16,16,32]", "data.image_size=8")  # small, batch norm
@@ -27,12 +27,12 @@ BN = ("model=resnet20", "model.units=[1,1]", "model.filters=[16,16,32]", "data.i
 def test_epochs_are_rounded_once(compose):
     """11 updates of 20 of 216 images are 1.01852 epochs, which four decimals first would make 1.018."""
     config = compose("batch_size=20", "accum.steps=1")
-    place = Place(20, Epochs(config, 216))
-    place.advance(11)
-    assert f"{place.epoch:.4g}" == "1.019"
-    assert place.shown_epoch == "1", "the update that ends the epoch"
-    place.advance(12)
-    assert place.shown_epoch == "1.111"
+    position = Position(20, Epochs(config, 216))
+    position.advance(11)
+    assert f"{position.epoch:.4g}" == "1.019"
+    assert position.shown_epoch == "1", "the update that ends the epoch"
+    position.advance(12)
+    assert position.shown_epoch == "1.111"
 
 
 @pytest.fixture(scope="module")

@@ -168,8 +168,8 @@ def report_sweep(outcomes: Sequence[JobOutcome], run_dir: Path) -> None:
     """
     refused = (None, None)
     groups = dict.fromkeys((outcome.data, outcome.ranked_by) for outcome in outcomes if outcome.data is not None)
-    places = {group: place for place, group in enumerate([*groups, refused])}
-    ranked = sorted(outcomes, key=lambda outcome: (places[outcome.data, outcome.ranked_by], *outcome.rank))
+    indices = {group: index for index, group in enumerate([*groups, refused])}
+    ranked = sorted(outcomes, key=lambda outcome: (indices[outcome.data, outcome.ranked_by], *outcome.rank))
     settings = [dict(override.lstrip("+").partition("=")[::2] for override in outcome.overrides) for outcome in ranked]
     keys = dict.fromkeys(key for job in settings for key in job)
     swept = [key for key in keys if len({job.get(key) for job in settings}) > 1]  # whose values differ

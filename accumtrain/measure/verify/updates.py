@@ -50,8 +50,8 @@ def check_optimizer(
         gradients: the mean gradient of a window. Each update adds noise of the same size to it.
     """
     results = [
-        _check_one(build, config, name, start.astype(np.float32), _noisy(gradient.astype(np.float32), place), decay)
-        for place, (name, start, gradient, decay) in enumerate(zip(names, weights, gradients, decayed, strict=True))
+        _check_one(build, config, name, start.astype(np.float32), _noisy(gradient.astype(np.float32), index), decay)
+        for index, (name, start, gradient, decay) in enumerate(zip(names, weights, gradients, decayed, strict=True))
     ]
     return max_or_nan(results, lambda result: result[0])[1]
 

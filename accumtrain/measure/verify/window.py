@@ -166,8 +166,8 @@ def _add_passes(window: Window, passes: Iterator[Pass]) -> tuple[list[np.ndarray
         parts += part.statistics
     examples = sum(count for count, _ in parts)
     moving = []
-    for place, norm in enumerate(window.model.norms):
-        found = [(count / examples, *statistics[place]) for count, statistics in parts]
+    for index, norm in enumerate(window.model.norms):
+        found = [(count / examples, *statistics[index]) for count, statistics in parts]
         mean = sum(share * np.asarray(m, np.float64) for share, m, _ in found)
         variance = sum(share * (np.asarray(v, np.float64) + np.square(m - mean)) for share, m, v in found)
         old_mean, old_variance = (

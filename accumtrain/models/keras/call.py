@@ -154,7 +154,7 @@ def _check_normalisations(model: keras.Model, call: StatelessCall) -> None:
 
 
 class Masked(NamedTuple):
-    """A structure of tensors, and the masks of some of them by their places in it."""
+    """A structure of tensors, and the masks of some of them by their indices in it."""
 
     tensors: Any
     masks: dict[int, tf.Tensor]
@@ -173,8 +173,8 @@ def set_mask(tensor: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
 
 def separate_masks(structure: Any) -> Any:
     """Return the structure as Masked, or as it is where no tensor has a mask."""
-    found = {place: mask_of(tensor) for place, tensor in enumerate(tf.nest.flatten(structure))}
-    masks = {place: mask for place, mask in found.items() if mask is not None}
+    found = {index: mask_of(tensor) for index, tensor in enumerate(tf.nest.flatten(structure))}
+    masks = {index: mask for index, mask in found.items() if mask is not None}
     return Masked(structure, masks) if masks else structure
 
 
@@ -183,8 +183,8 @@ def join_masks(structure: Any) -> Any:
     if not isinstance(structure, Masked):
         return structure
     tensors = tf.nest.flatten(structure.tensors)
-    for place, mask in structure.masks.items():
-        set_mask(tensors[place], mask)
+    for index, mask in structure.masks.items():
+        set_mask(tensors[index], mask)
     return structure.tensors
 
 
@@ -192,7 +192,7 @@ def join_masks(structure: Any) -> Any:
 
 
 class WithLogits(NamedTuple):
-    """A structure of tensors, and the logits of some of them by their places in it."""
+    """A structure of tensors, and the logits of some of them by their indices in it."""
 
     tensors: Any
     logits: dict[int, tf.Tensor]
@@ -200,8 +200,8 @@ class WithLogits(NamedTuple):
 
 def separate_carried(structure: Any) -> Any:
     """Return the structure with all that Keras carries with its tensors beside them, as nested tensors."""
-    found = {place: getattr(tensor, "_keras_logits", None) for place, tensor in enumerate(tf.nest.flatten(structure))}
-    logits = {place: tensor for place, tensor in found.items() if tensor is not None}
+    found = {index: getattr(tensor, "_keras_logits", None) for index, tensor in enumerate(tf.nest.flatten(structure))}
+    logits = {index: tensor for index, tensor in found.items() if tensor is not None}
     return separate_masks(WithLogits(structure, logits) if logits else structure)
 
 
@@ -211,6 +211,6 @@ def join_carried(structure: Any) -> Any:
     if not isinstance(joined, WithLogits):
         return joined
     tensors = tf.nest.flatten(joined.tensors)
-    for place, logits in joined.logits.items():
-        tensors[place]._keras_logits = logits
+    for index, logits in joined.logits.items():
+        tensors[index]._keras_logits = logits
     return joined.tensors

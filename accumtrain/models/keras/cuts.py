@@ -114,11 +114,11 @@ def choose_kept_segments(segments: Sequence[CutPiece], share: float) -> set[int]
     left = share * sum(segment.inner for segment in segments)
     kept: set[int] = set()
     worths = [segment.multiplications / max(segment.inner, 1) for segment in segments]
-    for place in sorted(range(len(segments)), key=lambda place: (-worths[place], -place)):
-        if segments[place].inner > left:
+    for index in sorted(range(len(segments)), key=lambda index: (-worths[index], -index)):
+        if segments[index].inner > left:
             break  # a smaller one that follows would make the dial jump back
-        left -= segments[place].inner
-        kept.add(place)
+        left -= segments[index].inner
+        kept.add(index)
     return kept
 
 

@@ -86,31 +86,31 @@ class KerasSegment:
         """Find which of the part's variables are trained, which change in a pass, and which are constants."""
         part, norms, draws = self.model, self._moving, self._draws
         self.trainable_variables = [variable.value for variable in part.trainable_variables]
-        places = {id(variable): place for place, variable in enumerate(part.non_trainable_variables)}
-        self._seeds = [(place, draws[key]) for key, place in places.items() if key in draws]
+        indices = {id(variable): index for index, variable in enumerate(part.non_trainable_variables)}
+        self._seeds = [(index, draws[key]) for key, index in indices.items() if key in draws]
         self._norms = [
-            (norms[id(layer)], places[id(layer.moving_mean)], places[id(layer.moving_variance)])
+            (norms[id(layer)], indices[id(layer.moving_mean)], indices[id(layer.moving_variance)])
             for layer in find_batch_norms(part)
             if id(layer) in norms
         ]
-        changing = {place for place, _ in self._seeds} | {place for _, *both in self._norms for place in both}
-        self._constants = sorted(set(places.values()) - changing)
+        changing = {index for index, _ in self._seeds} | {index for _, *both in self._norms for index in both}
+        self._constants = sorted(set(indices.values()) - changing)
 
     def __call__(self, x: Any, mode: Mode) -> Any:
         x, penalty = x if self.penalised else (x, tf.zeros(()))
         state = [tf.convert_to_tensor(variable.value) for variable in self.model.non_trainable_variables]
         if mode.training:
-            for place, draw in self._seeds:
+            for index, draw in self._seeds:
                 # a seed is a function of (run, update, micro-step, layer), never a counter of calls
                 seed = tf.random.experimental.stateless_fold_in(mode.seed, draw)
-                state[place] = tf.cast(tf.bitwise.bitwise_and(seed, 0x7FFFFFFF), state[place].dtype)
+                state[index] = tf.cast(tf.bitwise.bitwise_and(seed, 0x7FFFFFFF), state[index].dtype)
             for _, mean, variance in self._norms:
                 state[mean], state[variance] = tf.zeros_like(state[mean]), tf.zeros_like(state[variance])
         y, new_state, losses = call_stateless(self.model, state, join_masks(x), training=mode.training)
-        for place in self._constants:
-            if new_state[place] is not state[place]:
+        for index in self._constants:
+            if new_state[index] is not state[index]:
                 raise ConfigError(
-                    f"{self.model.non_trainable_variables[place].path} changes in a forward pass, which only batch "
+                    f"{self.model.non_trainable_variables[index].path} changes in a forward pass, which only batch "
                     "statistics and seeds may do here; choose another model"
                 )
         if mode.recording:
@@ -166,7 +166,7 @@ class KerasModel(Model):
         parts, policies = [model], ["store"]
         if config.policy != "store":
             parts, kept = cut_model(config.label, model, kept_share)
-            policies = ["store" if place in kept else "recompute" for place in range(len(parts) - 1)] + ["store"]
+            policies = ["store" if index in kept else "recompute" for index in range(len(parts) - 1)] + ["store"]
         dtypes = [*(None for _ in parts[:-1]), dtype]
         segments = [
             KerasSegment(part, policy, norms, draws, output, penalised=penalised, carries=carries)

@@ -28,7 +28,7 @@ class DropPath:
     """Stochastic depth (Huang et al. 2016, arXiv:1603.09382): some examples leave out a residual function in training.
 
     Its output is multiplied by 0 or 1 / (1 - rate), example by example; in evaluation by 1. The draws depend on run,
-    update and place in the window alone, so a replay draws the same. The function is computed for all examples, and
+    update and index in the window alone, so a replay draws the same. The function is computed for all examples, and
     batch norm sees them all.
 
     Attributes:

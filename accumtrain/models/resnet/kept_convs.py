@@ -14,7 +14,7 @@ STREAMS_WITHOUT_COST = 1.5  # streams of the first stage that can be kept, in a 
 
 
 @dataclass(frozen=True)
-class ConvPlace:
+class ConvAddress:
     """A convolution of a residual function.
 
     Attributes:
@@ -40,14 +40,15 @@ def conv_shapes(inputs: int, outputs: int, bottleneck: bool) -> list[tuple[int, 
     return [(1, inputs, inner), (3, inner, inner), (1, inner, outputs)]
 
 
-def list_by_worth(config: ResNetConfig) -> list[ConvPlace]:
+def list_by_worth(config: ResNetConfig) -> list[ConvAddress]:
     """List the convolutions that can be kept, first those that spare most for each value, of equal ones the last."""
     return sorted(
-        _list_places(config), key=lambda place: (-place.spared, -place.stage, -place.unit, -place.function, place.conv)
+        _list_addresses(config),
+        key=lambda address: (-address.spared, -address.stage, -address.unit, -address.function, address.conv),
     )
 
 
-def _list_places(config: ResNetConfig) -> Iterable[ConvPlace]:
+def _list_addresses(config: ResNetConfig) -> Iterable[ConvAddress]:
     stem, *widths = config.stream_widths
     for stage, (count, outputs) in enumerate(zip(config.units, widths, strict=True)):
         for unit in range(count):
@@ -55,37 +56,41 @@ def _list_places(config: ResNetConfig) -> Iterable[ConvPlace]:
                 inputs = (stem, *widths)[stage] if unit == function == 0 else outputs
                 shapes = conv_shapes(inputs, outputs, config.bottleneck)[: config.convs_to_keep(stage, unit)]
                 for conv, (size, read, given) in enumerate(shapes):
-                    yield ConvPlace(stage, unit, function, conv, values=given / 4**stage, spared=size**2 * read)
+                    yield ConvAddress(stage, unit, function, conv, values=given / 4**stage, spared=size**2 * read)
 
 
-def count_without_cost(places: Sequence[ConvPlace], first_stream: int) -> int:
-    """Return the number of `places` that a reversed network keeps without a higher peak.
+def count_without_cost(addresses: Sequence[ConvAddress], first_stream: int) -> int:
+    """Return the number of `addresses` that a reversed network keeps without a higher peak.
 
     Memory peaks late in the backward pass, in the first stage, whose images are the largest. What the later stages keep
     is freed by then. So they keep as much as one and a half streams of the first stage, of `first_stream` channels.
     """
     left = STREAMS_WITHOUT_COST * first_stream
-    for count, place in enumerate(places):
-        left -= place.values
-        if place.stage == 0 or left < 0:
+    for count, address in enumerate(addresses):
+        left -= address.values
+        if address.stage == 0 or left < 0:
             return count
-    return len(places)
+    return len(addresses)
 
 
-def choose_kept_convs(config: ResNetConfig) -> set[ConvPlace]:
+def choose_kept_convs(config: ResNetConfig) -> set[ConvAddress]:
     """Return the convolutions that a network of `config` keeps.
 
     They are as many as model.kept_convs says. With null they are those that cost no memory at the peak.
     """
     if config.policy == "store":
         return set()
-    places = list_by_worth(config)
+    addresses = list_by_worth(config)
     count = config.kept_convs
     if count is None:
-        count = count_without_cost(places, config.stream_widths[1]) if config.policy == "reverse" else 0
-    return set(places[:count])
+        count = count_without_cost(addresses, config.stream_widths[1]) if config.policy == "reverse" else 0
+    return set(addresses[:count])
 
 
-def kept_convs_of(places: Iterable[ConvPlace], stage: int, unit: int, function: int) -> set[int]:
+def kept_convs_of(addresses: Iterable[ConvAddress], stage: int, unit: int, function: int) -> set[int]:
     """Return the numbers of the convolutions of one residual function that are kept."""
-    return {place.conv for place in places if (place.stage, place.unit, place.function) == (stage, unit, function)}
+    return {
+        address.conv
+        for address in addresses
+        if (address.stage, address.unit, address.function) == (stage, unit, function)
+    }

@@ -78,8 +78,8 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
     # the stems' output is kept for the replay: as streams, or in low precision, if shortcuts of the first unit read it
     stem_numbers, stem_dtype = (numbers, init.dtype) if widths[0] == widths[1] else (FLOATS, compute_dtype)
 
-    def unit(stage: int, place: int) -> Coupling:
-        entry, first_stage = place == 0, stage == 0
+    def unit(stage: int, index: int) -> Coupling:
+        entry, first_stage = index == 0, stage == 0
         inputs, outputs = widths[stage] if entry else widths[stage + 1], widths[stage + 1]
         stride = 2 if entry and not first_stage else 1
         reads = stem_numbers if entry and first_stage else numbers
@@ -94,7 +94,7 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
                 bottleneck=config.bottleneck,
                 preactivated=preactivated,
                 keep_activations=not first_stage,
-                kept_convs=kept_convs_of(kept, stage, place, function),
+                kept_convs=kept_convs_of(kept, stage, index, function),
                 drop_path=next(drop_path),
                 numerics=Numerics(compute_dtype, reads, numbers),
             )
@@ -111,13 +111,13 @@ def build_revnet(config: RevNetConfig, spec: ModelSpec) -> Model:
         shortcuts = None
         if first is not None and second is not None:
             shortcuts = OnStreams(first, numbers, init.dtype), OnStreams(second, numbers, init.dtype)
-        return Coupling(f, g, shortcuts, numbers, checks_range=place == config.units[stage] - 1)
+        return Coupling(f, g, shortcuts, numbers, checks_range=index == config.units[stage] - 1)
 
     stems = (Stem(init, config.norm, config.stem, spec.channels, widths[0], parts=2) for _ in range(2))
     of_streams = [OnStreams(stem, stem_numbers, stem_dtype, scales=False) for stem in stems]
     segments: list[Segment] = [Chain(stem_memory, [Stems(*of_streams)])]
     for stage, count in enumerate(config.units):
-        units = [unit(stage, place) for place in range(count)]
+        units = [unit(stage, index) for index in range(count)]
         # the first unit of a later stage only reads the streams, in compute_dtype
         low = stage > 0 and compute_dtype == tf.bfloat16
         keep_first = partial(save_values_for_backward, numbers, compute_dtype) if low else save_for_backward

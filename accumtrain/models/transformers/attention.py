@@ -90,7 +90,7 @@ class Attention(OwnGradient):
 
 
 def _parts(queries: tf.Tensor) -> Iterator[tuple[slice, tf.Tensor]]:
-    """Yield the queries [N, heads, T, C] in parts of QUERIES, each with its place among them."""
+    """Yield the queries [N, heads, T, C] in parts of QUERIES, each with its index among them."""
     tokens = queries.shape[2] or QUERIES  # an open number of tokens is one part
     for first in range(0, tokens, QUERIES):
         rows = slice(first, first + QUERIES) if tokens > QUERIES else slice(None)

@@ -71,15 +71,15 @@ def _build(config: TransformerConfig, spec: ModelSpec, embed: Embed, table: Toke
     join: list[Module] = []
     if reversible:
         units = []
-        for place, pair in enumerate(functions):
+        for index, pair in enumerate(functions):
             attention, mlp = (OnStreams(function, numbers, init.dtype) for function in pair)
-            units.append(Coupling(attention, mlp, numbers=numbers, checks_range=place == config.depth - 1))
+            units.append(Coupling(attention, mlp, numbers=numbers, checks_range=index == config.depth - 1))
         segments.append(Stage(config.policy, units, exact=numbers.bits > 0, stored=config.kept_blocks))
         join = [JoinStreams(numbers.bits)]
     else:
         recomputed = config.depth - config.kept_blocks
-        for place, pair in enumerate(functions):
-            memory = config.policy if place < recomputed else STORE
+        for index, pair in enumerate(functions):
+            memory = config.policy if index < recomputed else STORE
             segments.append(Chain(memory, [AddTo(function) for function in pair]))
     channels = 2 * width if reversible else width
     head: Module

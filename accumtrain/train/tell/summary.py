@@ -29,7 +29,7 @@ from accumtrain.tasks.config import LOSS
 from accumtrain.tasks.objective import Objective
 from accumtrain.train.checkpoint import Checkpoints
 from accumtrain.train.memory import Meter, activation_bytes, at_peak, state_bytes, tensor_bytes
-from accumtrain.train.metrics import MetricsLogger, Place
+from accumtrain.train.metrics import MetricsLogger, Position
 from accumtrain.train.recovery import SKIPPED, compares
 
 # ---- summary.json, and the table at the end --------------------------------------------------------------------------
@@ -88,9 +88,9 @@ def summary_of_the_end(run: Run, done: int) -> dict[str, Any] | None:
     return summary if is_whole else None
 
 
-def why_finished(config: Config, place: Place, total: int, reason: str | None) -> str:
+def why_finished(config: Config, position: Position, total: int, reason: str | None) -> str:
     """Say why a run needs no further update. `reason` is that of a hook that has ended it, or None."""
-    done, epoch = place.done, place.shown_epoch
+    done, epoch = position.done, position.shown_epoch
     if done < total:
         patience = f"{config.train.patience} evaluations in a row were no better than the best (train.patience)"
         return f"stopping early after update {done}, epoch {epoch}: {reason or patience}"

@@ -1,0 +1,139 @@
+"""Every task: its facts make its objective and its answer again, and what it learns, answers and reports fits together."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from accumtrain.config.schema import Config
+from accumtrain.data.config import DataConfig
+from accumtrain.data.inputs.arrays import Arrays
+from accumtrain.data.inputs.tokens import Tokens
+from accumtrain.data.inputs.trained_on import TrainedOn
+from accumtrain.data.pipeline import make_eval_batches
+from accumtrain.data.source import ArraySplit, Dataset
+from accumtrain.data.text.token_split import TokenSplit
+from accumtrain.data.text.vocabulary import open_vocabulary
+from accumtrain.engine.losses import weighted_sums
+from accumtrain.tasks.answer import build_answer
+from accumtrain.tasks.config import TASKS
+from accumtrain.tasks.objective import build_objective
+
+COUNT, NAMES = 12, ["a", "b", "c"]
+RANDOM = np.random.default_rng(0)
+BYTES = open_vocabulary("bytes")
+TARGETS = {
+    "classify": np.arange(COUNT, dtype=np.int32) % 3,
+    "multilabel": RANDOM.integers(0, 2, [COUNT, 3]).astype(np.float32),
+    "regress": RANDOM.normal(50.0, 9.0, [COUNT, 3]).astype(np.float32),
+}
+of_every_task = pytest.mark.parametrize("name", [*TARGETS, "masked_tokens"])
+
+
+def config_of(name):
+    entry = TASKS[name]
+    return Config(task=entry.config(), loss=entry.loss(), data=DataConfig(kind="given"))
+
+
+def stored_of(name):
+    """Data with targets as a source stores them."""
+    if name == "masked_tokens":
+        tokens = RANDOM.integers(97, 122, [COUNT, 10]).astype(np.int32)
+        split, inputs, names = TokenSplit(tokens, None, []), Tokens((10,), BYTES), []
+        return Dataset(split, split, BYTES.size, class_names=names, inputs=inputs, targets=TASKS[name].targets)
+    split = ArraySplit(RANDOM.normal(size=[COUNT, 4]).astype(np.float32), TARGETS[name])
+    return Dataset(split, split, 3, class_names=NAMES, inputs=Arrays((4,)), targets=TASKS[name].targets)
+
+
+def answered(objective, answer):
+    """A batch of evaluation, and outputs for it as a model would give them, with their answers."""
+    batch = next(iter(make_eval_batches(objective.data, batch=COUNT)))
+    shape = (COUNT, *answer.shape[:-1], len(objective.data.classes))
+    outputs = tf.constant(RANDOM.normal(size=shape), tf.float32)
+    return batch, outputs, answer(batch["inputs"], outputs)
+
+
+@pytest.fixture
+def objective(name):
+    return build_objective(config_of(name), stored_of(name))
+
+
+@pytest.fixture
+def answer(objective):
+    return build_answer(objective.config, objective.trained_on, {})
+
+
+def test_every_task_is_tried():
+    assert {*TARGETS, "masked_tokens"} == {entry.name for entry in TASKS}
+
+
+@of_every_task
+def test_what_a_run_keeps_makes_it_again(name, objective, answer):
+    kept = TrainedOn.from_json(json.loads(json.dumps(objective.trained_on.as_json())), objective.config.data)
+    again = build_objective(objective.config, objective.stored, kept.facts)
+    one, other = (next(iter(make_eval_batches(each.data, batch=COUNT))) for each in (objective, again))
+    tf.nest.map_structure(np.testing.assert_array_equal, one, other)
+    batch, outputs, found = answered(objective, answer)
+    np.testing.assert_array_equal(build_answer(objective.config, kept, {})(batch["inputs"], outputs), found)
+
+
+@of_every_task
+def test_losses_and_metrics_take_its_targets(name, objective, answer):
+    batch, outputs, _ = answered(objective, answer)
+    functions = [objective.loss, *objective.means.values(), *(one for one, _ in objective.of_means.values())]
+    assert np.isfinite(np.array(weighted_sums(functions, outputs, batch))).all()
+    if name != "masked_tokens":  # which has a target for each position
+        assert tuple(batch["targets"].shape[1:]) == objective.target_shape
+
+
+@of_every_task
+def test_a_guess_is_of_its_splits(name, objective):
+    assert set(objective.guess()) >= {"train", "test"}
+    assert all(np.isfinite(list(objective.guess().values())))
+
+
+@of_every_task
+def test_its_words_fit_its_answers(name, objective, answer):
+    _, _, found = answered(objective, answer)
+    assert tuple(found.shape) == (COUNT, *answer.shape)
+    assert found.dtype == tf.float32
+    told = answer.tell(found.numpy())
+    assert len(told.rows) == len(told.records) == len(told.shown) == COUNT
+    assert {len(row) for row in told.rows} == {len(told.columns)}
+    assert {len(row) for row in told.shown} == {len(told.titles)}
+    json.dumps([told.records, told.summary, answer.texts()])
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_its_layer_of_keras_makes_its_answers(name, objective, answer):
+    _, outputs, found = answered(objective, answer)
+    layer = answer.keras_layer()
+    assert layer.name == answer.name
+    np.testing.assert_allclose(layer(outputs), found, rtol=1e-6)
+
+
+@of_every_task
+def test_its_report_is_json_and_draws(name, objective, answer, tmp_path):
+    """What evaluations collect of a split comes back as results of it."""
+    collectors = objective.collectors("test", COUNT, 1, reports=True)
+    batch, outputs, _ = answered(objective, answer)
+    for collector in collectors:
+        collector.update(batch, outputs)
+    facts = dict(answer.facts)
+    for collector in collectors:
+        assert set(collector.take()) == set(collector.names)
+        facts |= collector.facts
+    report = objective.report(collectors, "test", facts)
+    json.dumps(report.describe())
+    report.show()
+    assert all(picture.exists() for picture in report.draw("a title", tmp_path, "_end"))
+
+
+@of_every_task
+def test_the_longest_batches_have_the_same_targets(name, objective):
+    buckets = replace(objective.stored.inputs, buckets=(5,)) if name == "masked_tokens" else objective.stored.inputs
+    longest = build_objective(objective.config, replace(objective.stored, inputs=buckets), objective.facts).longest
+    assert longest.facts == objective.facts
+    assert longest.stored.inputs == objective.stored.inputs
