@@ -35,3 +35,16 @@ def test_every_public_name_is_on_the_page_of_names():
     shown = re.findall(r"^::: (\S+)(?:\n    options:\n      heading: (\S+))?", page, re.MULTILINE)
     assert {heading or name for name, heading in shown} == expected | {f"accumtrain.keras.{n}" for n in imported}
     assert all(f"`accumtrain.{name}`" in page for name in BY_THEIR_KEYS)
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/design.md"])
+def test_files_that_engineers_are_sent_to_are_there(page):
+    named = re.findall(r"`([\w/]+/[\w.]+\.(?:py|md|txt))`", (ROOT / page).read_text())
+    assert named
+    assert [name for name in named if not ((ROOT / name).exists() or (ROOT / "accumtrain" / name).exists())] == []
+
+
+def test_every_room_is_on_the_page_of_design():
+    page = (ROOT / "docs" / "design.md").read_text()
+    rooms = [file.parent.name for file in (ROOT / "accumtrain").glob("*/__init__.py")]
+    assert [room for room in rooms if not re.search(rf"\b{room}/", page)] == []
