@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from accumtrain.backprop.config import MOST_SNAP_BITS, SNAP_BITS
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Streams
 from accumtrain.backprop.tracing import after, by_cpu_kernels, is_for_xla, on_gpu
@@ -22,7 +23,6 @@ INTEGERS = {tf.float32: tf.int32, tf.float64: tf.int64}
 RESTS = {tf.float32: tf.int8, tf.float64: tf.int16}  # a float has so few bits less than the integers below the limit
 SCALABLE = (tf.float32, tf.bfloat16)  # float16 has no exponents for values times 2^bits
 PARTS = 2  # of a sum in place
-MOST_BITS = 27  # behind the point, which leave streams a range from -8 to 8
 
 
 @dataclass(frozen=True)
@@ -40,16 +40,16 @@ class FixedPoint:
     bits = 0 stands for plain floats, with a scale of 1.
 
     Raises:
-        ValueError: `bits` is no whole number from 0 to 27.
+        ValueError: `bits` is no whole number from 0 to 26.
     """
 
     bits: int
 
     def __post_init__(self) -> None:
-        if isinstance(self.bits, bool) or not isinstance(self.bits, int) or not 0 <= self.bits <= MOST_BITS:
+        if isinstance(self.bits, bool) or not isinstance(self.bits, int) or not 0 <= self.bits <= MOST_SNAP_BITS:
             raise ValueError(
-                f"snap_bits={self.bits!r}: must be a whole number from 0 to {MOST_BITS}; use 22, or 0 for streams of "
-                "floats"
+                f"snap_bits={self.bits!r}: must be a whole number from 0 to {MOST_SNAP_BITS}; use {SNAP_BITS}, or 0 "
+                "for streams of floats"
             )
 
     def for_mode(self, mode: Mode) -> FixedPoint:

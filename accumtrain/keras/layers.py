@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from accumtrain.backprop.config import SNAP_BITS
 from accumtrain.backprop.fixed_point import FixedPoint, fingerprint_streams, times
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Streams
@@ -299,7 +300,7 @@ class Reversible(ReversibleLayer):
             input. XLA has no assertions: there the output and the gradients are NaN beyond the limit.
     """
 
-    def __init__(self, f: keras.layers.Layer, g: keras.layers.Layer, snap_bits: int = 22, **kwargs: Any):
+    def __init__(self, f: keras.layers.Layer, g: keras.layers.Layer, snap_bits: int = SNAP_BITS, **kwargs: Any):
         for name, layer in (("f", f), ("g", g)):
             if not isinstance(layer, keras.layers.Layer):
                 raise ValueError(f"{name}={layer!r} is not a Keras layer; wrap a function in keras.layers.Lambda")
@@ -345,7 +346,9 @@ class ReversibleSequence(ReversibleLayer):
         tf.errors.InvalidArgumentError: as in `Reversible`.
     """
 
-    def __init__(self, units: Sequence[Pair | Reversible], snap_bits: int = 22, memory: str = "reverse", **kwargs: Any):
+    def __init__(
+        self, units: Sequence[Pair | Reversible], snap_bits: int = SNAP_BITS, memory: str = "reverse", **kwargs: Any
+    ):
         if not units:
             raise ValueError("units=[] holds no unit; give at least one pair (f, g)")
         reversibles = [_as_reversible(place, unit, snap_bits, kwargs.get("dtype")) for place, unit in enumerate(units)]

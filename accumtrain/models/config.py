@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar
 
+from accumtrain.backprop.config import MOST_SNAP_BITS, SNAP_BITS
 from accumtrain.errors import ConfigError
 from accumtrain.fields import (
     COUNT,
@@ -255,7 +256,7 @@ class ReversibleConfig(ModelConfig):
     """
 
     memory: Annotated[int | str, COUNT, MEMORY] = REVERSE
-    snap_bits: Annotated[int, Range(0, 27), RULE] = 22
+    snap_bits: Annotated[int, Range(0, MOST_SNAP_BITS + 1), RULE] = SNAP_BITS
 
     @property
     def policies(self) -> tuple[str, ...]:

@@ -209,7 +209,7 @@ MISTAKES = [
     ("model.filters=[64,32,64,112]", "no number be below the one before it, or use model.bottleneck=true"),
     ("model=resnet20 model.filters=[32,32,64,32]", "model.filters=[32,32,64,32]: 32 follow 64 channels"),
     ("model.stem=imagnet", "model.stem=imagnet: no such choice; did you mean imagenet?"),
-    ("model.snap_bits=30", "model.snap_bits=30: must be at least 0 and below 27"),
+    ("model.snap_bits=27", "model.snap_bits=27: must be at least 0 and below 27"),
     ("model=resnet20 model.snap_bits=3", "the chosen model has no such key, it belongs to kind revnet"),
     ("model=resnet21", "model=resnet21: no such choice; did you mean"),
     ("model=resnet", "model=resnet: no such choice; did you mean"),

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain import fit
 from accumtrain.data.pipeline import make_train_batches
+from accumtrain.errors import OutOfMemoryError
 from accumtrain.keras.run.examples import take_data
 from tests.keras import cases
 from tests.keras.cases import CASES, CROSS_ENTROPY, OPTIMIZERS, SIZE, UPDATES, compiled, data_of, pair, run
@@ -98,6 +100,35 @@ def test_losses_of_weights_and_layers_and_example_weights(memory: str, float64: 
     models = pair(build, optimizer=lambda: keras.optimizers.SGD(0.1), loss=CROSS_ENTROPY)
     summary = compare_updates(models, data, 1e-12, memory=memory)
     assert summary["val"]["loss"] == pytest.approx(evaluated(models[1], data)["loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize("one_hot", [False, True])
+@pytest.mark.parametrize("arguments", [{"steps": 1}, {"steps": 4}, {"steps": 4, "loss": "batch"}])
+def test_classes_are_weighed_as_in_model_fit(arguments: dict[str, Any], one_hot: bool, float64: None) -> None:
+    """All examples are in each update, so that the order is no matter. Evaluations are not weighted."""
+    x, y = data_of(CASES["mlp"])
+    kind = keras.losses.CategoricalCrossentropy if one_hot else keras.losses.SparseCategoricalCrossentropy
+    loss = kind(from_logits=True)  # made here, as its dtype is that of the moment
+    y = np.eye(int(y.max()) + 1)[y] if one_hot else y
+    ours, plain = pair(CASES["mlp"].build, optimizer=lambda: keras.optimizers.SGD(0.1), loss=loss)
+    start = [variable.numpy() for variable in plain.variables]
+    weights = {0: 3.0, 2: 0.25, 99: 7.0}
+    summary = fit(
+        ours, (x, y), validation_data=(x, y), batch_size=SIZE, epochs=UPDATES, class_weight=weights, **arguments
+    )
+    plain.fit(x, y, batch_size=SIZE, epochs=UPDATES, shuffle=False, class_weight=weights, verbose=0)
+    assert distance(ours, plain, start) < 1e-12
+    assert summary["val"]["loss"] == pytest.approx(plain.evaluate(x, y, verbose=0), rel=1e-6)
+
+
+@pytest.mark.slow
+def test_memory_in_megabytes_keeps_what_fits() -> None:
+    data = data_of(CASES["cnn"])
+    run(compiled(CASES["cnn"].build), data, memory=2000, run_name="budget")
+    (found,) = Path("runs").rglob("memory_budget.json")
+    assert json.loads(found.read_text())["model"]["memory"] == "store"
+    with pytest.raises(OutOfMemoryError, match=r"model.memory=1: micro-batches of .* need .* even with recompute"):
+        run(compiled(CASES["cnn"].build), data, memory=1, run_name="too_small")
 
 
 @pytest.mark.parametrize(

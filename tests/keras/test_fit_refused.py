@@ -148,6 +148,8 @@ def one_number(y: Any, p: Any) -> Any:
         (compiled, {"validation_data": None, "validation_split": 1}, "validation_split=1: must be above 0 and below 1"),
         (compiled, {"validation_data": None, "validation_split": "a"}, "validation_split=a: must be above 0"),
         (compiled, {"seed": 1.5}, "run.seed=1.5: must be a whole number"),
+        (compiled, {"class_weight": [1.0, 2.0]}, "must map the numbers of classes to weights of at least 0"),
+        (compiled, {"class_weight": {0: -1.0}}, "must map the numbers of classes to weights of at least 0"),
     ],
 )  # fmt: skip
 def test_what_is_refused(model: Callable[[], Any], arguments: dict[str, Any], message: str) -> None:
@@ -205,3 +207,17 @@ def test_its_kinds_are_chosen_by_fit_alone() -> None:
     config = from_mapping({"task": {"kind": KIND}, "data": {"kind": KIND}, "run": {"name": "alone"}})
     with pytest.raises(ConfigError, match=r"kind=compiled: stands for the model that accumtrain\.fit is given"):
         accumtrain.run(config)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (lambda x, y: (x, y, np.ones(len(x))), "data has sample_weight, too; multiply it by these weights"),
+        (lambda x, y: (x, np.zeros([len(x), 2, 2])), "it is for one output with targets"),
+        (lambda x, y: tf.data.Dataset.from_tensor_slices((x, y)).batch(8), "arrays, and data is the tf.data.Dataset"),
+    ],
+)
+def test_weights_of_classes_are_for_arrays_of_classes(data: Callable[..., Any], message: str) -> None:
+    x, y = data_of(CASES["mlp"])
+    with pytest.raises(ConfigError, match=f"class_weight={{0: 2.0}}: .*{message}"):
+        accumtrain.fit(compiled(), data(x, y), validation_data=(x, y), class_weight={0: 2.0})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import google_crc32c
@@ -10,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.source import hash_texts
-from accumtrain.errors import DataError
+from accumtrain.errors import ConfigError, DataError
 
 CHECKSUM_CHUNK = 2**20  # values of an array that are summed up at a time
 TEXT_KINDS = "SU"  # of numpy.dtype
@@ -43,6 +44,42 @@ def as_arrays(model: keras.Model, data: Any, name: str = "data") -> tuple[Any, A
     if sizes == {0}:
         raise DataError(f"the arrays of {name} are empty: leave none without an example")
     return arrays
+
+
+def weigh_classes(examples: tuple[Any, Any], class_weight: Mapping[int, float] | None) -> tuple[Any, Any]:
+    """Return what `as_arrays` gives, with the weight of each example by its class, as `model.fit` makes it.
+
+    Args:
+        class_weight: weights by the numbers of classes; 1 for those that it lacks. None weighs nothing.
+
+    Raises:
+        ConfigError: it holds other than weights, there are weights of examples, or the targets are no classes of one
+            output.
+    """
+    if class_weight is None:
+        return examples
+    told = f"class_weight={class_weight!r}"
+    if not isinstance(class_weight, Mapping) or not all(map(_is_weight, class_weight.values())):
+        raise ConfigError(f"{told}: must map the numbers of classes to weights of at least 0, as {{0: 1.0, 1: 2.5}}")
+    inputs, (targets, *weights) = examples
+    if weights:
+        raise ConfigError(f"{told}: data has sample_weight, too; multiply it by these weights, and leave them out")
+    if not (isinstance(targets, np.ndarray) and targets.ndim in (1, 2)):
+        raise ConfigError(
+            f"{told}: it is for one output with targets [examples], [examples, 1] or [examples, classes]; leave it "
+            "out, and give sample_weight"
+        )
+    one_hot = targets.ndim == 2 and targets.shape[1] > 1
+    classes = np.argmax(targets, axis=-1) if one_hot else np.round(targets.reshape(-1)).astype(int)
+    weight = np.ones(len(classes), keras.config.floatx())
+    for number, factor in class_weight.items():
+        weight[classes == number] = factor
+    return inputs, (targets, weight)
+
+
+def _is_weight(value: Any) -> bool:
+    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    return is_number and bool(np.isfinite(value)) and value >= 0
 
 
 def length_of(arrays: Any) -> int:

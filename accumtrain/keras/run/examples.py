@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -15,7 +15,7 @@ from accumtrain.data.holdout import hold_out_evenly
 from accumtrain.data.inputs.arrays import Arrays
 from accumtrain.data.source import Dataset, Split, Stream
 from accumtrain.errors import ConfigError, DataError
-from accumtrain.keras.run.arrays import as_arrays, hash_arrays, length_of
+from accumtrain.keras.run.arrays import as_arrays, hash_arrays, length_of, weigh_classes
 from accumtrain.keras.run.streams import open_stream
 
 BATCH_SIZE = 32  # examples of an update, unless they come in batches of another size
@@ -29,6 +29,7 @@ def take_data(
     *,
     batch_size: int | None = None,
     steps_per_epoch: int | None = None,
+    class_weight: Mapping[int, float] | None = None,
 ) -> GivenData:
     """Return data of the examples that `accumtrain.fit` is given.
 
@@ -36,7 +37,8 @@ def take_data(
 
     Raises:
         DataError: it is none of the kinds that `accumtrain.fit` takes, or the arrays differ in length.
-        ConfigError: steps_per_epoch is no number of updates, or not that of a stream.
+        ConfigError: steps_per_epoch is no number of updates, or not that of a stream; class_weight holds other than
+            weights, or is not for such data.
     """
     notes: list[str] = []
     stream = open_stream(model, data)
@@ -50,8 +52,15 @@ def take_data(
             f"steps_per_epoch={steps_per_epoch}: an epoch of arrays or of a Split is a pass over them; leave it out, "
             "and give a fraction of an epoch as epochs"
         )
+    if class_weight is not None and (stream is not None or isinstance(data, Split)):
+        kind = "a Split" if stream is None else stream.name
+        raise ConfigError(
+            f"class_weight={class_weight!r}: it is for arrays, and data is {kind}; leave it out, and give arrays "
+            "(x, y), or the weight of each example, (x, y, sample_weight)"
+        )
     if validation_data is not None:
-        train, val = stream or _as_split(model, data), _as_split_to_evaluate(model, validation_data)
+        train = stream or _as_split(model, data, class_weight=class_weight)
+        val = _as_split_to_evaluate(model, validation_data)
         _check_alike(train, val)
         return given_data(train, val, notes, batch_size)
     if stream is not None or isinstance(data, Split):
@@ -62,7 +71,7 @@ def take_data(
     own_part, held_out = hold_out(as_arrays(model, data), validation_split)
     val_split = InMemorySplit(*held_out)
     notes.append(f"{val_split.size:,} examples, evenly spaced, are held out to evaluate on (validation_split)")
-    return given_data(InMemorySplit(*own_part), val_split, notes, batch_size)
+    return given_data(InMemorySplit(*weigh_classes(own_part, class_weight)), val_split, notes, batch_size)
 
 
 def given_data(train: Split, val: Split, notes: Sequence[str] = (), batch_size: int = BATCH_SIZE) -> GivenData:
@@ -121,8 +130,12 @@ def _check_alike(train: Split, test: Split) -> None:
         raise DataError(f"inputs and targets of an example have shapes {shown[0]}, in validation_data {shown[1]}")
 
 
-def _as_split(model: keras.Model, data: Any, name: str = "data") -> Split:
-    return OwnSplit(data) if isinstance(data, Split) else InMemorySplit(*as_arrays(model, data, name))
+def _as_split(
+    model: keras.Model, data: Any, name: str = "data", class_weight: Mapping[int, float] | None = None
+) -> Split:
+    if isinstance(data, Split):
+        return OwnSplit(data)
+    return InMemorySplit(*weigh_classes(as_arrays(model, data, name), class_weight))
 
 
 def _as_split_to_evaluate(model: keras.Model, data: Any) -> Split:

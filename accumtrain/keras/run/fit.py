@@ -59,12 +59,13 @@ def fit(
     epochs: float = 1,
     steps_per_epoch: int | None = None,
     steps: int | str | None = None,
-    memory: str = "store",
+    memory: str | int = "store",
     loss: str | None = None,
     layer_losses: str | None = None,
     memory_limit_mb: int | None = None,
     validation_data: Any = None,
     validation_split: float = 0.1,
+    class_weight: Mapping[int, float] | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     run_name: str | None = None,
     run_dir: str | os.PathLike[str] = "runs",
@@ -92,7 +93,9 @@ def fit(
             as a full one where its size is not known.
         steps: micro-batches per update, which divide `batch_size`. "auto" finds the smallest number that fits into
             memory, by trials in child processes. None is "auto" with a memory limit, else 1.
-        memory: `store` keeps activations, `recompute` computes them again between cut points that are found.
+        memory: `store` keeps activations, `recompute` computes them again between cut points that are found. A number
+            is a limit of all tensors in megabytes: the one of the two that keeps more and fits, by trials in child
+            processes, once for a run.
         loss: what your own losses are over the examples of a batch: "mean", which is taken at its word, or "batch". By
             default they are computed for the whole batch, where each micro-batch is computed twice, and examples and
             outputs of an update are kept (docs/keras.md). Keras's own losses are known.
@@ -100,6 +103,9 @@ def fit(
         memory_limit_mb: megabytes of tensors at the peak, `data` not counted, that "auto" plans with.
         validation_data: like `data`. A stream must have an end. None holds out examples of arrays, evenly spaced.
         validation_split: the share of the examples that is held out without `validation_data`.
+        class_weight: factor on the loss of the examples of a class, by its number, as in `model.fit`; 1 for the others.
+            It is for arrays with targets of classes [examples], [examples, 1] or one-hot [examples, classes]. What is
+            evaluated is not weighted.
         callbacks: called at the beginnings and ends of training, epochs, updates and evaluations, of job="train". A
             continued run gives each what it had noted in its attributes, or says that it begins anew.
         run_name: name of the run's folder in `run_dir`; None is that of the model.
@@ -127,7 +133,13 @@ def fit(
     _check_count("batch_size", batch_size)
     _check_count("steps_per_epoch", steps_per_epoch)
     given = take_data(
-        model, data, validation_data, validation_split, batch_size=batch_size, steps_per_epoch=steps_per_epoch
+        model,
+        data,
+        validation_data,
+        validation_split,
+        batch_size=batch_size,
+        steps_per_epoch=steps_per_epoch,
+        class_weight=class_weight,
     )
     compiled = CompiledModel(model, given)
     entry = choose_loss(compiled, declared)
@@ -158,7 +170,7 @@ def fit(
     config = _with_first_rate(_configuration(values, settings or {}), called)
     _check_loss_of_run(Run(config), entry)
     with ExitStack() as stack:
-        if job == "plan" or steps == "auto":  # tried in child processes
+        if job == "plan" or steps == "auto" or not isinstance(memory, str):  # tried in child processes
             stack.enter_context(prepared_by(load_in_child, str(stack.enter_context(write_compiled(compiled)))))
         if job != "train":
             stack.enter_context(compiled.unchanged())
@@ -226,7 +238,7 @@ def _check(model: keras.Model, job: str) -> None:
     inner_optimizer(model)
 
 
-def _describe_model(model: keras.Model, memory: str, loss: LossEntry, *, cuts: bool) -> dict[str, Any]:
+def _describe_model(model: keras.Model, memory: str | int, loss: LossEntry, *, cuts: bool) -> dict[str, Any]:
     """Return keys of the configuration that describe a compiled model. A continued run must have the same."""
     optimizer, outer = inner_optimizer(model), model.optimizer
     arguments = _config(optimizer) or {"learning_rate": type(optimizer._learning_rate).__name__}
@@ -243,7 +255,7 @@ def _describe_model(model: keras.Model, memory: str, loss: LossEntry, *, cuts: b
             "title": model.name,
             "layers": layers_digest(model),
             "cuts": cuts,
-            "memory": memory,
+            "memory": _number(memory),
         },
         "loss": {"kind": loss.name, "losses": losses},
         "optim": {"kind": KIND, "name": type(optimizer).__name__, "args": arguments},
