@@ -81,7 +81,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
             self.__dict__.pop(attribute)
         self.steps, self.reduction, self.at_end, self.adaptive_clip = int(steps), reduction, at_end, adaptive_clip
         self._scaled = scaled
-        self._places: tuple[int, ...] | None = None  # of variables with a gradient; None before a micro-batch
+        self._indices: tuple[int, ...] | None = None  # of variables with a gradient; None before a micro-batch
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or "inner_optimizer" not in vars(self):
@@ -170,11 +170,11 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
             for variable, gradient in zip(trainable_variables, grads, strict=True)
             if gradient is not None
         ]
-        places = tuple(place for place, _ in given)
-        check_places(places, self._places)
-        self._places = places
-        for place, gradient in given:
-            add_to_buffer(self.buffers[place], gradient)
+        indices = tuple(index for index, _ in given)
+        check_indices(indices, self._indices)
+        self._indices = indices
+        for index, gradient in given:
+            add_to_buffer(self.buffers[index], gradient)
         self.micro_step.assign_add(1)
         run_on_all_replicas(self._commit_if_full)
 
@@ -233,10 +233,10 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         run(self._clear)
 
     def _reduce(self) -> list[tf.Tensor]:
-        return all_reduce_sum([tf.convert_to_tensor(self.buffers[place].value) for place in self._filled])
+        return all_reduce_sum([tf.convert_to_tensor(self.buffers[index].value) for index in self._filled])
 
     def _update(self, sums: Sequence[tf.Tensor]) -> None:
-        variables = [self.inner_optimizer._trainable_variables[place] for place in self._filled]
+        variables = [self.inner_optimizer._trainable_variables[index] for index in self._filled]
         count = self.micro_step if self.reduction == "mean" else 1
         means = [total / tf.cast(count, total.dtype) for total in sums]
         gradients = [tf.cast(mean, variable.dtype) for mean, variable in zip(means, variables, strict=True)]
@@ -250,15 +250,15 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
             self.inner_optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
     def _clear(self) -> None:
-        for place in self._filled:
-            buffer = self.buffers[place]
+        for index in self._filled:
+            buffer = self.buffers[index]
             buffer.value.assign(tf.zeros(buffer.shape, buffer.dtype))
         self.micro_step.assign(0)
 
     @property
     def _filled(self) -> Sequence[int]:
-        """Places of the variables with a gradient in the window. A window from a file may hold those of all."""
-        return range(len(self.buffers)) if self._places is None else self._places
+        """Indices of the variables with a gradient in the window. A window from a file may hold those of all."""
+        return range(len(self.buffers)) if self._indices is None else self._indices
 
     def get_config(self) -> dict[str, Any]:
         inner = self.inner_optimizer
@@ -308,7 +308,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
         scalars = ("micro_step", "step_counter", "dynamic_scale") if self._scaled else ("micro_step",)
         buffers = self.buffers if self.built and window_is_open else ()
         state = {name: getattr(self, name) for name in scalars if self.built}
-        return state | {f"sum_{place}": buffer for place, buffer in enumerate(buffers)}
+        return state | {f"sum_{index}": buffer for index, buffer in enumerate(buffers)}
 
 
 def accumulates(optimizer: keras.optimizers.Optimizer) -> bool:
@@ -343,11 +343,11 @@ def check_summable(variables: Sequence[keras.Variable]) -> None:
             raise ValueError(f"{variable.path} is replaced by its gradient (float8), which can't be accumulated")
 
 
-def check_places(places: Sequence[int], before: Sequence[int] | None = None) -> None:
+def check_indices(indices: Sequence[int], before: Sequence[int] | None = None) -> None:
     """Raise ValueError if no variable has a gradient, or others than in the micro-batches before."""
-    if not places:
+    if not indices:
         raise ValueError("no variable has a gradient: the loss does not depend on the trainable variables")
-    if before not in (None, places):
+    if before not in (None, indices):
         raise ValueError("other variables have gradients than before: use one Accumulate for each group of variables")
 
 

@@ -18,7 +18,7 @@ from accumtrain.console import say
 from accumtrain.keras.accumulate_optimizer import (
     accumulates,
     add_gradient,
-    check_places,
+    check_indices,
     check_summable,
     is_count,
     sum_dtype,
@@ -208,7 +208,7 @@ class BatchSums:
         self._tracked = [variable for tracker in self._trackers for variable in tracker.variables] + metrics.variables
         others = {id(variable) for variable in (*self._tracked, *(v for v, _ in self.statistics.before))}
         self.state = [variable for variable in variables if id(variable) not in others]
-        # places of weights with a gradient before the first micro-batch, and of those without any
+        # indices of weights with a gradient before the first micro-batch, and of those without any
         self._given: set[int] = set()
         self._assigned: Sequence[tuple[keras.Variable, tf.Tensor]] = ()  # what a loss of the whole batch has changed
         self._missing: set[int] = set()
@@ -222,7 +222,7 @@ class BatchSums:
             nothing = [tf.zeros((), dtype) for _ in self._trackers]
             whole = BatchLoss(tf.zeros((), dtype), nothing, at_outputs=[], at_weights=[None] * len(zeros))
         self._assigned = whole.assigned
-        self._given = {place for place, gradient in enumerate(whole.at_weights) if gradient is not None}
+        self._given = {index for index, gradient in enumerate(whole.at_weights) if gradient is not None}
         return {
             "gradients": [add_gradient(*pair) for pair in zip(zeros, whole.at_weights, strict=True)],
             "loss": whole.loss,
@@ -261,7 +261,7 @@ class BatchSums:
         trained = [(output, at) for output, at in zip(outputs, at_outputs, strict=True) if at is not None]
         targets, upstream = zip((scaled, tf.ones_like(scaled)), *trained, strict=True)
         gradients = tape.gradient(targets, weights, output_gradients=upstream)
-        self._missing = {place for place, gradient in enumerate(gradients) if gradient is None} - self._given
+        self._missing = {index for index, gradient in enumerate(gradients) if gradient is None} - self._given
         return {
             "gradients": [add_gradient(*pair) for pair in zip(totals["gradients"], gradients, strict=True)],
             "loss": totals["loss"] + loss,
@@ -291,11 +291,11 @@ class BatchSums:
         for tracker, total in zip(self._trackers, totals["losses"], strict=True):
             tracker.update_state(_mean(total, share), sample_weight=known)
         gradients = [
-            None if place in self._missing else tf.cast(_mean(total, share), variable.dtype)
-            for place, (total, variable) in enumerate(zip(totals["gradients"], model.trainable_variables, strict=True))
+            None if index in self._missing else tf.cast(_mean(total, share), variable.dtype)
+            for index, (total, variable) in enumerate(zip(totals["gradients"], model.trainable_variables, strict=True))
         ]
         if gradients:
-            check_places([place for place, gradient in enumerate(gradients) if gradient is not None])
+            check_indices([index for index, gradient in enumerate(gradients) if gradient is not None])
             apply_reduced(model.optimizer, gradients, model.trainable_variables)
         else:  # as Keras does
             warnings.warn(f"{model.name} has no trainable weight, so nothing is learned", stacklevel=2)
@@ -378,11 +378,11 @@ class CompiledMetric(NamedTuple):
     """A metric that a model is compiled with.
 
     Attributes:
-        place: of the output that it measures, among all.
+        output: the index of the output that it measures, among all.
         weighted: it gets the weights of the examples.
     """
 
-    place: int
+    output: int
     metric: keras.metrics.Metric
     weighted: bool
 
@@ -393,9 +393,9 @@ def compiled_metrics(model: keras.Model) -> list[CompiledMetric]:
     if compiled is None:
         return []
     return [
-        CompiledMetric(place, metric, weighted)
+        CompiledMetric(index, metric, weighted)
         for weighted, outputs in ((False, compiled._flat_metrics), (True, compiled._flat_weighted_metrics))
-        for place, output in enumerate(outputs)
+        for index, output in enumerate(outputs)
         if output
         for metric in output.metrics
     ]
@@ -419,12 +419,12 @@ class WholeBatchMetrics:
         self._is_own = computes_metrics(model)
         compiled_with = [] if self._is_own else compiled_metrics(model)
         specs = self._flat(outputs) if compiled_with else keras.tree.flatten(outputs)
-        self._metrics = [compiled for compiled in compiled_with if not adds_up(compiled.metric, specs[compiled.place])]
-        places = range(len(specs)) if self._is_own else dict.fromkeys(compiled.place for compiled in self._metrics)
-        self._outputs = {place: specs[place] for place in places}
-        for place, spec in self._outputs.items():
+        self._metrics = [compiled for compiled in compiled_with if not adds_up(compiled.metric, specs[compiled.output])]
+        indices = range(len(specs)) if self._is_own else dict.fromkeys(compiled.output for compiled in self._metrics)
+        self._outputs = {index: specs[index] for index in indices}
+        for index, spec in self._outputs.items():
             if None in spec.shape[1:]:
-                raise ValueError(self._refusal(place, "sizes that are not known before"))
+                raise ValueError(self._refusal(index, "sizes that are not known before"))
 
     @property
     def variables(self) -> list[keras.Variable]:
@@ -447,10 +447,10 @@ class WholeBatchMetrics:
             ValueError: an output has a mask.
         """
         found = keras.tree.flatten(y_pred) if self._is_own else self._flat(y_pred) if self._metrics else []
-        for place in self._outputs:
-            if mask_of(found[place]) is not None:
-                raise ValueError(self._refusal(place, "a mask"))
-        return [put_examples(tensor, found[place], start) for place, tensor in zip(self._outputs, kept, strict=True)]
+        for index in self._outputs:
+            if mask_of(found[index]) is not None:
+                raise ValueError(self._refusal(index, "a mask"))
+        return [put_examples(tensor, found[index], start) for index, tensor in zip(self._outputs, kept, strict=True)]
 
     def update(self, kept: Sequence[tf.Tensor]) -> dict[str, Any]:
         """Update the metrics that get the whole batch. Return the results of all."""
@@ -463,16 +463,16 @@ class WholeBatchMetrics:
         outputs = dict(zip(self._outputs, kept, strict=True))
         targets = self._flat(self._y) if self._metrics else []
         weights = [None] if self._sample_weight is None or not self._metrics else self._flat(self._sample_weight)
-        for place, metric, weighted in self._metrics:
-            weight = weights[place if place < len(weights) else 0] if weighted else None
-            metric.update_state(targets[place], outputs[place], sample_weight=weight)
+        for index, metric, weighted in self._metrics:
+            weight = weights[index if index < len(weights) else 0] if weighted else None
+            metric.update_state(targets[index], outputs[index], sample_weight=weight)
         return self._model.get_metrics_result()
 
     def _flat(self, structure: Any) -> list[Any]:
         return self._model._compile_metrics._flatten_y(structure)
 
-    def _refusal(self, place: int, reason: str) -> str:
-        own = [compiled.metric.name for compiled in self._metrics if compiled.place == place]
+    def _refusal(self, index: int, reason: str) -> str:
+        own = [compiled.metric.name for compiled in self._metrics if compiled.output == index]
         what = f"the metric {own[0]} is not known to add up" if own else "compute_metrics is your own"
         return (
             f"{what}, so it has to see the whole batch, and an output of {self._model.name} has {reason}: take one of "

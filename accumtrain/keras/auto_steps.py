@@ -122,8 +122,8 @@ def batch_of(data: Any, batch_size: int) -> Any:
     if counts != {examples} or not examples:
         numbers = " and ".join(map(str, sorted(counts)))
         raise ValueError(f"data has arrays of {numbers} examples: all have the same number, 1 or more")
-    places = np.arange(batch_size) % examples
-    return keras.tree.map_structure(lambda tensor: tensor.numpy()[places], first)
+    indices = np.arange(batch_size) % examples
+    return keras.tree.map_structure(lambda tensor: tensor.numpy()[indices], first)
 
 
 def _head(values: Any, size: int, floats: str | None) -> Any:

@@ -351,7 +351,7 @@ class ReversibleSequence(ReversibleLayer):
     ):
         if not units:
             raise ValueError("units=[] holds no unit; give at least one pair (f, g)")
-        reversibles = [_as_reversible(place, unit, snap_bits, kwargs.get("dtype")) for place, unit in enumerate(units)]
+        reversibles = [_as_reversible(index, unit, snap_bits, kwargs.get("dtype")) for index, unit in enumerate(units)]
         layers = [layer for unit in reversibles for layer in (unit.f, unit.g)]
         super().__init__(layers, snap_bits=snap_bits, memory=memory, **kwargs)
         self.units = reversibles
@@ -361,13 +361,13 @@ class ReversibleSequence(ReversibleLayer):
         return [(unit.f, unit.g) for unit in self.units]
 
     def get_config(self) -> dict[str, Any]:
-        """Each layer once, and for each unit the places of its f and g, so that shared layers stay shared."""
+        """Each layer once, and for each unit the indices of its f and g, so that shared layers stay shared."""
         layers = list({id(layer): layer for pair in self.pairs for layer in pair}.values())
-        places = {id(layer): place for place, layer in enumerate(layers)}
+        indices = {id(layer): index for index, layer in enumerate(layers)}
         return {
             **super().get_config(),
             "layers": [keras.saving.serialize_keras_object(layer) for layer in layers],
-            "units": [[places[id(f)], places[id(g)]] for f, g in self.pairs],
+            "units": [[indices[id(f)], indices[id(g)]] for f, g in self.pairs],
             "memory": self.memory,
         }
 
@@ -378,16 +378,16 @@ class ReversibleSequence(ReversibleLayer):
         return cls([(layers[f], layers[g]) for f, g in config.pop("units")], **config)
 
 
-def _as_reversible(place: int, unit: Pair | Reversible, snap_bits: int, dtype: Any) -> Reversible:
+def _as_reversible(index: int, unit: Pair | Reversible, snap_bits: int, dtype: Any) -> Reversible:
     if isinstance(unit, Reversible):
         if unit.snap_bits != snap_bits:
             raise ValueError(
-                f"units[{place}].snap_bits={unit.snap_bits}, but the sequence has {snap_bits}, and all units of a "
+                f"units[{index}].snap_bits={unit.snap_bits}, but the sequence has {snap_bits}, and all units of a "
                 "sequence have the same numbers; give both the same"
             )
         return unit
     if not isinstance(unit, (list, tuple)) or len(unit) != 2:
-        raise ValueError(f"units[{place}]={unit!r} is neither a pair (f, g) of Keras layers nor a Reversible")
+        raise ValueError(f"units[{index}]={unit!r} is neither a pair (f, g) of Keras layers nor a Reversible")
     return Reversible(*unit, snap_bits=snap_bits, dtype=dtype)
 
 
@@ -426,7 +426,7 @@ def _split_streams(tensors: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
 
 
 def _masks_of_streams(masks: list[tf.Tensor | None]) -> tuple[tf.Tensor | None, tf.Tensor | None]:
-    """Return the masks of the two streams. One without a mask has that of the other, as both have the same places."""
+    """Return the masks of the two streams, which have the same positions. One without a mask has that of the other."""
     of_x1, of_x2 = masks * (2 // len(masks))
     return of_x2 if of_x1 is None else of_x1, of_x1 if of_x2 is None else of_x2
 
@@ -497,7 +497,7 @@ def flatten_with_masks(structure: Any) -> tuple[list[tf.Tensor], Callable[[Seque
     gets, and keeps none of the structure's own.
     """
     leaves = tf.nest.flatten(structure)
-    places = [id(leaf) for leaf in leaves]
+    ids = [id(leaf) for leaf in leaves]
     tensors = {id(leaf): tf.convert_to_tensor(leaf) for leaf in leaves if tf.is_tensor(leaf)}
     masks = {key: tf.convert_to_tensor(mask_of(x)) for key, x in tensors.items() if mask_of(x) is not None}
     keys, masked = list(tensors), list(masks)
@@ -507,7 +507,7 @@ def flatten_with_masks(structure: Any) -> tuple[list[tf.Tensor], Callable[[Seque
         new = dict(zip(keys, flat[: len(keys)], strict=True))
         for key, mask in zip(masked, flat[len(keys) :], strict=True):
             set_mask(new[key], mask)
-        rest = zip(places, tf.nest.flatten(template), strict=True)
+        rest = zip(ids, tf.nest.flatten(template), strict=True)
         return tf.nest.pack_sequence_as(template, [new.get(key, leaf) for key, leaf in rest])
 
     return [*tensors.values(), *masks.values()], pack

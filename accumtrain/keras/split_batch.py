@@ -72,7 +72,7 @@ def take(data: Any, split: Split, number: tf.Tensor) -> Any:
 
 
 def put_examples(kept: tf.Tensor, new: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
-    """Return `kept` [N, ...] with the examples of `new` [n, ...] from place `start` on."""
+    """Return `kept` [N, ...] with the examples of `new` [n, ...] from index `start` on."""
     rows = start + tf.range(tf.shape(new)[0])[:, tf.newaxis]
     return tf.tensor_scatter_nd_update(kept, rows, tf.cast(new, kept.dtype))
 

@@ -1,4 +1,4 @@
-"""Every task: its facts make its objective and its answer again, and what it learns, answers and reports fits together."""
+"""Every task: what a run keeps makes its objective and answer again, and targets, answers and reports fit together."""
 
 import json
 from dataclasses import replace

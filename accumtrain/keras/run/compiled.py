@@ -267,7 +267,7 @@ def _metric(compiled: CompiledModel, mean: CompiledMetric, targets: Any, outputs
 
 def _call_mean(model: keras.Model, mean: CompiledMetric, y: Any, y_pred: Any) -> tf.Tensor:
     """Call the function of a metric that is a mean with the targets and the outputs that it measures."""
-    of_output = (model._compile_metrics._flatten_y(tensors)[mean.place] for tensors in (y, y_pred))
+    of_output = (model._compile_metrics._flatten_y(tensors)[mean.output] for tensors in (y, y_pred))
     return tf.convert_to_tensor(mean.metric._fn(*of_output, **mean.metric._fn_kwargs))
 
 

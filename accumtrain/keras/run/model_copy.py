@@ -123,8 +123,8 @@ def _distinct_names(found: list[Any]) -> Iterator[list[Any]]:
     functions = [code for code in found if isinstance(code, FunctionType)]
     before = [function.__name__ for function in functions]
     try:
-        for place, function in enumerate(functions):
-            function.__name__ = f"{before[place].strip('<>')}_{place}"
+        for index, function in enumerate(functions):
+            function.__name__ = f"{before[index].strip('<>')}_{index}"
         yield found
     finally:
         for function, name in zip(functions, before, strict=True):

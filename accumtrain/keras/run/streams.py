@@ -341,8 +341,8 @@ class IndexedStream(GivenStream):
         self.endless, self._length = length is None, length
 
     def batches_from(self, position: int, batch: int) -> tf.data.Dataset:
-        passes, place = (0, position) if self.examples is None else divmod(position, self.examples)
-        index, rest = divmod(place, self._rows)
+        passes, row = (0, position) if self.examples is None else divmod(position, self.examples)
+        index, rest = divmod(row, self._rows)
         begin = passes * (self._length or 0) + index
 
         def read(number: tf.Tensor) -> Any:

@@ -69,7 +69,7 @@ class KerasSegment:
         self.model, self.memory, self.dtype, self.penalised = part, memory, dtype, penalised
         self._carries = carries
         self._moving, self._draws = dict(norms), draws
-        self._find_places()
+        self._find_indices()
 
     def freeze(self, paths: Collection[str]) -> None:
         """Make the weights with these paths constants. A normalisation without other weights becomes one, too."""
@@ -80,9 +80,9 @@ class KerasSegment:
             if not layer.trainable_variables and any(variable.path in paths for variable in layer.variables):
                 layer.trainable = False  # makes Keras compute with its moving statistics
                 self._moving.pop(id(layer)).frozen = True
-        self._find_places()
+        self._find_indices()
 
-    def _find_places(self) -> None:
+    def _find_indices(self) -> None:
         """Find which of the part's variables are trained, which change in a pass, and which are constants."""
         part, norms, draws = self.model, self._moving, self._draws
         self.trainable_variables = [variable.value for variable in part.trainable_variables]
