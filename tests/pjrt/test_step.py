@@ -9,14 +9,18 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.backprop.mode import EVALUATION
+from accumtrain.data.inputs.arrays import Arrays
+from accumtrain.data.source import ArraySplit, Dataset
 from accumtrain.engine.ema import MovingAverage
-from accumtrain.engine.losses import LossScale
+from accumtrain.engine.losses import LossScale, cross_entropy
+from accumtrain.engine.runtime import TensorFlowRuntime
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.models.config import KerasModelConfig
 from accumtrain.models.keras.model import KerasModel
 from accumtrain.optim.config import AdafactorConfig, AdamConfig, AdamWConfig, KerasOptimConfig, SgdConfig
 from accumtrain.train.build import build_optimizer
+from accumtrain.train.evaluator import Evaluator
 from tests.engine.small import (
     CLASSES,
     all_variables,
@@ -325,6 +329,27 @@ def test_an_error_of_a_batch_is_that_of_the_micro_step_that_takes_it(runtime, wi
 def test_updates_in_one_call_are_refused(runtime, window):
     with pytest.raises(ValueError, match=r"JAX, .* make one update at a time"):
         runtime.build_step(window).updates(batches_of(), 2)
+
+
+# ---- an evaluation of averages, which take the place of the weights on the device ------------------------------------
+
+
+def test_averages_are_evaluated_and_the_weights_go_on(runtime):
+    data = Dataset(*[ArraySplit(*map(np.asarray, examples(24, SHAPE).values()))] * 2, CLASSES, inputs=Arrays(SHAPE))
+
+    def measured(by):
+        window = float64(lenet(), ema=average)
+        evaluator = Evaluator(window.model, window.ema, {"loss": cross_entropy}, data, "test", 8, by)
+        step = by.build_step(window)
+        updates(step, window, batches_of(), 2)
+        found = evaluator(stop=lambda: False, report=lambda done, batches: None)["loss"]
+        updates(step, window, batches_of(), 1)
+        with by.reading():
+            return found, [variable.numpy() for variable in window.variables_]
+
+    (found, weights), (expected, others) = measured(runtime), measured(TensorFlowRuntime())
+    assert found == pytest.approx(expected, rel=1e-12)
+    assert distance(weights, others) <= 1e-12 * norm(others)
 
 
 # ---- variables, whose values are on the device -----------------------------------------------------------------------

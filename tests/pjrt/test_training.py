@@ -177,6 +177,7 @@ def test_a_rollback_goes_back_to_the_checkpoint(config, tmp_path, infinite, caps
     assert summary["recovery"] == {"skipped": 0, "rollbacks": 1}
     said = capsys.readouterr().out
     assert "update 4 is not finite, at micro-step 1 of 2 in the loss" in said
+    assert "in the loss and" not in said, "its gradient is 0: what is stale on the host is not looked at"
     assert "back to update 3 with another order and 0.5 of the rate (rollback 1)" in said
     trained = records_of(tmp_path / "rolled", "train")
     assert [record["step"] for record in trained] == [1, 2, 3, 4, 5, 6]
