@@ -230,7 +230,7 @@ JOBS.add(
     ),
     Job(
         "predict",
-        "accumtrain.train.predict:predict_images",
+        "accumtrain.train.predict:predict",
         "predict.json",
         "Predict what is on images by a trained run.",
         check="accumtrain.data.local_files:check_predict",

@@ -259,12 +259,11 @@ def _shape_batches(data: Dataset, batches: tf.data.Dataset, size: int | None) ->
     return batches.map(finish, tf.data.AUTOTUNE).prefetch(_PREFETCH).with_options(_options())
 
 
-def _prepare_one(data: Dataset, split: Split, example: Example, training: bool) -> tf.Tensor:
+def _prepare_one(data: Dataset, split: Split, example: Example, training: bool) -> Any:
     stored, orientation = example["inputs"], None
     if isinstance(split, EncodedSplit):
         stored, orientation = split.load_limited(stored), split.orientation(example["index"])
-    one = data.inputs.example(stored, example["key"], orientation, training=training)
-    return one if one.dtype == tf.float32 else tf.ensure_shape(one, split.shape)
+    return data.inputs.example(stored, example["key"], orientation, training=training)
 
 
 def _finish(data: Dataset, examples: Example, size: int | None, *, training: bool) -> Example:

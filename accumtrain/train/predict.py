@@ -108,7 +108,7 @@ def _jsonl(files: Sequence[str], answers: AnswersInWords) -> str:
 # ---- the job ---------------------------------------------------------------------------------------------------------
 
 
-def predict_images(config: Config) -> dict[str, Any]:
+def predict(config: Config) -> dict[str, Any]:
     """Print the answers for the images that predict.input names, and write them into files.
 
     Returns:

@@ -194,7 +194,9 @@ def describe_window(window: Window, step: Step, runtime: Runtime, batches: Any) 
             step.drop()
             what = [] if loss_finite else ["the loss"]
             what += [f"the gradients of {_listed(bad)}"] if bad else []
-            return f"at micro-step {micro_step + 1} of {window.micro_steps} in {' and '.join(what)}"
+            # a loss of the whole batch is computed at the last one, for all
+            at = "" if window.whole_batch else f"at micro-step {micro_step + 1} of {window.micro_steps} "
+            return f"{at}in {' and '.join(what)}"
     with runtime.reading(window.buffers):
         bad = _nonfinite_of_whole(window)
     step.drop()

@@ -90,7 +90,7 @@ class Pixels(Inputs):
             image = augment.random_colour(augment.random_flip(image, key), key) if training else image
         else:
             image = decode(image, channels, orientation) if encoded else image
-            image = image if self.image_size is None else self._resize(image)
+            image = tf.ensure_shape(image, self.shape) if self.image_size is None else self._resize(image)
         return self._change_colours(image, key) if training and self._changes_single_images else image
 
     def _change_colours(self, image: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
