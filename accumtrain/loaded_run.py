@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from accumtrain.backprop.model import Model
     from accumtrain.data.source import Dataset
     from accumtrain.devices.found import Devices
-    from accumtrain.train.weights import Trained
+    from accumtrain.train.trained.load import Trained
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 
@@ -132,7 +132,7 @@ class LoadedRun:
         self.path, self.config = path, config
         with self._computing():
             from accumtrain.devices.resolve import resolve_devices  # with TensorFlow, once it is prepared
-            from accumtrain.train.weights import find_trained_on, trained_model
+            from accumtrain.train.trained.load import find_trained_on, trained_model
 
             self._devices: Devices = resolve_devices(config.device)
             self._noted, fingerprint = find_trained_on(config)
@@ -192,7 +192,7 @@ class LoadedRun:
         """
         check_answers(self.config)
         with self._computing():
-            from accumtrain.train.predict import prediction_batch, predictions
+            from accumtrain.train.trained.predict import prediction_batch, predictions
 
             files, data = self._open(images)
             size = data.splits["test"].size
@@ -228,8 +228,8 @@ class LoadedRun:
         config = replace(self.config, job="evaluate", data=self._data_of(data))
         check_config(config)
         with self._computing():
-            from accumtrain.train.evaluate import describe_evaluation, measure_model
-            from accumtrain.train.weights import open_measured
+            from accumtrain.train.trained.evaluate import describe_evaluation, measure_model
+            from accumtrain.train.trained.load import open_measured
 
             objective, own = open_measured(config)
             opened = objective.data
@@ -249,7 +249,7 @@ class LoadedRun:
 
     @cached_property
     def _answers(self) -> Any:
-        from accumtrain.train.predict import compile_answers
+        from accumtrain.train.trained.predict import compile_answers
 
         return compile_answers(self._trained, self._devices.strategy)
 

@@ -134,7 +134,7 @@ JOBS.add(
     ),
     Job(
         "evaluate",
-        "accumtrain.train.evaluate:evaluate_run",
+        "accumtrain.train.trained.evaluate:evaluate_run",
         "evaluation.json",
         "Evaluate a trained run, on its test split or on all of other data with labels.",
         scope="trained",
@@ -230,7 +230,7 @@ JOBS.add(
     ),
     Job(
         "predict",
-        "accumtrain.train.predict:predict",
+        "accumtrain.train.trained.predict:predict",
         "predict.json",
         "Predict what is on images by a trained run.",
         check="accumtrain.data.local_files:check_predict",

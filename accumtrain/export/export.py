@@ -28,7 +28,7 @@ from accumtrain.runs.files import replacing
 from accumtrain.runs.folder import state_mark
 from accumtrain.runs.names import folder_of, make_folder
 from accumtrain.train.tell.remedies import explain_errors
-from accumtrain.train.weights import build_trained, find_trained_on, trained_model
+from accumtrain.train.trained.load import build_trained, find_trained_on, trained_model
 
 SHOWN_NAMES = 10  # of classes, in the summary
 FLOAT32 = "float32"  # the precision of all formats

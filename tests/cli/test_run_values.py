@@ -190,7 +190,7 @@ def test_a_run_of_a_program_of_its_own(trained, refused, tmp_path):
 def test_a_sweep_over_runs(trained, command):
     assert command("-m", "job=evaluate", "run.name=x", "accum.steps=4").code == 0
     assert trained[0].data.mean == [0.4]
-    assert sys.modules["accumtrain.train.evaluate"]
+    assert sys.modules["accumtrain.train.trained.evaluate"]
 
 
 @pytest.mark.parametrize(

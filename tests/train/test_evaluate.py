@@ -22,8 +22,8 @@ from accumtrain.report.classes import ClassReport, Confusion
 from accumtrain.tasks import classify
 from accumtrain.tasks.objective import open_objective
 from accumtrain.train.evaluator import build_evaluator
-from accumtrain.train.predict import compile_answers, predictions
-from accumtrain.train.weights import trained_model
+from accumtrain.train.trained.load import trained_model
+from accumtrain.train.trained.predict import compile_answers, predictions
 from tests.train.conftest import assert_error, json_of, records_of
 
 TRAINED = (

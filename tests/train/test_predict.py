@@ -19,7 +19,7 @@ from PIL import Image
 
 from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError, ConfigError, DataError, Preempted
-from accumtrain.train import predict
+from accumtrain.train.trained import predict
 from tests.train.conftest import assert_error, json_of
 
 NAMES = ("ant", "bee", "cat")

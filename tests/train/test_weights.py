@@ -14,7 +14,8 @@ from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.optim.keras_optimizer import update_rules
 from accumtrain.runs.contents import read_config
 from accumtrain.tasks.objective import open_objective
-from accumtrain.train.weights import begin_with_weights, find_trained_on, trained_model, window_with_weights
+from accumtrain.train.trained.load import find_trained_on, trained_model
+from accumtrain.train.weights import begin_with_weights, window_with_weights
 from tests.engine.small import examples, train, window_for
 from tests.train.conftest import assert_same_tensors, json_of, records_of, tensors_of
 

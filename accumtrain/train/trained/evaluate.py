@@ -24,7 +24,7 @@ from accumtrain.train.config import BestBy
 from accumtrain.train.evaluator import build_evaluator
 from accumtrain.train.metrics import epochs_of
 from accumtrain.train.tell.remedies import explain_errors
-from accumtrain.train.weights import Trained, open_measured, trained_model
+from accumtrain.train.trained.load import Trained, open_measured, trained_model
 
 FILE = "evaluation"  # without its ending
 NO_MEANS = ("examples", "seconds")  # of an evaluation's result

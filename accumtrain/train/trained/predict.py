@@ -30,7 +30,7 @@ from accumtrain.runs.folder import result_file, state_mark
 from accumtrain.runs.names import folder_of, make_folder
 from accumtrain.tasks.answer import AnswersInWords
 from accumtrain.train.tell.remedies import explain_errors
-from accumtrain.train.weights import Trained, find_trained_on, trained_model
+from accumtrain.train.trained.load import Trained, find_trained_on, trained_model
 
 NAME = "predictions"  # of the files
 SHOWN = 20  # images, and bad ones, that are printed; the files have all

@@ -1,0 +1,1 @@
+"""A trained run: it is loaded, evaluated, asked."""
