@@ -16,6 +16,7 @@ from accumtrain.config.check import check_config
 from accumtrain.config.interpolation import FromEnvironment, resolve_interpolations, restore_expressions
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
+from accumtrain.data.config import explain_old_tokens
 from accumtrain.errors import ConfigError
 from accumtrain.fields import (
     Constraint,
@@ -117,6 +118,8 @@ def has_no_default(field: Field) -> bool:
 def _field(hint: Any, value: Any, key: str, rules: Sequence[Constraint]) -> Any:
     if key in REGISTRIES:
         kind = value.get("kind") if isinstance(value, Mapping) else value
+        if (key, kind) == ("data", "tokens"):
+            raise ConfigError(explain_old_tokens(value))
         hint = REGISTRIES[key][str(kind)].config
     return _record(typing.cast(type, hint), value, key) if is_dataclass(hint) else _value(hint, value, key, rules)
 

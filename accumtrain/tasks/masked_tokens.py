@@ -55,7 +55,7 @@ class MaskedTokens(Task):
         if not isinstance(data.inputs, Tokens) or isinstance(data.train, Stream):
             raise DataError(
                 f"task=masked_tokens: the examples of {self.config.data.label} are no splits of tokens [N, T] with a "
-                "vocabulary; choose data=tokens, or give a Source with inputs=accumtrain.Tokens(...)"
+                "vocabulary; choose data=texts, or give a Source with inputs=accumtrain.Tokens(...)"
             )
         return {POSITIONS: most_positions(self._keys.share, data.shape[0])}
 

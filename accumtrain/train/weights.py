@@ -19,7 +19,7 @@ from accumtrain.config.read import to_mapping
 from accumtrain.config.roles import keys_with
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table, warn
-from accumtrain.data.config import FolderConfig, TableConfig, TokensConfig
+from accumtrain.data.config import FolderConfig, TableConfig, TextsConfig, TokenKeys
 from accumtrain.data.inputs.base import Inputs
 from accumtrain.data.inputs.trained_on import TrainedOn, read_trained_on
 from accumtrain.data.source import Dataset
@@ -80,7 +80,7 @@ def open_measured(config: Config) -> tuple[Dataset, bool]:
     try:
         data = open_stored(config)
     except DataError:
-        if noted is None or not isinstance(config.data, FolderConfig | TableConfig | TokensConfig):
+        if noted is None or not isinstance(config.data, FolderConfig | TableConfig | TextsConfig):
             raise
         data = None  # a class may have too few images to train on, and enough to be measured
     if data is not None and (noted is None or data.fingerprint == trained):
@@ -318,7 +318,7 @@ def _warn_of_other_tokens(config: Config, before: Inputs, now: Inputs | None) ->
 
 
 def _name_tokenizer(tokenizer: str) -> str:
-    return {TokensConfig.tokenizer: "bytes", "": "ids of no tokenizer"}.get(tokenizer, "the tokens of a tokenizer.json")
+    return {TokenKeys.tokenizer: "bytes", "": "ids of no tokenizer"}.get(tokenizer, "the tokens of a tokenizer.json")
 
 
 def begin_with_weights(config: Config, model: Model, arrays: Mapping[str, Any] | None = None) -> Started | None:

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from accumtrain.data.config import TableConfig
-from accumtrain.data.sources.targets import ClassTargets, LabelTargets, NumberTargets, TargetReader
 from accumtrain.data.table.source import open_table
+from accumtrain.data.targets import ClassTargets, LabelTargets, NumberTargets, TargetReader
 from accumtrain.errors import DataError
 from tests.data.conftest import png
 
@@ -167,11 +167,11 @@ CELLS: dict[str, tuple[dict[str, list[Any]], TargetReader, Keys, Expected]] = {
     "no split": (again("000", "ant", ""), CLASS, BY_SPLIT, "@9: the split is empty; write one of train, "),
     "a class that is not trained on": (
         *(labelled(changed("007", "fly"), part=SPLITS), CLASS, BY_SPLIT),
-        "@8: the class fly of a test image has no image to train on",
+        "@8: the class fly of a test example has none to train on",
     ),
     "all in one split": (
         *(labelled(BY_CLASS, part=["train"] * COUNT), CLASS, BY_SPLIT),
-        "all images with a label are in the split train",
+        "all examples with a label are in the split train",
     ),
     "an image in two splits": (
         *(again("000", "ant", "test"), CLASS, BY_SPLIT),
@@ -298,7 +298,7 @@ FILES: dict[str, tuple[Write, TargetReader, Keys, Expected]] = {
         text(rows(changed("000", '5" ant'))),
         CLASS,
         {"test_fraction": 0.1},
-        "has a single image",
+        "has a single example",
     ),
     "a separator in quotes": (
         *(text(rows(changed("000", '"ant, red"', changed("002", '"ant, red"')))), CLASS, {}),
@@ -372,7 +372,7 @@ FILES: dict[str, tuple[Write, TargetReader, Keys, Expected]] = {
     "a number among texts": (lines(objects(changed("002", 1))), CLASS, {}, "row 3, .*: label holds a number, and"),
     "a list for a class": (
         *(lines(objects({name: [kind] for name, kind in BY_CLASS.items()})), CLASS, {}),
-        "labels.jsonl, row 1: column label holds a list, and an image has one class",
+        "labels.jsonl, row 1: column label holds a list, and an example has one class",
     ),
     "lists of 0 and 1": (
         lines(objects({name: [0, 1, 1] for name in NAMES})),
