@@ -26,10 +26,9 @@ from accumtrain.cli.run_values import add_data_choice, check_files, merge_run_va
 from accumtrain.config.interpolation import FromEnvironment, resolve_interpolations, restore_expressions
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.keys import CONF_DIR
-from accumtrain.config.read import OverLimitError, check_yaml, from_mapping
+from accumtrain.config.read import OverLimitError, check_yaml, explain_old_tokens, from_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import escape_lines
-from accumtrain.data.config import explain_old_tokens
 from accumtrain.errors import ConfigError
 from accumtrain.fields import walk_values
 from accumtrain.runs.names import learned_values, run_name

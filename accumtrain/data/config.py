@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Annotated, Any, ClassVar
 
 from accumtrain.errors import ConfigError
@@ -498,27 +498,6 @@ class TfrecordConfig(RecordsConfig):
                 f"data.raw_shape={format_value(shape)}: must be height, width and 1 or 3 channels; for example "
                 "data.raw_shape=[28,28,1]"
             )
-
-
-def explain_old_tokens(keys: Mapping[str, Any]) -> str:
-    """Return the message for data=tokens, which is no kind any more, with what to write in its place.
-
-    Args:
-        keys: Those of data that are given, by their names.
-    """
-    path = PurePath(str(keys.get("path", "texts")))
-    columns = f"data.text_column={keys.get('text_key', 'text')} data.label_column={keys.get('label_key', 'label')}"
-    if path.suffix.lower() == ".npz":
-        instead = f"data=npz data.path={path}"
-    elif path.suffix.lower() in (".jsonl", ".ndjson"):
-        instead = f"data=table data.path={path} {columns}"
-    elif Path(path, "train.jsonl").is_file():
-        others = [f"data.{split}_path={path}/{split}.jsonl" for split in ("val", "test")]
-        there = [other for other in others if Path(other.partition("=")[2]).is_file()]
-        instead = " ".join([f"data=table data.path={path}/train.jsonl", *there, columns])
-    else:
-        instead = f"data=texts data.path={path}"
-    return f"data=tokens: is several kinds by the form of the data; write {instead}, without text_key and label_key"
 
 
 @dataclass(frozen=True)

@@ -179,6 +179,18 @@ def test_all_other_columns_may_be_numbers(tmp_path):
     )
 
 
+def test_tables_of_numbers_may_have_their_columns_in_another_order(tmp_path):
+    (tmp_path / "test.csv").write_text("more,b,a,y\n0,4,3,1\n0,6,5,0")
+    (tmp_path / "train.csv").write_text("a,y,b\n1,0,2\n3,1,4\n5,0,6\n7,1,8")
+    keys = {"number_columns": ["*"], "label_column": "y", "test_path": str(tmp_path / "test.csv")}
+    data = opened(str(tmp_path / "train.csv"), **keys)
+    assert data.inputs.columns == ("a", "b")
+    assert data.test.read(tf.constant([0, 1], tf.int64))[0].numpy().tolist() == [[3, 4], [5, 6]]
+    (tmp_path / "test.csv").write_text("a,y\n3,1\n5,0")
+    with pytest.raises(DataError, match=r"data.number_columns=b: .*test.csv has the columns a, y; give a name"):
+        opened(str(tmp_path / "train.csv"), **keys)
+
+
 def test_rows_of_numbers_may_repeat_and_the_fingerprint_tells_values(tmp_path):
     columns = {"x": [1, 1, 1, 1, 2, 2], "y": [0, 0, 1, 1, 5, 6]}
     keys = {"number_columns": ["x"], "label_column": "y"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from accumtrain.data.config import TableConfig
-from accumtrain.data.local_files import list_first
+from accumtrain.data.local_files import list_first, readable
 from accumtrain.data.source import UnreadableExample
 from accumtrain.data.sources.folder import find_split
 from accumtrain.data.table.reader import Table, clean, is_image, open_tables
@@ -83,6 +83,8 @@ def read_rows(config: TableConfig, reader: TargetReader | None) -> Rows:
     parts, cells, first = list[Part](), list[list[Column]](), 0
     for split, table in _open_all(config):
         columns = _choose_columns(config, table, reader)
+        if config.number_columns == config.ALL:  # all tables have those of the first
+            config = replace(config, number_columns=columns.inputs)
         cells.append(_read_cells(config, table, columns))
         parts.append(Part(table, split, first, columns))
         first += table.rows
@@ -148,7 +150,9 @@ def read_named_texts(path: Path, key: str, name: str | int, *, header: bool) -> 
     Args:
         key: That gives the table, for messages.
     """
-    for table in open_tables(path, key, header=header).values():
+    with readable():
+        tables = open_tables(path, key, header=header)
+    for table in tables.values():
         found = table.find("data.text_column", name)
         (column,) = table.columns([found])
         yield from read_texts(_as_documents(column, table.describe_fully(found)), table.locate)
@@ -174,7 +178,9 @@ def read_named_numbers(path: Path, key: str, names: Sequence[str], *, header: bo
         key: That gives the table, for messages.
     """
     places, values = list[str](), list[np.ndarray]()
-    for table in open_tables(path, key, header=header).values():
+    with readable():
+        tables = open_tables(path, key, header=header)
+    for table in tables.values():
         found = [table.find("data.number_columns", name) for name in names]
         cells = {
             name: clean(column, table.describe_fully(name))

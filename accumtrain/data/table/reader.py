@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from importlib.util import find_spec
@@ -163,8 +163,8 @@ def clean(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
 def is_image(kind: pa.DataType) -> bool:
     """Return whether a column of this type holds encoded images: bytes, or a structure of bytes and path."""
     if pa.types.is_struct(kind):
-        place = kind.get_field_index("bytes")
-        return place >= 0 and (is_image(kind.field(place).type) or pa.types.is_null(kind.field(place).type))
+        number = kind.get_field_index("bytes")
+        return number >= 0 and (is_image(kind.field(number).type) or pa.types.is_null(kind.field(number).type))
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
@@ -253,8 +253,9 @@ class _SeparatedText:
             first += batch.num_rows
         return np.concatenate(found)
 
-    def _read(self, places: Iterator[int]) -> list[pa.ChunkedArray]:
-        keys = [self._keys[place] for place in places]
+    def _read(self, numbers: Iterable[int]) -> list[pa.ChunkedArray]:
+        """Return the columns of numbers from 0 on."""
+        keys = [self._keys[number] for number in numbers]
         batches, first = list[pa.RecordBatch](), 0
         for batch in self._iterate(list(dict.fromkeys(keys))):
             begin, end = np.searchsorted(self._rows, (first, first + batch.num_rows))

@@ -138,9 +138,8 @@ class _Examples:
         """Return the file of an example, or its row."""
         return self.locate(index) if self.paths is None else str(self.folder / self.paths[index].as_py())
 
-    def column(self, place: int) -> pa.ChunkedArray:
-        """Return the cells of the examples in a column of the inputs."""
-        column = self.rows.inputs[place]
+    def cells(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return those of the examples in a column of all rows."""
         if len(self.chosen) == len(column):
             return column
         mask = np.zeros(len(column), bool)
@@ -207,11 +206,8 @@ def _with_keys(config: TableConfig, reader: TargetReader | None) -> TargetReader
         raise ConfigError("data.text_column=null: the tokens of texts are learned; name the column of the texts")
     if isinstance(reader, LabelTargets):
         return replace(reader, separator=config.label_separator or "")
-    for key, value, default in (
-        ("rows", config.rows, TableConfig.rows),
-        ("label_separator", config.label_separator, TableConfig.label_separator),
-    ):
-        if value != default:
+    for key in ("rows", "label_separator"):
+        if (value := getattr(config, key)) != getattr(TableConfig, key):
             raise ConfigError(f"data.{key}={value}: is for several labels of an example; choose task=multilabel")
     return reader
 
@@ -432,7 +428,7 @@ def _make_texts(
     for part in examples.rows.parts:
         if part.table.path.is_file():
             check_memory(part.table.path)
-    texts = read_texts(examples.column(0), examples.locate)
+    texts = read_texts(examples.cells(examples.rows.inputs[0]), examples.locate)
     encoded, _ = encode_texts(texts, vocabulary.encode, skips=config.on_error == "skip")
     targets = examples.targets
     labels = targets.values.copy()
@@ -446,7 +442,7 @@ def _make_texts(
 
 def _make_numbers(examples: _Examples, chosen: Mapping[str, np.ndarray], notes: Sequence[str]) -> Source:
     names = examples.rows.parts[0].columns.inputs
-    columns = {name: examples.column(number) for number, name in enumerate(names)}
+    columns = {name: examples.cells(column) for name, column in zip(names, examples.rows.inputs, strict=True)}
     numbers, targets = read_inputs(columns, examples.locate), examples.targets
     splits = {name: (numbers[indices], targets.values[indices]) for name, indices in chosen.items()}
     opened = {name: ArraySplit(*arrays) for name, arrays in splits.items()}
