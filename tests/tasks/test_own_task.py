@@ -112,9 +112,8 @@ def test_columns_of_a_table_have_the_jobs_without_inputs_of_ones_own(folder):
     assert [row["file"] for row in rows] == [f"new.csv, row {number}" for number in range(2, 9)]
     np.testing.assert_allclose([float(row["price"]) for row in rows], prices[:7], atol=1.5)
     call(path, "job=export", "run.name=table")
-    write(
-        path / "other.csv", ["price", "c", "b", "a"], np.loadtxt(path / "rows.csv", delimiter=",", skiprows=1)[:, ::-1]
-    )
+    rows = np.loadtxt(path / "rows.csv", delimiter=",", skiprows=1)[:100, ::-1]
+    write(path / "other.csv", ["price", "c", "b", "a"], rows)
     call(path, "job=evaluate", "run.name=table", "data.path=other.csv")
     found = json.loads((path / "runs" / "table" / "evaluation-other.csv.json").read_text())
-    assert (found["test"]["examples"], found["test"]["r2"] > 0.95) == (600, True)
+    assert (found["test"]["examples"], found["test"]["r2"] > 0.95) == (100, True)

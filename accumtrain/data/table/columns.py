@@ -105,9 +105,9 @@ def _read_cells(config: TableConfig, table: Table, columns: _Columns) -> list[Co
     """Return the inputs, the splits and groups if there are some, and the labels."""
     named = [name for name in (columns.split, columns.group) if name is not None]
     names = [*columns.inputs, *named, *columns.labels]
-    cells = []
-    for name, column in zip(names, table.columns(names), strict=True):
-        title = table.describe_fully(name)
+    cells, stored = [], table.columns(names)
+    for name in names:
+        title, column = table.describe_fully(name), stored.pop(0)  # cells become others, and both take memory
         if name in columns.inputs and config.text_column is not None:
             cells.append(_as_documents(column, title))
             continue

@@ -33,7 +33,7 @@ _SEPARATORS = "\t;, "  # the first of them that the first row has
 _JSON = (".jsonl", ".ndjson", ".json")
 _PARQUET = (".parquet", ".pq")
 _DATASET = ("state.json", "dataset_dict.json")  # in a folder that `save_to_disk` wrote: of one data set, of several
-_BLOCK = 2**26  # bytes that are read together; no row is longer
+_BLOCK = 2**24  # bytes that are read together; no row is longer
 _GIVE = "give the table of the examples and their labels"
 # Arrow raises these for a damaged file, the others for names in it that are no UTF-8, or for sizes
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, MemoryError, TypeError, KeyError)
@@ -145,8 +145,7 @@ def clean(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     if pa.types.is_null(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return clean(column.cast(pa.string()), name)
     if pa.types.is_string(kind):
-        texts = pc.utf8_normalize(pc.utf8_trim_whitespace(column), "NFC")
-        return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+        return pa.chunked_array([_clean_texts(chunk) for chunk in column.chunks], pa.string())  # each step is a copy
     if pa.types.is_decimal(kind):
         return column.cast(pa.float64())
     if pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind):
@@ -166,6 +165,11 @@ def is_image(kind: pa.DataType) -> bool:
         number = kind.get_field_index("bytes")
         return number >= 0 and (is_image(kind.field(number).type) or pa.types.is_null(kind.field(number).type))
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _clean_texts(texts: pa.StringArray) -> pa.StringArray:
+    normal = pc.utf8_normalize(pc.utf8_trim_whitespace(texts), "NFC")
+    return pc.if_else(pc.equal(normal, ""), pa.scalar(None, pa.string()), normal)
 
 
 def _clean_list(lists: pa.ListArray) -> pa.ListArray:
