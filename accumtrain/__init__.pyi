@@ -29,9 +29,9 @@ from .data.config import IdxConfig as IdxConfig
 from .data.config import NpzConfig as NpzConfig
 from .data.config import SyntheticConfig as SyntheticConfig
 from .data.config import TableConfig as TableConfig
+from .data.config import TextsConfig as TextsConfig
 from .data.config import TfdsConfig as TfdsConfig
 from .data.config import TfrecordConfig as TfrecordConfig
-from .data.config import TokensConfig as TokensConfig
 from .data.inputs.arrays import Arrays as Arrays
 from .data.inputs.base import Asked as Asked
 from .data.inputs.base import Inputs as Inputs

@@ -61,10 +61,10 @@ def measure(table: Path, case: str, rows: int, parts: str) -> None:
 
     from accumtrain.data.config import TableConfig
     from accumtrain.data.sources import folder as image_files
-    from accumtrain.data.sources.targets import ClassTargets, LabelTargets, NumberTargets
     from accumtrain.data.table import files
     from accumtrain.data.table.columns import read_rows
     from accumtrain.data.table.source import open_table
+    from accumtrain.data.targets import ClassTargets, LabelTargets, NumberTargets
 
     tf.constant(0)
     reader = {"classes": ClassTargets, "two labels": LabelTargets, "a number": NumberTargets}[case]()

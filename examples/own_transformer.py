@@ -2,9 +2,9 @@
 
 Attention sees no padding: the model puts the mask of its inputs beside the streams, and any layer reads it there.
 
-    python examples/own_transformer.py model=mine data=tokens data.path=reviews.jsonl run.name=mine
-    python examples/own_transformer.py model=mine data=tokens data.path=reviews.jsonl job=memory
-    python examples/own_transformer.py model=mine data=tokens data.path=reviews.jsonl job=verify
+    python examples/own_transformer.py model=mine data=table data.path=reviews.jsonl data.text_column=text run.name=mine
+    python examples/own_transformer.py model=mine data=table data.path=reviews.jsonl data.text_column=text job=memory
+    python examples/own_transformer.py model=mine data=table data.path=reviews.jsonl data.text_column=text job=verify
 """
 
 from dataclasses import dataclass

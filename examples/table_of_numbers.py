@@ -1,5 +1,7 @@
 """Inputs of your own in one file: a number from other numbers, on the whole command line.
 
+`data=table data.number_columns=[*]` reads such tables, too; this shows how it is done.
+
 Each row of a CSV file is an example. Its first row names the columns, and the last column is the number to learn.
 
     python examples/table_of_numbers.py task=regress data=rows data.path=houses.csv model=mlp run.name=houses
@@ -41,7 +43,8 @@ def open_rows(config, seed):
     is_test = np.arange(len(rows)) % config.test_every == 0
     train, test = (accumtrain.ArraySplit(part[:, :-1], part[:, -1:]) for part in (rows[~is_test], rows[is_test]))
     learned = rows[~is_test, :-1]
-    inputs = Rows((len(names) - 1,), tuple(learned.mean(0).tolist()), tuple((learned.std(0) + 1e-6).tolist()))
+    mean, std = tuple(learned.mean(0).tolist()), tuple((learned.std(0) + 1e-6).tolist())
+    inputs = Rows((len(names) - 1,), mean=mean, std=std)
     return accumtrain.Source(train, test, 1, class_names=names[-1:], inputs=inputs)
 
 
@@ -51,12 +54,6 @@ class Rows(accumtrain.Arrays):
     """Rows of numbers, standardised by those to train on. The run keeps the fields."""
 
     kind = "rows"
-
-    mean: tuple
-    std: tuple
-
-    def batch(self, inputs, key, *, training):
-        return (inputs - tf.constant(self.mean)) / tf.constant(self.std)
 
     def open_named(self, named, config, key):
         rows = np.concatenate([read_rows(path)[1] for path in named])

@@ -21,12 +21,12 @@ from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
 from accumtrain.cli.hydra_guard import CompletionLoader, Loader, check_overrides, explain_option, explain_plugin_error
-from accumtrain.cli.overrides import for_hydra
+from accumtrain.cli.overrides import find_given_value, for_hydra, given_keys
 from accumtrain.cli.run_values import add_data_choice, check_files, merge_run_values, set_imagenet_pixels
 from accumtrain.config.interpolation import FromEnvironment, resolve_interpolations, restore_expressions
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.keys import CONF_DIR
-from accumtrain.config.read import OverLimitError, check_yaml, from_mapping
+from accumtrain.config.read import OverLimitError, check_yaml, explain_old_tokens, from_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import escape_lines
 from accumtrain.errors import ConfigError
@@ -65,6 +65,8 @@ def read_options() -> Namespace:
         raise ConfigError("--resolve: works only with --cfg; add --cfg job")
     if not options.shell_completion:
         check_overrides(options.overrides)
+    if find_given_value(options.overrides, "data", "") == "tokens":
+        raise ConfigError(explain_old_tokens(given_keys(options.overrides, "data")))
     options.config_name = options.config_name or "config"  # a config from --config-dir has ours among its defaults
     if not options.help:  # with --help the arguments are names to explain, not overrides
         options.overrides = add_data_choice(for_hydra(options.overrides))

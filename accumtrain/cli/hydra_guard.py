@@ -188,7 +188,8 @@ def _find_close_keys(key: str) -> list[str]:
 
 def _read_by(place: str) -> str:
     """Return the choice of data that reads a folder or file of the user's, by its ending."""
-    kinds = {".npz": "npz", ".csv": "table", ".tsv": "table", ".tfrecord": "tfrecord"}
+    tables = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
+    kinds = {".npz": "npz", **dict.fromkeys(tables, "table"), ".txt": "texts", ".tfrecord": "tfrecord"}
     return f"data={kinds.get(Path(place).suffix.lower(), 'folder')} data.path={Path(place)}"
 
 

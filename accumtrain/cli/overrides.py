@@ -33,6 +33,12 @@ def find_given_value(overrides: Sequence[str], key: str, default: str) -> str:
     return default if set(value) & set("$,") else value
 
 
+def given_keys(overrides: Sequence[str], group: str) -> dict[str, str]:
+    """Return the values that overrides give to the keys of a group, by the names of these."""
+    pairs = (override.partition("=")[::2] for override in overrides)
+    return {key.removeprefix(f"{group}."): value.strip("'\"") for key, value in pairs if key.startswith(f"{group}.")}
+
+
 def parse_key(override: str) -> str:
     """Return the key that an override sets, adds or removes, or the group of which it makes a choice."""
     return override.partition("=")[0].lstrip("+~").partition("@")[0]

@@ -7,6 +7,7 @@ import os
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass
+from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar
 
@@ -117,6 +118,8 @@ def has_no_default(field: Field) -> bool:
 def _field(hint: Any, value: Any, key: str, rules: Sequence[Constraint]) -> Any:
     if key in REGISTRIES:
         kind = value.get("kind") if isinstance(value, Mapping) else value
+        if (key, kind) == ("data", "tokens"):
+            raise ConfigError(explain_old_tokens(value))
         hint = REGISTRIES[key][str(kind)].config
     return _record(typing.cast(type, hint), value, key) if is_dataclass(hint) else _value(hint, value, key, rules)
 
@@ -244,3 +247,24 @@ def check_yaml(text: str) -> None:
             raise OverLimitError(f"it is nested more than {DEEPEST} deep")
         if count > MOST_NODES:
             raise OverLimitError(f"it holds more than {MOST_NODES:,} values, as its aliases stand for others")
+
+
+def explain_old_tokens(keys: Mapping[str, Any]) -> str:
+    """Return the message for data=tokens, which is no kind any more, with what to write in its place.
+
+    Args:
+        keys: Those of data that are given, by their names.
+    """
+    path = Path(str(keys.get("path", "texts")))
+    columns = f"data.text_column={keys.get('text_key', 'text')} data.label_column={keys.get('label_key', 'label')}"
+    if path.suffix.lower() == ".npz":
+        instead = f"data=npz data.path={path}"
+    elif path.suffix.lower() in (".jsonl", ".ndjson"):
+        instead = f"data=table data.path={path} {columns}"
+    elif Path(path, "train.jsonl").is_file():
+        others = [f"data.{split}_path={path}/{split}.jsonl" for split in ("val", "test")]
+        there = [other for other in others if Path(other.partition("=")[2]).is_file()]
+        instead = " ".join([f"data=table data.path={path}/train.jsonl", *there, columns])
+    else:
+        instead = f"data=texts data.path={path}"
+    return f"data=tokens: is several kinds by the form of the data; write {instead}, without text_key and label_key"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Annotated, Any, ClassVar
@@ -58,7 +58,7 @@ class DataConfig(ComponentConfig):
     `std`: number that the pixels are divided by: one, or one for each channel.
     `on_error`: raise: an example that can't be read or decoded ends the run. skip: it is left out.
     `val_fraction`: share of the training examples held out for validation. null: 0.1 for data=folder, table, npz
-    and tokens without a validation split of their own. Other sources validate on their test split.
+    and texts without a validation split of their own. Other sources validate on their test split.
     """
 
     augment: Annotated[str, _AUGMENT, Role.RULE | Role.SEEN] = "none"
@@ -76,6 +76,12 @@ class DataConfig(ComponentConfig):
     on_error: Annotated[str, OneOf(("raise", "skip")), Role.PLACE] = "raise"
     val_fraction: Annotated[float | None, Range(0, 1), Role.RULE | Role.HELD_OUT] = None
 
+    OF_INPUTS: ClassVar[Mapping[str, Sequence[str]]] = {  # by a kind of inputs, the keys that others have no use for
+        "pixels": (
+            *("augment", "jitter", "randaugment", "magnitude", "erasing", "mixup", "cutmix"),
+            *("image_size", "max_pixels", "mean", "std"),
+        )
+    }
     VAL_SHARE: ClassVar[float] = 0.0  # of val_fraction=null
     WHITE: ClassVar[int] = 255  # of integer pixels that a program gives
 
@@ -237,36 +243,85 @@ class FolderConfig(DataConfig):
 
 
 @dataclass(kw_only=True)
-class TableConfig(DataConfig):
-    """Your own images, with their labels in a table that has a row for each: CSV, TSV, JSON lines or Parquet.
+class TokenKeys(DataConfig):
+    """Keys of sources whose examples may be texts.
+
+    `tokenizer`: bytes: tokens are the bytes of UTF-8. Or the tokenizer.json of the library tokenizers.
+    `length`: tokens of an example: longer texts are cut, shorter ones padded. null: 128, or the columns of an .npz
+    file.
+    `by_length`: blocks of 32 texts have a similar length. The order of the blocks is random.
+    `buckets`: lengths, increasing: each micro-batch is cut to the first of them that holds its longest text. Empty:
+    every batch has data.length.
+    """
+
+    tokenizer: Annotated[str, NotEmpty("give bytes, or the path of a tokenizer.json"), LOCAL_PATH, Role.PLACE] = "bytes"
+    length: Annotated[int | None, COUNT, Role.LEARNED | Role.MEASURED] = None
+    by_length: Annotated[bool, Role.RULE] = False
+    buckets: Annotated[list[int], Role.RULE] = field(default_factory=list)
+
+    OF_INPUTS: ClassVar[Mapping[str, Sequence[str]]] = {
+        **DataConfig.OF_INPUTS,
+        "tokens": ("tokenizer", "length", "by_length", "buckets"),
+    }
+    VAL_SHARE: ClassVar[float] = 0.1
+    LENGTH: ClassVar[int] = 128  # of data.length=null
+
+    @property
+    def varies_in_shape(self) -> bool:
+        return bool(self.buckets)
+
+    def check(self) -> None:
+        super().check()
+        if self.buckets and (self.buckets[0] < 1 or sorted(set(self.buckets)) != self.buckets):
+            raise ConfigError(
+                f"data.buckets={format_value(self.buckets)}: must be increasing lengths of at least 1; for example "
+                "data.buckets=[32,64]"
+            )
+
+
+@dataclass(kw_only=True)
+class TableConfig(TokenKeys):
+    """Your own table, with an example and its labels in each row: CSV, TSV, JSON lines or Parquet.
+
+    An example is an image, a text, or the numbers of some columns. A column is given by its name, or by its number from
+    1 on.
 
     `path`: the table, or a folder that save_to_disk of the library datasets wrote. It names image files by paths
     relative to its folder, or by file names, with or without extension; Parquet and datasets may hold the images.
-    `header`: true: the first row of text with separators names the columns. false: they have numbers from 1 on.
-    `image_column`: column of the images: its name, or its number from 1 on. null: in a table of two columns, the one
-    that does not hold the labels, or else the first.
-    `label_column`: column of the labels: its name, or its number from 1 on; or a list of names, for several labels or
-    numbers. null: in a table of two columns, the one that does not hold the images.
-    `val_path`: another table, of the images to validate on. null: there is none.
-    `test_path`: another table, of the images to test on. null: there is none.
-    `split_column`: column with train, val or test in each row: its name, or its number. null: there is none.
-    `group`: column of what must not be torn apart, such as a patient: its name, or its number. Rows with the same value
-    are all trained on or all held out. null: each row is by itself.
-    `test_fraction`: share of the images held out for testing, if nothing says which these are.
+    `header`: true: the first row of text with separators names the columns. false: their names are 1, 2 and so on.
+    `rows`: examples: each row is an example. labels: each row has a label of an image, and an image may have several.
+    `image_column`: column of the images. null: in a table of two columns without texts and numbers, the one that does
+    not hold the labels, or else the first.
+    `text_column`: column of the texts. null: the examples are no texts.
+    `number_columns`: columns of the numbers that are an example. [*]: all columns that no other key asks for. They are
+    standardised by the rows to train on. null: the examples are no numbers.
+    `label_column`: column of the labels; or a list, for several labels or numbers, or a class as a 1 beside zeros.
+    null: in a table of two columns, the one that does not hold the examples.
+    `label_separator`: what stands between the labels in a cell of several. null: ; or |.
+    `val_path`: another table, of the examples to validate on. null: there is none.
+    `test_path`: another table, of the examples to test on. null: there is none.
+    `split_column`: column with train, val or test in each row. null: there is none.
+    `group`: column of what must not be torn apart, such as a patient. Rows with the same value are all trained on or
+    all held out. null: each row is by itself.
+    `test_fraction`: share of the examples held out for testing, if nothing says which these are.
     """
-
-    VAL_SHARE: ClassVar[float] = 0.1
 
     kind: str = "table"
     path: Annotated[str, _PATH, LOCAL_PATH, Role.PLACE] = required("labels.csv")
     header: bool = True
+    rows: Annotated[str, OneOf(("examples", "labels"))] = "examples"
     image_column: Annotated[str | int | None, COUNT] = None
+    text_column: Annotated[str | int | None, COUNT] = None
+    number_columns: list[str] | None = None
     label_column: Annotated[str | int | list[str] | None, COUNT] = None
+    label_separator: str | None = None
     val_path: Annotated[str | None, LOCAL_PATH, Role.RULE] = None
     test_path: Annotated[str | None, LOCAL_PATH, Role.PLACE] = None
     split_column: Annotated[str | int | None, COUNT] = None
     group: Annotated[str | int | None, COUNT] = None
     test_fraction: Annotated[float, Range(0, 1, above=True), Role.RULE | Role.HELD_OUT] = 0.2
+
+    ALL: ClassVar[list[str]] = ["*"]  # number_columns
 
     @property
     def label(self) -> str:
@@ -280,34 +335,84 @@ class TableConfig(DataConfig):
                 f"data.label_column={format_value(names)}: must hold the names of different columns; for example "
                 "data.label_column=[smoke,fire]"
             )
+        numbers = self.number_columns
+        if numbers is not None and (not numbers or len(set(numbers)) < len(numbers)):
+            raise ConfigError(
+                f"data.number_columns={format_value(numbers)}: must hold the names of different columns, or [*] for "
+                "all that no other key asks for"
+            )
+        if self.label_separator == "":
+            raise ConfigError("data.label_separator='': must be a text; give one, such as ',', or leave it out")
+        self._check_inputs()
         paths = [f"data.{key}={path}" for key in ("val_path", "test_path") if (path := getattr(self, key)) is not None]
         if paths and self.split_column is not None:
             raise ConfigError(
-                f"data.split_column={self.split_column} and {paths[0]}: both say which images are held out; leave one "
-                "of the two out"
+                f"data.split_column={self.split_column} and {paths[0]}: both say which examples are held out; leave "
+                "one of the two out"
+            )
+
+    def _check_inputs(self) -> None:
+        given = [
+            f"data.{key}={format_value(value)}"
+            for key in ("image_column", "text_column", "number_columns")
+            if (value := getattr(self, key)) is not None
+        ]
+        if len(given) > 1:
+            raise ConfigError(f"{' and '.join(given)}: an example is an image, a text or numbers; give one of them")
+        if self.rows == "labels" and (self.text_column is not None or self.number_columns is not None):
+            raise ConfigError(
+                f"data.rows=labels and {given[0]}: rows of the same image are joined, and texts and numbers may be "
+                "there twice; leave data.rows out, and write the labels of an example into one row"
             )
 
 
 @dataclass(kw_only=True)
-class NpzConfig(DataConfig):
-    """Your own arrays in a NumPy file.
+class NpzConfig(TokenKeys):
+    """Your own arrays in a NumPy file: images, or tokens of texts.
 
     `path`: the file.
     `scale`: value of white in the arrays of the file: 1 or 255. auto: found from the values.
-    `test_fraction`: share of the images held out for testing, if the file has no test or val arrays.
+    `padding`: id that is padding in the tokens; null: padding is only where the array mask is 0.
+    `vocabulary`: number of ids of the tokens, without the mask token; null: the largest one that is found, plus 1. A
+    tokenizer says it, too.
+    `test_fraction`: share of the examples held out for testing, if the file has no test or val arrays.
     """
-
-    VAL_SHARE: ClassVar[float] = 0.1
 
     kind: str = "npz"
     path: Annotated[str, _PATH, LOCAL_PATH, Role.PLACE] = required("mine.npz")
     scale: Annotated[int | str, Word("auto", _SCALE)] = "auto"
+    padding: int | None = None
+    vocabulary: Annotated[int | None, Range(1, 2**31 - 1)] = None
     test_fraction: Annotated[float, Range(0, 1, above=True), Role.RULE | Role.HELD_OUT] = 0.2
+
+    OF_INPUTS: ClassVar[Mapping[str, Sequence[str]]] = {
+        "pixels": (*TokenKeys.OF_INPUTS["pixels"], "scale"),
+        "tokens": (*TokenKeys.OF_INPUTS["tokens"], "padding", "vocabulary"),
+    }
 
     def check(self) -> None:
         super().check()
         if isinstance(self.scale, int) and self.scale not in (1, 255):
             raise ConfigError(f"data.scale={self.scale}: {_SCALE}")
+
+    @property
+    def label(self) -> str:
+        return PurePath(self.path).stem or self.kind
+
+
+@dataclass(kw_only=True)
+class TextsConfig(TokenKeys):
+    """Your own texts as files.
+
+    `path`: a folder of files, each a text. There each class has a sub-folder, and train/, test/ and val/ above these
+    are the splits. For task=masked_tokens also a file with a text a line, or a folder of such files by the names of
+    splits.
+    `test_fraction`: share of the texts held out for testing, if there are no test or val texts.
+    """
+
+    kind: str = "texts"
+    path: Annotated[str, _PATH, LOCAL_PATH, Role.PLACE] = required("texts")
+    test_fraction: Annotated[float, Range(0, 1, above=True), Role.RULE | Role.HELD_OUT] = 0.2
 
     @property
     def label(self) -> str:
@@ -395,59 +500,6 @@ class TfrecordConfig(RecordsConfig):
             )
 
 
-@dataclass(kw_only=True)
-class TokensConfig(DataConfig):
-    """Your own texts, or tokens. Keys of images, such as data.augment and data.image_size, are refused.
-
-    `path`: an .npz file of tokens; a .jsonl file, which has a text and its class in each line; a file with a text a
-    line; or a folder of files, each a text. There each class has a sub-folder, and train/, test/ and val/ above these
-    are the splits.
-    `tokenizer`: bytes: tokens are the bytes of UTF-8. Or the tokenizer.json of the library tokenizers. Tokens of an
-    .npz file need none.
-    `length`: tokens of an example: longer texts are cut, shorter ones padded. null: 128, or the columns of an .npz
-    file.
-    `text_key`: key of the text in a .jsonl file.
-    `label_key`: key of the class in a .jsonl file.
-    `padding`: id that is padding in an .npz file; null: padding is only where its mask is 0.
-    `vocabulary`: number of ids in an .npz file, without the mask token; null: the largest one that is found, plus 1.
-    `by_length`: blocks of 32 texts have a similar length. The order of the blocks is random.
-    `buckets`: lengths, increasing: each micro-batch is cut to the first of them that holds its longest text. Empty:
-    every batch has data.length.
-    `test_fraction`: share of the texts held out for testing, if the data has no test or val texts.
-    """
-
-    VAL_SHARE: ClassVar[float] = 0.1
-    LENGTH: ClassVar[int] = 128  # of data.length=null
-
-    kind: str = "tokens"
-    path: Annotated[str, _PATH, LOCAL_PATH, Role.PLACE] = required("texts")
-    tokenizer: Annotated[str, NotEmpty("give bytes, or the path of a tokenizer.json"), LOCAL_PATH, Role.PLACE] = "bytes"
-    length: Annotated[int | None, COUNT, Role.LEARNED | Role.MEASURED] = None
-    text_key: str = "text"
-    label_key: str = "label"
-    padding: int | None = None
-    vocabulary: Annotated[int | None, Range(1, 2**31 - 1)] = None
-    by_length: Annotated[bool, Role.RULE] = False
-    buckets: Annotated[list[int], Role.RULE] = field(default_factory=list)
-    test_fraction: Annotated[float, Range(0, 1, above=True), Role.RULE | Role.HELD_OUT] = 0.2
-
-    @property
-    def label(self) -> str:
-        return PurePath(self.path).stem or self.kind
-
-    @property
-    def varies_in_shape(self) -> bool:
-        return bool(self.buckets)
-
-    def check(self) -> None:
-        super().check()
-        if self.buckets and (self.buckets[0] < 1 or sorted(set(self.buckets)) != self.buckets):
-            raise ConfigError(
-                f"data.buckets={format_value(self.buckets)}: must be increasing lengths of at least 1; for example "
-                "data.buckets=[32,64]"
-            )
-
-
 @dataclass(frozen=True)
 class SourceEntry(Entry[DataConfig]):
     """A source.
@@ -476,9 +528,9 @@ INPUTS.add(
 )
 
 READERS = {  # of targets, by their form
-    CLASSES: "accumtrain.data.sources.targets:ClassTargets",
-    LABELS: "accumtrain.data.sources.targets:LabelTargets",
-    NUMBERS: "accumtrain.data.sources.targets:NumberTargets",
+    CLASSES: "accumtrain.data.targets:ClassTargets",
+    LABELS: "accumtrain.data.targets:LabelTargets",
+    NUMBERS: "accumtrain.data.targets:NumberTargets",
 }
 
 SOURCES: Registry[SourceEntry] = Registry("data.kind")
@@ -487,10 +539,10 @@ SOURCES.add(
     SourceEntry(SyntheticConfig, "accumtrain.data.sources.builtin:open_synthetic"),
     SourceEntry(TfdsConfig, "accumtrain.data.sources.tfds:open_tfds"),
     SourceEntry(FolderConfig, "accumtrain.data.sources.folder:open_folder"),
-    SourceEntry(TableConfig, "accumtrain.data.table.source:open_table", tuple(READERS)),
-    SourceEntry(NpzConfig, "accumtrain.data.sources.npz:open_npz", tuple(READERS)),
+    SourceEntry(TableConfig, "accumtrain.data.table.source:open_table", (*READERS, TOKENS)),
+    SourceEntry(NpzConfig, "accumtrain.data.sources.npz:open_npz", (*READERS, TOKENS)),
     SourceEntry(CifarBinaryConfig, "accumtrain.data.sources.cifar:open_cifar_binary"),
     SourceEntry(IdxConfig, "accumtrain.data.sources.idx:open_idx"),
     SourceEntry(TfrecordConfig, "accumtrain.data.sources.tfrecord:open_tfrecord"),
-    SourceEntry(TokensConfig, "accumtrain.data.text.tokens:open_tokens", (CLASSES, TOKENS)),
+    SourceEntry(TextsConfig, "accumtrain.data.sources.texts:open_texts", (CLASSES, TOKENS)),
 )

@@ -6,19 +6,19 @@ from dataclasses import MISSING, fields
 
 import tensorflow as tf
 
-from accumtrain.data.config import READERS, SOURCES, DataConfig, TokensConfig
+from accumtrain.data.config import READERS, SOURCES, DataConfig, TokenKeys
 from accumtrain.data.holdout import add_validation_split
 from accumtrain.data.images.augment import Mix
 from accumtrain.data.images.encoded import EncodedSplit
 from accumtrain.data.inputs.base import Inputs
 from accumtrain.data.inputs.pixels import make_pixels
 from accumtrain.data.source import SPLIT_WORDS, Dataset, Source, Stream, compute_fingerprint
-from accumtrain.data.sources.targets import TargetReader
+from accumtrain.data.targets import TargetReader
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import CLASSES, format_value
 from accumtrain.registry import load
 
-_OF_ALL_INPUTS = {"kind", "sampling", "val_fraction", "on_error"}  # keys of every source that are not of images alone
+_WORDS = {"pixels": "images", "tokens": "texts"}
 
 
 def open_data(config: DataConfig, seed: int, targets: str = CLASSES) -> Dataset:
@@ -53,26 +53,26 @@ def open_data(config: DataConfig, seed: int, targets: str = CLASSES) -> Dataset:
             )
         inputs: Inputs = make_pixels(config, shape, train.white)
     else:
-        _check_keys_of_images(config)
-        inputs = source.inputs
+        inputs = source.inputs.fitted(source.train)
+    _check_keys(config, inputs.kind)
     return Dataset(
         **{**vars(source), "fingerprint": compute_fingerprint(source), "inputs": inputs},
         mix=Mix(config.mixup, config.cutmix),
         balanced=config.sampling == "balanced",
-        by_length=isinstance(config, TokensConfig) and config.by_length,
+        by_length=isinstance(config, TokenKeys) and config.by_length,
         targets=targets,
     )
 
 
-def _check_keys_of_images(config: DataConfig) -> None:
-    """Raise ConfigError for a key of images that is not as by default: the inputs are no images."""
-    of_images = {key.name for key in fields(DataConfig)} - _OF_ALL_INPUTS
+def _check_keys(config: DataConfig, kind: str) -> None:
+    """Raise ConfigError for a key of other inputs than those of a kind that is not as by default."""
+    others = {key: inputs for inputs, keys in config.OF_INPUTS.items() if inputs != kind for key in keys}
     for key in fields(config):
         default = key.default if key.default_factory is MISSING else key.default_factory()
-        if key.name in of_images and (value := getattr(config, key.name)) != default:
+        if key.name in others and (value := getattr(config, key.name)) != default:
             raise ConfigError(
-                f"data.{key.name}={format_value(value)}: is for images, and the inputs of data={config.kind} are "
-                "others; leave it out"
+                f"data.{key.name}={format_value(value)}: is for {_WORDS[others[key.name]]}, and the inputs of "
+                f"data={config.kind} are others; leave it out"
             )
 
 

@@ -312,6 +312,14 @@ def hash_texts(parts: Iterable[str]) -> str:
     return state.hexdigest()[:_HEX_DIGITS]
 
 
+def hash_arrays(*arrays: np.ndarray) -> str:
+    """Return a short SHA-256 of the values of arrays in their order."""
+    state = hashlib.sha256()
+    for array in arrays:
+        state.update(np.ascontiguousarray(array).data)
+    return state.hexdigest()[:_HEX_DIGITS]
+
+
 # ---- targets ----
 
 Target: TypeAlias = int | tuple[float | None, ...]  # a class; or labels or numbers, None for an unknown one

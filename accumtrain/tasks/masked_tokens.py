@@ -52,7 +52,7 @@ class MaskedTokens(Objective):
         if not isinstance(self.stored.inputs, Tokens) or isinstance(self.stored.train, Stream):
             raise DataError(
                 f"task=masked_tokens: the examples of {self.config.data.label} are no splits of tokens [N, T] with a "
-                "vocabulary; choose data=tokens, or give a Source with inputs=accumtrain.Tokens(...)"
+                "vocabulary; choose data=texts, or give a Source with inputs=accumtrain.Tokens(...)"
             )
         return self.stored.inputs
 

@@ -16,7 +16,7 @@ from accumtrain.backprop.model import Model
 from accumtrain.config.imagenet import IMAGENET, show_pixels
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table, warn
-from accumtrain.data.config import TokensConfig
+from accumtrain.data.config import TokenKeys
 from accumtrain.data.inputs.base import Inputs
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
@@ -194,7 +194,7 @@ def _warn_of_other_tokens(config: Config, before: Inputs, now: Inputs | None) ->
 
 
 def _name_tokenizer(tokenizer: str) -> str:
-    return {TokensConfig.tokenizer: "bytes", "": "ids of no tokenizer"}.get(tokenizer, "the tokens of a tokenizer.json")
+    return {TokenKeys.tokenizer: "bytes", "": "ids of no tokenizer"}.get(tokenizer, "the tokens of a tokenizer.json")
 
 
 def begin_with_weights(config: Config, model: Model, arrays: Mapping[str, Any] | None = None) -> Started | None:

@@ -26,12 +26,12 @@ REQUIRED = {  # what a choice leaves to the user
     "data=tfrecord": ["data.path=a", "data.test_path=b", "data.num_classes=3"],
     "data=npz": ["data.path=mine.npz"],
     "data=table": ["data.path=labels.csv"],
-    "data=tokens": ["data.path=texts"],
+    "data=texts": ["data.path=texts"],
     "data=cifar_binary": ["data.path=cifar-10-batches-bin"],
     "data=idx": ["data.path=MNIST_Data"],
 }
 NPZ = ["data=npz", "data.path=mine.npz"]  # which has targets of all forms
-TEXTS = ["data=tokens", "data.path=texts"]
+TEXTS = ["data=texts", "data.path=texts"]
 BESIDE = {  # what else a choice goes with
     "task=multilabel": NPZ,
     "loss=sigmoid_cross_entropy": ["task=multilabel", *NPZ],
@@ -185,11 +185,20 @@ MISTAKES = [
     ("accum=4", "accum=4: no such choice; choose from auto, fixed; a number is accum.steps=4"),
     ("-m accum=4,8", "accum=4: no such choice; choose from auto, fixed; a number is accum.steps=4"),
     ("model=50", "model=50: no such choice; choose from"),
+    (
+        "data=tokens data.path=a",
+        "data=tokens: is several kinds by the form of the data; write data=texts data.path=a, without",
+    ),
+    (
+        "data=tokens data.path=a.jsonl data.text_key=say",
+        "write data=table data.path=a.jsonl data.text_column=say data.label_column=label, without",
+    ),
+    ("data=tokens data.path=a.npz data.length=4", "write data=npz data.path=a.npz, without"),
     ("data=photos", "data=photos: no such choice; choose from"),
     ("data=photos/", "data=photos: no such choice; choose from"),
-    ("data.path=photos", "tfrecord or tokens; choose one, as in data=folder data.path=photos\n"),
-    ("data.path=mine.npz", "tfrecord or tokens; choose one, as in data=npz data.path=mine.npz\n"),
-    ("data.path=a/labels.csv", "tfrecord or tokens; choose one, as in data=table data.path=a/labels.csv\n"),
+    ("data.path=photos", "tfrecord or texts; choose one, as in data=folder data.path=photos\n"),
+    ("data.path=mine.npz", "tfrecord or texts; choose one, as in data=npz data.path=mine.npz\n"),
+    ("data.path=a/labels.csv", "tfrecord or texts; choose one, as in data=table data.path=a/labels.csv\n"),
     (f"data={Path(__file__).parent}/", f"no such choice; data=folder data.path={Path(__file__).parent} reads it\n"),
     ("train=4", "train=4: train is a group of keys; set one of them, train.<key>=<value>"),
     ("precision=fp32", "precision=fp32: no such choice; choose from float32, bfloat16, float16, float64"),

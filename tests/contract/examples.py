@@ -22,9 +22,9 @@ from accumtrain.data.config import (
     NpzConfig,
     SyntheticConfig,
     TableConfig,
+    TextsConfig,
     TfdsConfig,
     TfrecordConfig,
-    TokensConfig,
 )
 from accumtrain.devices.config import AutoConfig, CpuConfig, GpuConfig, MirroredConfig, MultiworkerConfig, TpuConfig
 from accumtrain.models.config import (
@@ -93,7 +93,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "tfrecord": TfrecordConfig(
             path="train-*", test_path="test-*", image_feature="image", label_feature="label", num_classes=3, **PLAIN
         ),
-        "tokens": TokensConfig(path="texts", length=12),
+        "texts": TextsConfig(path="texts", length=12),
     },
     "device": {
         "auto": AutoConfig(),

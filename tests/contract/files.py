@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -101,12 +100,13 @@ def idx(values: np.ndarray) -> bytes:
     return bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes() + values.astype(np.uint8).tobytes()
 
 
-def write_tokens() -> None:
-    """JSON lines, in a file for each split. A text is a number in words, which no other has."""
-    Path("texts").mkdir(exist_ok=True)
+def write_texts() -> None:
+    """A folder for each split, and one for each class in it. A text is a number in words, which no other has."""
     for split, numbers in SPLITS.items():
-        lines = [json.dumps({"text": f"{number} " * (1 + number % 4), "label": number % CLASSES}) for number in numbers]
-        Path("texts", f"{split}.jsonl").write_text("\n".join(lines))
+        for number in numbers:
+            folder = Path("texts", split, str(number % CLASSES))
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{number:03}.txt").write_text(f"{number} " * (1 + number % 4))
 
 
 WRITERS: dict[str, Callable[[], None]] = {
@@ -119,7 +119,7 @@ WRITERS: dict[str, Callable[[], None]] = {
     "cifar_binary": write_cifar_binary,
     "idx": write_idx,
     "tfrecord": write_tfrecord,
-    "tokens": write_tokens,
+    "texts": write_texts,
 }
 
 
@@ -150,5 +150,5 @@ BAD = {
     "table": Bad({}, "labelled/images/003.png", DataError, r"images/003\.png"),
     "npz": Bad({}, "mine.npz", DataError, r"data\.path=mine\.npz"),
     "tfrecord": Bad({}, "test-1", DataError, "test-1"),
-    "tokens": Bad({}, "texts/test.jsonl", DataError, r"texts/test\.jsonl, line 4 is no JSON"),
+    "texts": Bad({"tokenizer": "no.json"}, None, ConfigError, r"data\.tokenizer=no\.json"),
 }

@@ -19,7 +19,7 @@ from accumtrain.config.keys import CONF_DIR
 from accumtrain.config.read import from_mapping, to_mapping
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
-from accumtrain.data.config import NpzConfig, TokensConfig
+from accumtrain.data.config import NpzConfig, TextsConfig
 from accumtrain.devices.config import DEVICES
 from accumtrain.errors import ConfigError
 from accumtrain.fields import CLASSES, TOKENS, format_value
@@ -53,7 +53,7 @@ def beside(group: str, name: str) -> dict[str, Any]:
     if group not in ("task", "loss") or form == CLASSES:
         return {}
     task = next(entry.config() for entry in TASKS if entry.targets == form)
-    return {"task": task, "data": TokensConfig(path="texts") if form == TOKENS else NpzConfig(path="mine.npz")}
+    return {"task": task, "data": TextsConfig(path="texts") if form == TOKENS else NpzConfig(path="mine.npz")}
 
 
 def choices_of(group: str, name: str) -> list[str]:

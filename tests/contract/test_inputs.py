@@ -8,7 +8,7 @@ import tensorflow as tf
 from PIL import Image
 
 from accumtrain.config.registries import register_inputs
-from accumtrain.data.config import INPUTS, DataConfig, DigitsConfig, TokensConfig
+from accumtrain.data.config import INPUTS, DataConfig, DigitsConfig, TextsConfig
 from accumtrain.data.inputs.arrays import Arrays
 from accumtrain.data.inputs.pixels import Pixels
 from accumtrain.data.inputs.tokens import Tokens
@@ -30,7 +30,7 @@ of_every_kind = pytest.mark.parametrize("name", EXAMPLES)
 
 
 def keys_of(name: str) -> DataConfig:
-    return KEYS.get(name, TokensConfig(path=""))
+    return KEYS.get(name, TextsConfig(path=""))
 
 
 def model_takes(data):

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from accumtrain.config.schema import Config
 from accumtrain.data import pipeline
-from accumtrain.data.config import SOURCES, TokensConfig
+from accumtrain.data.config import SOURCES, TextsConfig
 from accumtrain.data.images.encoded import EncodedSplit
 from accumtrain.data.inputs.pixels import Pixels
 from accumtrain.data.inputs.tokens import Tokens
@@ -55,7 +55,7 @@ def prepared(name: str):
 def opened(name: str, changes: dict[str, object]) -> Dataset:
     """The data of the example of a source with changes, which are others for texts."""
     config = prepared(name)
-    if changes and isinstance(config, TokensConfig):
+    if changes and isinstance(config, TextsConfig):
         changes = {"by_length": True}
     return open_data(replace(config, **changes), seed=0)
 

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from accumtrain.data.config import TableConfig
-from accumtrain.data.sources.targets import ClassTargets, LabelTargets, NumberTargets, TargetReader
 from accumtrain.data.table.source import open_table
+from accumtrain.data.targets import ClassTargets, LabelTargets, NumberTargets, TargetReader
 from accumtrain.errors import DataError
 from tests.data.conftest import png
 
@@ -41,6 +41,10 @@ BY_WORD = dict(zip(NAMES, [(1, 1), (0, 0), (1, UNKNOWN), (0, 1), None, (1, 0), (
 Expected = str | dict[str, Any]
 Keys = dict[str, Any]
 Write = Callable[[Path], Path]
+
+
+def case(content: Any, expected: Expected, reader: TargetReader = CLASS, **keys: Any) -> Any:
+    return content, reader, keys, expected
 
 
 def changed(name: str, cell: Any, cells: dict[str, Any] = BY_CLASS) -> dict[str, Any]:
@@ -80,79 +84,83 @@ def again(name: str, label: str, part: str = "train") -> dict[str, list[Any]]:
 
 
 # rows count from @1, the first example
-CELLS: dict[str, tuple[dict[str, list[Any]], TargetReader, Keys, Expected]] = {
-    "classes": (labelled(BY_CLASS), CLASS, {}, BY_CLASS),
+CELLS = {
+    "classes": case(labelled(BY_CLASS), BY_CLASS),
     # of columns
-    "a column that is not there": (
-        *(labelled(BY_CLASS), CLASS, {"label_column": "kind"}),
-        "data.label_column=kind: .* has the columns id, label",
+    "a column that is not there": case(
+        labelled(BY_CLASS), "data.label_column=kind: .* has the columns id, label", label_column="kind"
     ),
-    "a column asked for twice": (
-        *(labelled(BY_CLASS, who=PATIENTS), CLASS, {**COLUMNS, "group": "label"}),
+    "a column asked for twice": case(
+        labelled(BY_CLASS, who=PATIENTS),
         r"column 2 \(label\) is asked for twice; give each key its own",
+        **COLUMNS,
+        group="label",
     ),
     # of images
-    "an image that is not there": (labelled({**BY_CLASS, "x": "ant"}), CLASS, {}, "@9: .*/x can't be read: No such"),
-    "no image": (labelled({**BY_CLASS, "": "ant"}), CLASS, {}, "@9: there is a label, and no image"),
-    "an image of no file": (labelled({**BY_CLASS, "y/\x01": "ant"}), CLASS, {}, "@9: "),
-    "a row twice": (
-        *({"id": [*NAMES, "000", "000.png"], "label": [*CLASSES, "ant", "ant"]}, CLASS, {}),
-        BY_CLASS,
+    "an image that is not there": case(labelled({**BY_CLASS, "x": "ant"}), "@9: .*/x can't be read: No such"),
+    "no image": case(labelled({**BY_CLASS, "": "ant"}), "@9: there is a label, and no image"),
+    "an image of no file": case(labelled({**BY_CLASS, "y/\x01": "ant"}), "@9: "),
+    "a row twice": case({"id": [*NAMES, "000", "000.png"], "label": [*CLASSES, "ant", "ant"]}, BY_CLASS),
+    "a row twice with other classes": case(
+        again("000", "bee"), "@9, gives 000 the label bee, and .*@1, the label ant", **COLUMNS
     ),
-    "a row twice with other classes": (
-        *(again("000", "bee"), CLASS, COLUMNS),
-        "@9, gives 000 the label bee, and .*@1, the label ant",
-    ),
-    "a row twice with other labels": (
-        *({"id": ["000", "000"], "x": [1, 1], "y": [0, None]}, LABEL, TWO_LABELS),
+    "a row twice with other labels": case(
+        {"id": ["000", "000"], "x": [1, 1], "y": [0, None]},
         "@2, gives 000 the label 1.0,nan, and .*@1, the label 1.0,0.0",
+        LABEL,
+        **TWO_LABELS,
     ),
-    "a row twice with the same labels": (
-        *({"id": [*NAMES, *NAMES], "x": [1] * 16, "y": [None] * 16}, LABEL, TWO_LABELS),
+    "a row twice with the same labels": case(
+        {"id": [*NAMES, *NAMES], "x": [1] * 16, "y": [None] * 16},
         dict.fromkeys(NAMES, (1, UNKNOWN)),
+        LABEL,
+        **TWO_LABELS,
     ),
     # of classes
-    "no class": (labelled(changed("000", None)), CLASS, {}, changed("000", None)),
-    "two spellings of a class": (
-        *(labelled({name: ("caf\u00e9", "cafe\u0301", "bee", "bee")[int(name) % 4] for name in NAMES}), CLASS, {}),
+    "no class": case(labelled(changed("000", None)), changed("000", None)),
+    "two spellings of a class": case(
+        labelled({name: ("caf\u00e9", "cafe\u0301", "bee", "bee")[int(name) % 4] for name in NAMES}),
         {name: ("caf\u00e9", "caf\u00e9", "bee", "bee")[int(name) % 4] for name in NAMES},
     ),
-    "a class of several lines": (
-        *(labelled(changed("002", "a,\nb")), CLASS, {}),
+    "a class of several lines": case(
+        labelled(changed("002", "a,\nb")),
         r"@3: the cell of column 2 \(label\) goes on over several lines: close its quotes",
     ),
     # of labels
-    "labels of words": ({"id": NAMES, **WORDS}, LABEL, TWO_LABELS, BY_WORD),
-    "an unknown word": (
-        *({"id": NAMES[:2], "x": ["1", "1"], "y": ["0", "maybe"]}, LABEL, TWO_LABELS),
+    "labels of words": case({"id": NAMES, **WORDS}, BY_WORD, LABEL, **TWO_LABELS),
+    "an unknown word": case(
+        {"id": NAMES[:2], "x": ["1", "1"], "y": ["0", "maybe"]},
         "@2: column y holds maybe: write 1, true or yes",
+        LABEL,
+        **TWO_LABELS,
     ),
-    "a number that is no label": (
-        *({"id": NAMES[:2], "x": [1, 2], "y": [0, 1]}, LABEL, TWO_LABELS),
-        "@2: column x holds 2: write 1",
+    "a number that is no label": case(
+        {"id": NAMES[:2], "x": [1, 2], "y": [0, 1]}, "@2: column x holds 2: write 1", LABEL, **TWO_LABELS
     ),
-    "lists of labels": (
-        *(labelled(changed("000", "b | a", changed("001", None))), LABEL, {}),
+    "lists of labels": case(
+        labelled(changed("000", "b | a", changed("001", None))),
         {
             **{name: ((0, 1, 0, 0), (0, 0, 0, 1))[int(name) % 2] for name in NAMES},
             **{"000": (1, 0, 1, 0), "001": (0, 0, 0, 0)},
         },
+        LABEL,
     ),
-    "a list with a name twice": (
-        *(labelled(changed("002", "ant|bee|ant")), LABEL, {}),
-        "@3: column label names ant more than once",
+    "a list with a name twice": case(
+        labelled(changed("002", "ant|bee|ant")), "@3: column label names ant more than once", LABEL
     ),
     # of numbers
-    "numbers": (
-        *(labelled(changed("001", -2e3, changed("002", None, READ_AGES))), NUMBER, {}),
+    "numbers": case(
+        labelled(changed("001", -2e3, changed("002", None, READ_AGES))),
         changed("001", -2000.0, changed("002", None, READ_AGES)),
+        NUMBER,
     ),
-    "no numbers": (
-        *(labelled(changed("001", "nan", changed("002", "NULL", AGES))), NUMBER, {}),
+    "no numbers": case(
+        labelled(changed("001", "nan", changed("002", "NULL", AGES))),
         changed("001", None, changed("002", None, READ_AGES)),
+        NUMBER,
     ),
     **{
-        f"a number that is {what}": (labelled(changed("003", cell, AGES)), NUMBER, {}, f"@4: column label holds {told}")
+        f"a number that is {what}": case(labelled(changed("003", cell, AGES)), f"@4: column label holds {told}", NUMBER)
         for what, cell, told in (
             ("written with a comma", "1,5", r"1,5, which is no number: write a point, 1\.5"),
             ("a text", "old", "old, which is no number"),
@@ -163,31 +171,30 @@ CELLS: dict[str, tuple[dict[str, list[Any]], TargetReader, Keys, Expected]] = {
         )
     },
     # of splits and groups
-    "an unknown split": (again("000", "ant", "extra"), CLASS, BY_SPLIT, "@9: the split is extra; write one of train, "),
-    "no split": (again("000", "ant", ""), CLASS, BY_SPLIT, "@9: the split is empty; write one of train, "),
-    "a class that is not trained on": (
-        *(labelled(changed("007", "fly"), part=SPLITS), CLASS, BY_SPLIT),
-        "@8: the class fly of a test image has no image to train on",
+    "an unknown split": case(again("000", "ant", "extra"), "@9: the split is extra; write one of train, ", **BY_SPLIT),
+    "no split": case(again("000", "ant", ""), "@9: the split is empty; write one of train, ", **BY_SPLIT),
+    "a class that is not trained on": case(
+        labelled(changed("007", "fly"), part=SPLITS),
+        "@8: the class fly of a test example has none to train on",
+        **BY_SPLIT,
     ),
-    "all in one split": (
-        *(labelled(BY_CLASS, part=["train"] * COUNT), CLASS, BY_SPLIT),
-        "all images with a label are in the split train",
+    "all in one split": case(
+        labelled(BY_CLASS, part=["train"] * COUNT), "all examples with a label are in the split train", **BY_SPLIT
     ),
-    "an image in two splits": (
-        *(again("000", "ant", "test"), CLASS, BY_SPLIT),
-        "@9, gives 000 .* the split test, and .*@1, .* the split train",
+    "an image in two splits": case(
+        again("000", "ant", "test"), "@9, gives 000 .* the split test, and .*@1, .* the split train", **BY_SPLIT
     ),
-    "a group in two splits": (
-        *(labelled(BY_CLASS, part=SPLITS, who=["p"] * 7 + ["q"]), CLASS, {**BY_SPLIT, "group": "who"}),
+    "a group in two splits": case(
+        labelled(BY_CLASS, part=SPLITS, who=["p"] * 7 + ["q"]),
         "@7: data.group=who: p is in the split test and, by .*@6, in another",
+        **BY_SPLIT,
+        group="who",
     ),
-    "a row without a group": (
-        *(labelled(BY_CLASS, who=[*PATIENTS[:6], "", "p3"]), CLASS, {**COLUMNS, "group": "who"}),
-        "@7: the group is empty",
+    "a row without a group": case(
+        labelled(BY_CLASS, who=[*PATIENTS[:6], "", "p3"]), "@7: the group is empty", **COLUMNS, group="who"
     ),
-    "a single group": (
-        *(labelled(BY_CLASS, who=["p0"] * COUNT), CLASS, {**COLUMNS, "group": "who"}),
-        "p0: no group can be held out",
+    "a single group": case(
+        labelled(BY_CLASS, who=["p0"] * COUNT), "p0: no group can be held out", **COLUMNS, group="who"
     ),
 }
 
@@ -238,222 +245,196 @@ def two_tables(folder: Path) -> Path:
 REST = "\n".join(f"{name},{kind}" for name, kind in list(BY_CLASS.items())[1:])
 QUOTED = "".join(f'{name},"two\nlines",{kind}\n' for name, kind in BY_CLASS.items())
 NO_HEADER = {"header": False}
-FILES: dict[str, tuple[Write, TargetReader, Keys, Expected]] = {
+FILES = {
     # of the file
-    "no table": (lambda folder: folder / "no.csv", CLASS, {}, "no.csv can't be read: No such file .*: give the table"),
-    "a folder in its place": (lambda folder: folder / "images", CLASS, {}, "images is a directory: give the table"),
-    "a pipe in its place": (a_pipe, CLASS, {}, "is not a regular file: give the table"),
-    "an empty file": (text(""), CLASS, {}, "is empty: give the table"),
-    "empty lines alone": (text("\n\r\n\n"), CLASS, {}, "has no row: give the table"),
-    "empty lines alone of JSON": (lines("\n\n"), CLASS, {}, "has no row: give the table"),
-    "objects of nothing": (lines("{}\n{}"), CLASS, {}, "has no row: give the table"),
-    "a header alone": (text("id,label\n"), CLASS, {}, "has no row: give the table"),
-    "no header": (text(f"000,ant\n{REST}"), CLASS, NO_HEADER, BY_CLASS),
-    "no header, and columns by their numbers": (
-        *(text(f"000,ant\n{REST}"), CLASS, {**NO_HEADER, "image_column": 1, "label_column": 2}),
-        BY_CLASS,
+    "no table": case(lambda folder: folder / "no.csv", "no.csv can't be read: No such file .*: give the table"),
+    "a folder in its place": case(lambda folder: folder / "images", "images is a directory: give the table"),
+    "a pipe in its place": case(a_pipe, "is not a regular file: give the table"),
+    "an empty file": case(text(""), "is empty: give the table"),
+    "empty lines alone": case(text("\n\r\n\n"), "has no row: give the table"),
+    "empty lines alone of JSON": case(lines("\n\n"), "has no row: give the table"),
+    "objects of nothing": case(lines("{}\n{}"), "has no row: give the table"),
+    "a header alone": case(text("id,label\n"), "has no row: give the table"),
+    "no header": case(text(f"000,ant\n{REST}"), BY_CLASS, **NO_HEADER),
+    "no header, and columns by their numbers": case(
+        text(f"000,ant\n{REST}"), BY_CLASS, **NO_HEADER, image_column=1, label_column=2
     ),
-    "no header, which is not said": (
-        *(text(f"000,ant\n{REST}"), CLASS, {}),
-        "the first row names the columns, and 000 is a file: set data.header=false",
+    "no header, which is not said": case(
+        text(f"000,ant\n{REST}"), "the first row names the columns, and 000 is a file: set data.header=false"
     ),
-    "a test table with an image of the other": (
-        *(two_tables, CLASS, {"test_path": "test.csv"}),
+    "a test table with an image of the other": case(
+        two_tables,
         r"test.csv, row 3, gives 001 the label bee and the split test, and .*labels.csv, row 2, .* the split train",
+        test_path="test.csv",
     ),
-    "a test table that is not there": (
-        *(text(rows(BY_CLASS)), CLASS, {"test_path": "no.csv"}),
-        "data.test_path=.*no.csv can't",
-    ),
+    "a test table that is not there": case(text(rows(BY_CLASS)), "data.test_path=.*no.csv can't", test_path="no.csv"),
     # of its encoding
-    "a byte order mark": (text("\ufeff" + rows(BY_CLASS)), CLASS, COLUMNS, BY_CLASS),
-    "a byte order mark of JSON": (lines("\ufeff" + objects(BY_CLASS)), CLASS, COLUMNS, BY_CLASS),
-    "a byte order mark without a header": (text(f"\ufeff000,ant\n{REST}"), CLASS, NO_HEADER, BY_CLASS),
-    "UTF-16 with its mark": (text(rows(BY_CLASS, "id\tlabel", "\t").encode("utf-16")), CLASS, {}, BY_CLASS),
-    "UTF-16 without a mark": (text(rows(BY_CLASS).encode("utf-16-le")), CLASS, {}, "row 1, .* a null character"),
-    "half of UTF-16": (text(rows(BY_CLASS).encode("utf-16") + b"a"), CLASS, {}, "labels.csv is not text in UTF-8"),
-    "UTF-16 of JSON": (lines(objects(BY_CLASS).encode("utf-16")), CLASS, {}, "is not text in UTF-8"),
-    "Latin-1": (
-        *(text(rows(changed("002", "caf\u00e9")).encode("latin-1")), CLASS, {}),
-        "labels.csv, row 4, is not text in UTF-8",
+    "a byte order mark": case(text("\ufeff" + rows(BY_CLASS)), BY_CLASS, **COLUMNS),
+    "a byte order mark of JSON": case(lines("\ufeff" + objects(BY_CLASS)), BY_CLASS, **COLUMNS),
+    "a byte order mark without a header": case(text(f"\ufeff000,ant\n{REST}"), BY_CLASS, **NO_HEADER),
+    "UTF-16 with its mark": case(text(rows(BY_CLASS, "id\tlabel", "\t").encode("utf-16")), BY_CLASS),
+    "UTF-16 without a mark": case(text(rows(BY_CLASS).encode("utf-16-le")), "row 1, .* a null character"),
+    "half of UTF-16": case(text(rows(BY_CLASS).encode("utf-16") + b"a"), "labels.csv is not text in UTF-8"),
+    "UTF-16 of JSON": case(lines(objects(BY_CLASS).encode("utf-16")), "is not text in UTF-8"),
+    "Latin-1": case(
+        text(rows(changed("002", "caf\u00e9")).encode("latin-1")), "labels.csv, row 4, is not text in UTF-8"
     ),
-    "Latin-1 of JSON": (
-        *(lines(objects(BY_CLASS).replace("bee", "caf\u00e9").encode("latin-1")), CLASS, {}),
-        "labels.jsonl is not text in UTF-8",
+    "Latin-1 of JSON": case(
+        lines(objects(BY_CLASS).replace("bee", "caf\u00e9").encode("latin-1")), "labels.jsonl is not text in UTF-8"
     ),
-    "a null character": (text(rows(changed("002", "a\0nt"))), CLASS, {}, "row 4, can't be read .* a null character"),
-    "another program's file": (text(b"PK\x03\x04\x14\x00" + bytes(range(256))), CLASS, {}, "labels.csv, row 1, "),
-    "line ends of Windows": (text(rows(BY_CLASS, end="\r\n") + "\r\n"), CLASS, {}, BY_CLASS),
-    "line ends of old Macs": (text(rows(BY_CLASS, end="\r")), CLASS, {}, BY_CLASS),
+    "a null character": case(text(rows(changed("002", "a\0nt"))), "row 4, can't be read .* a null character"),
+    "another program's file": case(text(b"PK\x03\x04\x14\x00" + bytes(range(256))), "labels.csv, row 1, "),
+    "line ends of Windows": case(text(rows(BY_CLASS, end="\r\n") + "\r\n"), BY_CLASS),
+    "line ends of old Macs": case(text(rows(BY_CLASS, end="\r")), BY_CLASS),
     # of its separators and quotes
-    "tabs": (text(rows(BY_CLASS, "id\tlabel", "\t"), "labels.tsv"), CLASS, {}, BY_CLASS),
-    "semicolons": (text(rows(BY_CLASS, "id;label", ";")), CLASS, {}, BY_CLASS),
-    "bars": (text(rows(BY_CLASS, "id|label", "|")), CLASS, {}, r"has the columns id\|label: say which"),
-    "spaces around cells": (
-        *(text(rows({f" {name} ": f" {kind} " for name, kind in BY_CLASS.items()}, "id , label")), CLASS, COLUMNS),
-        BY_CLASS,
+    "tabs": case(text(rows(BY_CLASS, "id\tlabel", "\t"), "labels.tsv"), BY_CLASS),
+    "semicolons": case(text(rows(BY_CLASS, "id;label", ";")), BY_CLASS),
+    "bars": case(text(rows(BY_CLASS, "id|label", "|")), r"has the columns id\|label: say which"),
+    "spaces around cells": case(
+        text(rows({f" {name} ": f" {kind} " for name, kind in BY_CLASS.items()}, "id , label")), BY_CLASS, **COLUMNS
     ),
-    "quotes": (text(rows({f'"{name}"': f'"{kind}"' for name, kind in BY_CLASS.items()})), CLASS, {}, BY_CLASS),
-    "a quote within a cell": (
-        text(rows(changed("000", '5" ant'))),
-        CLASS,
-        {"test_fraction": 0.1},
-        "has a single image",
-    ),
-    "a separator in quotes": (
-        *(text(rows(changed("000", '"ant, red"', changed("002", '"ant, red"')))), CLASS, {}),
+    "quotes": case(text(rows({f'"{name}"': f'"{kind}"' for name, kind in BY_CLASS.items()})), BY_CLASS),
+    "a quote within a cell": case(text(rows(changed("000", '5" ant'))), "has a single example", test_fraction=0.1),
+    "a separator in quotes": case(
+        text(rows(changed("000", '"ant, red"', changed("002", '"ant, red"')))),
         changed("000", "ant, red", changed("002", "ant, red")),
     ),
-    "a line break in quotes": (text(f"id,note,label\n{QUOTED}"), CLASS, COLUMNS, BY_CLASS),
-    "the row after line breaks in quotes": (
-        *(text('id,note,label\n000,"a\nb\nc",ant\n001'), CLASS, COLUMNS),
+    "a line break in quotes": case(text(f"id,note,label\n{QUOTED}"), BY_CLASS, **COLUMNS),
+    "the row after line breaks in quotes": case(
+        text('id,note,label\n000,"a\nb\nc",ant\n001'),
         "row 3, has 1 columns, and row 1 has 3: complete the row",
+        **COLUMNS,
     ),
-    "a quote that is closed far below": (
-        *(text('id,label\n000,"ant\n001,bee\n002,"ant\n003,bee'), CLASS, {}),
+    "a quote that is closed far below": case(
+        text('id,label\n000,"ant\n001,bee\n002,"ant\n003,bee'),
         r"labels.csv, row 2: the cell of column 2 \(label\) goes on over several lines",
     ),
-    "a quote that is never closed": (
-        *(text('id,label\n000,ant\n001,"bee\n002,ant\n003,bee'), CLASS, {}),
+    "a quote that is never closed": case(
+        text('id,label\n000,ant\n001,"bee\n002,ant\n003,bee'),
         "labels.csv, row 3, can't be read as a table: unexpected end of data; close the quotes",
     ),
-    "empty rows": (text(f"\n\nid,label\n\n,\n000,ant\n{REST}\n\n"), CLASS, {}, BY_CLASS),
-    "the row after empty ones": (text("\nid,label\n\n000,ant\n,\n001"), CLASS, {}, "row 6, has 1 columns, and row 2"),
-    "a short row": (text(rows(BY_CLASS) + "\n000"), CLASS, {}, "row 10, has 1 columns, and row 1 has 2: complete"),
-    "a short row far below": (
-        *(text("id,label\n" + "000,ant\n" * 2**17 + "001"), CLASS, {}),
-        f"row {2**17 + 2}, has 1 columns",
-    ),
-    "a long row": (
-        *(text(f"id,label\n000,ant,red\n{REST}"), CLASS, {}),
+    "empty rows": case(text(f"\n\nid,label\n\n,\n000,ant\n{REST}\n\n"), BY_CLASS),
+    "the row after empty ones": case(text("\nid,label\n\n000,ant\n,\n001"), "row 6, has 1 columns, and row 2"),
+    "a short row": case(text(rows(BY_CLASS) + "\n000"), "row 10, has 1 columns, and row 1 has 2: complete"),
+    "a short row far below": case(text("id,label\n" + "000,ant\n" * 2**17 + "001"), f"row {2**17 + 2}, has 1 columns"),
+    "a long row": case(
+        text(f"id,label\n000,ant,red\n{REST}"),
         "labels.csv, row 2, has 3 columns, and row 1 has 2: put a cell with a separator",
     ),
-    "empty cells at the end of a row": (text(f"id,label\n000,ant,,\n{REST}"), CLASS, {}, "row 2, has 4 columns"),
-    "an empty column at the end": (text(rows(BY_CLASS, end=",\n") + ","), CLASS, COLUMNS, BY_CLASS),
-    "a name of two words between spaces": (text("id label\n000 red ant"), CLASS, {}, "row 2, has 3 columns"),
-    "a comma for a point without quotes": (text(rows(changed("003", "1,5", AGES))), NUMBER, {}, "row 5, has 3 columns"),
-    "classes of numbers and texts": (
-        *(text(rows(changed("000", 1, changed("002", 1)))), CLASS, {}),
-        changed("000", "1", changed("002", "1")),
+    "empty cells at the end of a row": case(text(f"id,label\n000,ant,,\n{REST}"), "row 2, has 4 columns"),
+    "an empty column at the end": case(text(rows(BY_CLASS, end=",\n") + ","), BY_CLASS, **COLUMNS),
+    "a name of two words between spaces": case(text("id label\n000 red ant"), "row 2, has 3 columns"),
+    "a comma for a point without quotes": case(text(rows(changed("003", "1,5", AGES))), "row 5, has 3 columns", NUMBER),
+    "classes of numbers and texts": case(
+        text(rows(changed("000", 1, changed("002", 1)))), changed("000", "1", changed("002", "1"))
     ),
     # of its columns
-    "two columns of a name": (text("id,label,label\n000,ant,1"), CLASS, COLUMNS, "has 2 columns called label: give"),
-    "two columns of a name in Parquet": (
-        *(doubled_columns, CLASS, {"image_column": 1, "label_column": 2}),
-        "has 2 columns called label: give them different names",
+    "two columns of a name": case(text("id,label,label\n000,ant,1"), "has 2 columns called label: give", **COLUMNS),
+    "two columns of a name in Parquet": case(
+        doubled_columns, "has 2 columns called label: give them different names", image_column=1, label_column=2
     ),
     # of JSON lines
-    "a broken line": (lines(objects(BY_CLASS) + '\n{"id": "000", "label":'), CLASS, {}, "row 9, is no row of a table"),
-    "a JSON array": (lines("[\n" + objects(BY_CLASS)), CLASS, {}, "labels.jsonl, row 1, is no row of a table"),
-    "a line that is no object": (lines(objects(BY_CLASS) + "\n\n3"), CLASS, {}, "row 9, .*: it holds no object"),
-    "other keys in other lines": (
-        *(lines(objects(BY_CLASS) + '\n{"label": "ant", "more": 1}'), CLASS, COLUMNS),
+    "a broken line": case(lines(objects(BY_CLASS) + '\n{"id": "000", "label":'), "row 9, is no row of a table"),
+    "a JSON array": case(lines("[\n" + objects(BY_CLASS)), "labels.jsonl, row 1, is no row of a table"),
+    "a line that is no object": case(lines(objects(BY_CLASS) + "\n\n3"), "row 9, .*: it holds no object"),
+    "other keys in other lines": case(
+        lines(objects(BY_CLASS) + '\n{"label": "ant", "more": 1}'),
         "labels.jsonl, row 9: there is a label, and no image",
+        **COLUMNS,
     ),
-    "a key that the first line lacks": (lines('{"id": "000"}\n' + objects(BY_CLASS)), CLASS, COLUMNS, BY_CLASS),
-    "lists for images": (
-        *(lines(objects(BY_CLASS).replace('"000"', '["000"]').replace('"001"', '["001"]')), CLASS, {}),
+    "a key that the first line lacks": case(lines('{"id": "000"}\n' + objects(BY_CLASS)), BY_CLASS, **COLUMNS),
+    "lists for images": case(
+        lines(objects(BY_CLASS).replace('"000"', '["000"]').replace('"001"', '["001"]')),
         "labels.jsonl, row 3, .*: id holds a text, and the rows above hold a list",
     ),
-    "lists for a group": (
-        *(lines(objects(BY_CLASS).replace("}", ', "who": ["a"]}')), CLASS, {**COLUMNS, "group": "who"}),
+    "lists for a group": case(
+        lines(objects(BY_CLASS).replace("}", ', "who": ["a"]}')),
         r"labels.jsonl: column 3 \(who\) holds values of type list<item: string>: give texts or numbers",
+        **COLUMNS,
+        group="who",
     ),
-    "an object in a cell": (lines(objects(changed("002", {"a": 1}))), CLASS, {}, "row 3, .*: label holds an object"),
-    "objects": (lines(objects({name: {"a": 1} for name in NAMES})), CLASS, {}, "holds values of type struct"),
-    "texts as the bytes of images": (lines('{"id": {"bytes": "a"}, "label": "b"}'), CLASS, {}, "of type struct"),
-    "lists in lists": (
-        lines(objects({name: [["a"]] for name in NAMES})),
-        LABEL,
-        {},
-        "holds values of type list<item: list",
+    "an object in a cell": case(lines(objects(changed("002", {"a": 1}))), "row 3, .*: label holds an object"),
+    "objects": case(lines(objects({name: {"a": 1} for name in NAMES})), "holds values of type struct"),
+    "texts as the bytes of images": case(lines('{"id": {"bytes": "a"}, "label": "b"}'), "of type struct"),
+    "lists in lists": case(
+        lines(objects({name: [["a"]] for name in NAMES})), "holds values of type list<item: list", LABEL
     ),
-    "a list among texts": (lines(objects(changed("002", ["a"]))), LABEL, {}, "row 3, .*: label holds a list, and"),
-    "a number among texts": (lines(objects(changed("002", 1))), CLASS, {}, "row 3, .*: label holds a number, and"),
-    "a list for a class": (
-        *(lines(objects({name: [kind] for name, kind in BY_CLASS.items()})), CLASS, {}),
-        "labels.jsonl, row 1: column label holds a list, and an image has one class",
+    "a list among texts": case(lines(objects(changed("002", ["a"]))), "row 3, .*: label holds a list, and", LABEL),
+    "a number among texts": case(lines(objects(changed("002", 1))), "row 3, .*: label holds a number, and"),
+    "a list for a class": case(
+        lines(objects({name: [kind] for name, kind in BY_CLASS.items()})),
+        "labels.jsonl, row 1: column label holds a list, and an example has one class",
     ),
-    "lists of 0 and 1": (
-        lines(objects({name: [0, 1, 1] for name in NAMES})),
-        LABEL,
-        {},
-        "row 1: .* names 1 more than once",
+    "lists of 0 and 1": case(
+        lines(objects({name: [0, 1, 1] for name in NAMES})), "row 1: .* names 1 more than once", LABEL
     ),
-    "numbers of JSON": (
-        *(lines(objects(changed("001", UNKNOWN, changed("002", 2, READ_AGES)))), NUMBER, {}),
+    "numbers of JSON": case(
+        lines(objects(changed("001", UNKNOWN, changed("002", 2, READ_AGES)))),
         changed("001", None, changed("002", 2.0, READ_AGES)),
-    ),
-    "infinity in JSON": (
-        lines(objects(changed("002", math.inf, READ_AGES))),
         NUMBER,
-        {},
-        "row 3: column label holds inf",
     ),
-    "days for classes": (
-        *(lines(objects({name: f"2020-01-0{1 + int(name) % 2}" for name in NAMES})), CLASS, {}),
+    "infinity in JSON": case(
+        lines(objects(changed("002", math.inf, READ_AGES))), "row 3: column label holds inf", NUMBER
+    ),
+    "days for classes": case(
+        lines(objects({name: f"2020-01-0{1 + int(name) % 2}" for name in NAMES})),
         {name: f"2020-01-0{1 + int(name) % 2}" for name in NAMES},
     ),
-    "half a character": (
-        *(lines(objects(BY_CLASS).replace('"bee"', '"\\ud800"')), CLASS, {}),
-        "labels.jsonl, row 2, .*surrogates",
+    "half a character": case(
+        lines(objects(BY_CLASS).replace('"bee"', '"\\ud800"')), "labels.jsonl, row 2, .*surrogates"
     ),
-    "a key twice": (
-        *(lines(objects(BY_CLASS) + '\n{"id": "000", "label": "ant", "label": "bee"}'), CLASS, {}),
+    "a key twice": case(
+        lines(objects(BY_CLASS) + '\n{"id": "000", "label": "ant", "label": "bee"}'),
         "labels.jsonl, row 9, is no row of a table: it has a key more than once",
     ),
-    "a number of 5,000 digits": (
-        *(lines(objects(dict.fromkeys(NAMES, 1)) + '\n{"id": "000", "label": ' + "1" * 5000 + "}"), NUMBER, {}),
+    "a number of 5,000 digits": case(
+        lines(objects(dict.fromkeys(NAMES, 1)) + '\n{"id": "000", "label": ' + "1" * 5000 + "}"),
         "labels.jsonl, row 9: column label holds inf",
+        NUMBER,
     ),
     # of Parquet
-    "no Parquet inside": (
-        text("id", "labels.parquet"),
-        CLASS,
-        {},
-        "data.path=.*labels.parquet can't be read as Parquet",
-    ),
-    "half of a Parquet file": (text(b"PAR1" + bytes(50), "labels.parquet"), CLASS, {}, "can't be read as Parquet"),
-    "no row of Parquet": (parquet(id=pa.array([], pa.string())), CLASS, {}, "has no row: give the table"),
-    "dictionaries": (parquet(id=NAMES, label=pa.array(CLASSES).dictionary_encode()), CLASS, {}, BY_CLASS),
-    "whole numbers that gaps made floats": (
-        *(parquet(id=NAMES, label=[1.0, 2.0, None, *[2.0] * 4, 1.0]), CLASS, {}),
+    "no Parquet inside": case(text("id", "labels.parquet"), "data.path=.*labels.parquet can't be read as Parquet"),
+    "half of a Parquet file": case(text(b"PAR1" + bytes(50), "labels.parquet"), "can't be read as Parquet"),
+    "no row of Parquet": case(parquet(id=pa.array([], pa.string())), "has no row: give the table"),
+    "dictionaries": case(parquet(id=NAMES, label=pa.array(CLASSES).dictionary_encode()), BY_CLASS),
+    "whole numbers that gaps made floats": case(
+        parquet(id=NAMES, label=[1.0, 2.0, None, *[2.0] * 4, 1.0]),
         dict(zip(NAMES, ["1", "2", None, *["2"] * 4, "1"], strict=True)),
     ),
-    "whole numbers beyond float32": (
-        *(parquet(id=NAMES, label=[2**53 + 1, *[2**24 + 1] * 7]), NUMBER, {}),
+    "whole numbers beyond float32": case(
+        parquet(id=NAMES, label=[2**53 + 1, *[2**24 + 1] * 7]),
         {**dict.fromkeys(NAMES, 2.0**24), "000": 2.0**53},
+        NUMBER,
     ),
-    "a whole number that is no label": (
-        *(parquet(id=NAMES, label=[2**53 + 1, *[1] * 7]), LABEL, {}),
+    "a whole number that is no label": case(
+        parquet(id=NAMES, label=[2**53 + 1, *[1] * 7]),
         "labels.parquet, row 1: column label holds 9007199254740993: write 1",
+        LABEL,
     ),
-    "classes of infinity": (
-        *(parquet(id=NAMES, label=[math.inf, 2.0] * 4), CLASS, {}),
-        dict(zip(NAMES, ["inf", "2"] * 4, strict=True)),
+    "classes of infinity": case(
+        parquet(id=NAMES, label=[math.inf, 2.0] * 4), dict(zip(NAMES, ["inf", "2"] * 4, strict=True))
     ),
-    "numbers of 16 bits": (parquet(id=NAMES, label=pa.array([1.5] * COUNT, pa.float16())), NUMBER, {}, READ_AGES),
-    "decimals": (parquet(id=NAMES, label=pa.array([Decimal("1.50")] * COUNT)), NUMBER, {}, READ_AGES),
-    "lists of nothing": (parquet(id=NAMES, label=[[]] * COUNT), LABEL, {}, "no row has a label in column 2"),
-    "paths of images in structures": (
-        *(parquet(id=[{"bytes": None, "path": f"images/{name}.png"} for name in NAMES], label=CLASSES), CLASS, {}),
-        BY_CLASS,
+    "numbers of 16 bits": case(parquet(id=NAMES, label=pa.array([1.5] * COUNT, pa.float16())), READ_AGES, NUMBER),
+    "decimals": case(parquet(id=NAMES, label=pa.array([Decimal("1.50")] * COUNT)), READ_AGES, NUMBER),
+    "lists of nothing": case(parquet(id=NAMES, label=[[]] * COUNT), "no row has a label in column 2", LABEL),
+    "paths of images in structures": case(
+        parquet(id=[{"bytes": None, "path": f"images/{name}.png"} for name in NAMES], label=CLASSES), BY_CLASS
     ),
-    "structures": (parquet(id=NAMES, label=[{"a": 1}] * COUNT), CLASS, {}, r"2 \(label\) holds values of type struct"),
-    "dates": (
-        *(parquet(id=NAMES, label=pa.array([0] * COUNT, pa.date32())), CLASS, {}),
-        r"column 2 \(label\) holds values of type date32",
+    "structures": case(parquet(id=NAMES, label=[{"a": 1}] * COUNT), r"2 \(label\) holds values of type struct"),
+    "dates": case(
+        parquet(id=NAMES, label=pa.array([0] * COUNT, pa.date32())), r"column 2 \(label\) holds values of type date32"
     ),
-    "booleans for numbers": (
-        *(parquet(id=NAMES, label=[True] * COUNT), NUMBER, {}),
+    "booleans for numbers": case(
+        parquet(id=NAMES, label=[True] * COUNT),
         "labels.parquet, row 1: column label holds True, which is no number",
+        NUMBER,
     ),
-    "an image of no bytes": (
-        *(parquet(image=[png(1), None, png(2)], label=["a", "b", "b"]), CLASS, {}),
+    "an image of no bytes": case(
+        parquet(image=[png(1), None, png(2)], label=["a", "b", "b"]),
         "labels.parquet, row 2: there is a label, and no image",
     ),
-    "bytes of no image": (
-        *(parquet(image=[png(1), b"GIF89a", png(2), png(3)], label=["a", "a", "b", "b"]), CLASS, {}),
+    "bytes of no image": case(
+        parquet(image=[png(1), b"GIF89a", png(2), png(3)], label=["a", "a", "b", "b"]),
         "labels.parquet, row [12] is a damaged GIF, or of a kind that can't be read",
     ),
 }

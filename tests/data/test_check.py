@@ -320,7 +320,7 @@ def test_inputs_that_are_no_images_are_refused(compose, monkeypatch):
 def test_texts_without_classes(tmp_path, command):
     lines = [*(f"line {number}" for number in range(8)), "line 0", "caf\u00e9"]
     (tmp_path / "t.txt").write_bytes("\n".join(lines).encode("latin-1"))
-    data = ("data=tokens", f"data.path={tmp_path / 't.txt'}")
+    data = ("data=texts", f"data.path={tmp_path / 't.txt'}")
     answer = command("job=check", "run.name=one", "task=masked_tokens", *data)
     assert answer.code == 3, answer.err
     assert "t: texts without classes" in answer.out

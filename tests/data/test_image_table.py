@@ -110,7 +110,7 @@ def test_what_is_left_out_is_told(folder):
         ("\nid,label\n\n000,ant\n,\n001", {}, "row 6, has 1 columns, and row 2 has 2: complete the row"),
         ("id,label\n000,ant\n001,ant", {}, "has the single class ant"),
         ("id,label\nx,ant\ny,bee", {}, r"none of the images that its column 1 \(id\) names is there, such as x, y: "),
-        ("id,label\n000,ant\n001,bee\n002,bee", {}, r"class ant has a single image, .*000.png"),
+        ("id,label\n000,ant\n001,bee\n002,bee", {}, r"class ant has a single example, .*000.png"),
         ("id,label\n000,a\n001,a\n002,b\nx,b", {}, r"1 file named as an image can't be used: .*/x can't be read"),
         ("id,label\n000,ant\n001,ant\n002,bee\nx\0.png,bee", {}, "is not a name that a file can have|can't be read as"),
     ],

@@ -23,8 +23,8 @@ from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.data.source import Dataset, Source
 from accumtrain.data.sources.labelled import open_labelled
 from accumtrain.data.sources.npz import open_npz
-from accumtrain.data.sources.targets import ClassTargets, LabelTargets, NumberTargets, TargetReader
 from accumtrain.data.table.source import open_table, open_whole_table
+from accumtrain.data.targets import ClassTargets, LabelTargets, NumberTargets, TargetReader
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import LABELS, NUMBERS
 from tests.data.conftest import PLAIN, join, picture, png

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.data.config import TokensConfig
+from accumtrain.data.config import TextsConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import HostShard, make_eval_batches, make_train_batches
 from accumtrain.data.stream import example_at
@@ -77,7 +77,7 @@ def stream(data, batch, count, shard=None):
 
 
 def test_batches_of_any_size_hold_the_same_examples(texts):
-    data = open_data(TokensConfig(path=texts, length=64, by_length=True, buckets=[8, 16, 32]), 0)
+    data = open_data(TextsConfig(path=texts, length=64, by_length=True, buckets=[8, 16, 32]), 0)
     whole = stream(data, 48, 2)
     assert stream(data, 8, 12) == whole
     parts = [stream(data, 48, 2, HostShard(index, 2, 2)) for index in range(2)]
@@ -85,8 +85,8 @@ def test_batches_of_any_size_hold_the_same_examples(texts):
 
 
 def test_a_batch_is_cut_to_the_first_bucket_that_holds_it(texts):
-    plain = open_data(TokensConfig(path=texts, length=64, by_length=True), 0)
-    cut = open_data(TokensConfig(path=texts, length=64, by_length=True, buckets=[8, 16, 32]), 0)
+    plain = open_data(TextsConfig(path=texts, length=64, by_length=True), 0)
+    cut = open_data(TextsConfig(path=texts, length=64, by_length=True, buckets=[8, 16, 32]), 0)
     assert stream(plain, 8, 20) == stream(cut, 8, 20)
     widths = set()
     for batches in (make_train_batches(cut, batch=8, first=0, seed=1).take(20), make_eval_batches(cut, batch=4)):

@@ -12,7 +12,15 @@ from tests.programs import run_python
 
 PROGRAM = Path(__file__).parent / "bag_of_tokens.py"
 TRAINING = (
-    *("data=tokens", "data.path=pets.jsonl", "model=bag", "optim=adam", "optim.lr=0.05", "schedule=constant"),
+    *(
+        "data=table",
+        "data.path=pets.jsonl",
+        "data.text_column=text",
+        "model=bag",
+        "optim=adam",
+        "optim.lr=0.05",
+        "schedule=constant",
+    ),
     *("batch_size=16", "accum.steps=2", "data.length=32", "data.by_length=true", "data.buckets=[8,16]"),
 )
 WORDS = {"cat": ["purr", "meow", "fur"], "dog": ["bark", "leash", "bone"]}
@@ -103,10 +111,11 @@ def test_it_is_evaluated_on_its_own_and_on_other_texts(folder):
 def test_a_check_names_lengths_classes_and_repeats(folder):
     rows = [("a b", "x"), ("a b", "y"), *[(f"text {number}", "xy"[number % 2]) for number in range(20)]]
     lines = [json.dumps({"text": text, "label": label}) for text, label in rows]
-    (folder / "checked.jsonl").write_text("\n".join([*lines, "{oops"]))
-    shown = call(folder, "job=check", "run.name=checked", "data=tokens", "data.path=checked.jsonl", code=3)
+    (folder / "checked.jsonl").write_text("\n".join([*lines, '{"text": "", "label": "x"}']))
+    table = ("data=table", "data.path=checked.jsonl", "data.text_column=text")
+    shown = call(folder, "job=check", "run.name=checked", *table, code=3)
     found = json.loads((folder / "runs/trials/check-checked/check.json").read_text())
-    assert found["bad"]["examples"][0]["name"] == "checked.jsonl, line 23"
+    assert found["bad"]["examples"][0]["name"] == "checked.jsonl, row 23"
     assert found["two_classes"]["count"] == 1
     assert min(found[split]["tokens"]["min"] for split in ("train", "test")) == 3
     assert "texts of each class" in shown

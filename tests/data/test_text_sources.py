@@ -1,12 +1,12 @@
-"""data=tokens: the right tokens from each kind of file, and a word for each that is bad."""
+"""data=texts, and tokens of data=npz: the right tokens from each kind of file, and a word for each that is bad."""
 
-import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.data.config import TokensConfig
+from accumtrain.data.config import NpzConfig, TableConfig, TextsConfig
 from accumtrain.data.inputs.tokens import read_texts
 from accumtrain.data.open_data import open_data
 from accumtrain.data.source import ArraySplit
@@ -33,11 +33,6 @@ def open_all(config, targets="classes"):
     return [row for split in data.splits.values() for row in rows_of(split)], data
 
 
-def write_lines(file, rows):
-    file.write_text("\n".join(json.dumps(row) for row in rows))
-    return file
-
-
 def write_folder(root):
     for kind, texts in (("dog", DOGS), ("cat", CATS)):
         (root / kind).mkdir(parents=True)
@@ -50,15 +45,15 @@ EXPECTED = sorted([(padded(text, 8), 1) for text in DOGS] + [(padded(text, 8), 0
 
 
 def test_a_folder_of_classes(tmp_path):
-    rows, data = open_all(TokensConfig(path=str(write_folder(tmp_path / "pets")), length=8))
+    rows, data = open_all(TextsConfig(path=str(write_folder(tmp_path / "pets")), length=8))
     assert sorted(rows) == EXPECTED
     assert data.class_names == ["cat", "dog"]
     assert data.shape == (8,)
     assert data.inputs.vocabulary.size == 257
-    places = 7 * 8
+    positions = 7 * 8
     filled = sum(min(8, len(text)) for text in DOGS + CATS)
-    assert f"2 of 7 texts are cut to their first 8 tokens (data.length); {1 - filled / places:.1%}" in data.notes[0]
-    again = open_all(TokensConfig(path=str(tmp_path / "pets"), length=8))[0]
+    assert f"2 of 7 texts are cut to their first 8 tokens (data.length); {1 - filled / positions:.1%}" in data.notes[0]
+    again = open_all(TextsConfig(path=str(tmp_path / "pets"), length=8))[0]
     assert again == rows, "what is held out never changes"
 
 
@@ -67,31 +62,15 @@ def test_folders_of_splits(tmp_path):
         write_folder(tmp_path / "all" / split)
     (tmp_path / "all" / "test" / "cat" / "0").write_text("only here")
     (tmp_path / "all" / "about.txt").write_text("a word on the data")
-    data = open_data(TokensConfig(path=str(tmp_path / "all"), length=9, val_fraction=0.0), 0)
+    data = open_data(TextsConfig(path=str(tmp_path / "all"), length=9, val_fraction=0.0), 0)
     assert (padded("only here", 9), 0) in rows_of(data.test)
     assert (padded("only here", 9), 0) not in rows_of(data.train)
     assert any("not read" in note and "about.txt" in note for note in data.notes)
 
 
-def test_lines_of_json(tmp_path):
-    rows = [{"say": text, "kind": kind} for kind, texts in (("dog", DOGS), ("cat", CATS)) for text in texts]
-    config = TokensConfig(path=str(write_lines(tmp_path / "p.jsonl", rows)), length=8, text_key="say", label_key="kind")
-    assert sorted(open_all(config)[0]) == EXPECTED
-
-
-def test_files_of_splits(tmp_path):
-    write_lines(
-        tmp_path / "train.jsonl", [{"text": text, "label": 0} for text in CATS] + [{"text": "x", "label": 1}] * 2
-    )
-    write_lines(tmp_path / "test.jsonl", [{"text": "bark", "label": 1}])
-    data = open_data(TokensConfig(path=str(tmp_path), length=4, val_fraction=0.0), 0)
-    assert rows_of(data.test) == [(padded("bark", 4), 1)]
-    assert data.train.size == 6
-
-
 def test_lines_of_a_text_file_are_texts(tmp_path):
     (tmp_path / "words.txt").write_bytes(b"\xef\xbb\xbfone\r\n\n  two \nthree")
-    rows, data = open_all(TokensConfig(path=str(tmp_path / "words.txt"), length=4), TOKENS)
+    rows, data = open_all(TextsConfig(path=str(tmp_path / "words.txt"), length=4), TOKENS)
     assert sorted(rows) == sorted(
         (row, row) for row in map(list, [padded(t, 4) for t in ("one", "two")] + [padded("thre", 4), padded("e", 4)])
     )
@@ -102,7 +81,7 @@ def test_lines_of_a_text_file_are_texts(tmp_path):
 def test_pieces_of_a_text_are_not_torn_apart(tmp_path):
     for number in range(20):
         (tmp_path / f"{number:02}.txt").write_text(f"{number:02}" * (1 + number))
-    data = open_data(TokensConfig(path=str(tmp_path), length=4), 0, TOKENS)
+    data = open_data(TextsConfig(path=str(tmp_path), length=4), 0, TOKENS)
     texts = {name: {bytes(row[:2]) for row, _ in rows_of(split)} for name, split in data.splits.items()}
     assert sum(map(len, texts.values())) == 20, "each text is in one split"
     assert all(texts.values())
@@ -112,14 +91,14 @@ def test_pieces_of_one_text_are_not_divided_to_validate_on(tmp_path):
     for number in range(2):  # of which one is held out to test on
         (tmp_path / f"{number}.txt").write_text("a text of several pieces")
     with pytest.raises(DataError, match=r"of one group, such as the pieces of one text.*set data\.val_fraction=0"):
-        open_data(TokensConfig(path=str(tmp_path), length=4), 0, TOKENS)
-    data = open_data(TokensConfig(path=str(tmp_path), length=4, val_fraction=0.0), 0, TOKENS)
+        open_data(TextsConfig(path=str(tmp_path), length=4), 0, TOKENS)
+    data = open_data(TextsConfig(path=str(tmp_path), length=4, val_fraction=0.0), 0, TOKENS)
     assert data.train.size == data.test.size == 6
 
 
 def test_a_folder_of_any_depth_is_read_without_classes(tmp_path):
     write_folder(tmp_path / "a" / "b")
-    rows, _ = open_all(TokensConfig(path=str(tmp_path), length=20), TOKENS)
+    rows, _ = open_all(TextsConfig(path=str(tmp_path), length=20), TOKENS)
     assert sorted(rows) == sorted((padded(text, 20), padded(text, 20)) for text in DOGS + CATS)
 
 
@@ -131,7 +110,7 @@ LABELS = np.array([0, 1, 0, 1])
 
 def write_arrays(file, **arrays):
     np.savez(file, **{"tokens": ROWS, "labels": LABELS, **arrays})
-    return TokensConfig(path=str(file), val_fraction=0.0)
+    return NpzConfig(path=str(file), val_fraction=0.0)
 
 
 def test_arrays_have_their_padding_at_the_end(tmp_path):
@@ -145,7 +124,7 @@ def test_arrays_have_their_padding_at_the_end(tmp_path):
 
 def test_a_number_may_be_the_padding_and_the_vocabulary_larger(tmp_path):
     np.savez(tmp_path / "t.npz", tokens=ROWS, labels=LABELS, test_tokens=ROWS[:1, :3], test_labels=LABELS[:1])
-    config = TokensConfig(path=str(tmp_path / "t.npz"), padding=0, vocabulary=100, length=3, val_fraction=0.0)
+    config = NpzConfig(path=str(tmp_path / "t.npz"), padding=0, vocabulary=100, length=3, val_fraction=0.0)
     data = open_data(config, 0)
     assert rows_of(data.test) == [([5, 3, -1], 0)]
     assert rows_of(data.train)[1] == ([1, 2, 3], 1)
@@ -186,7 +165,7 @@ def test_an_id_beyond_the_declared_ones_names_the_number_that_works(tmp_path):
 
 def test_labels_may_be_missing_where_tokens_are_the_targets(tmp_path):
     np.savez(tmp_path / "t.npz", tokens=ROWS)
-    config = TokensConfig(path=str(tmp_path / "t.npz"))
+    config = NpzConfig(path=str(tmp_path / "t.npz"))
     assert open_data(config, 0, TOKENS).num_classes == 8
     with pytest.raises(DataError, match="has no array labels: it has tokens"):
         open_data(config, 0)
@@ -199,32 +178,6 @@ def test_a_source_of_ones_own_keeps_its_ids():
 
 
 # ---- files that are bad ----
-
-GOOD = [{"text": text, "label": label} for label in "ab" for text in ("one", "two", "three")]
-BAD_LINES = {
-    "no JSON": ("{oops", "line 7 is no JSON"),
-    "a list": ("[1]", "line 7 is no object of JSON"),
-    "no text": ('{"label": "a"}', "line 7 has no key text, but label: data.text_key="),
-    "a number": ('{"text": 3, "label": "a"}', "line 7 has the text 3, which is no text"),
-    "no label": ('{"text": "one"}', "line 7 has no key label, and no class"),
-    "an empty label": ('{"text": "one", "label": " "}', 'line 7 has the label " ", and no class'),
-    "an empty text": ('{"text": "", "label": "a"}', "line 7 holds no token"),
-    "half a character": ('{"text": "\\ud800", "label": "a"}', r"line 7 has a text with half a character, \\ud800"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_LINES)
-def test_a_bad_line_is_told_or_left_out(tmp_path, case):
-    line, message = BAD_LINES[case]
-    file = write_lines(tmp_path / "t.jsonl", GOOD)
-    file.write_text(f"{file.read_text()}\n{line}\n")
-    with pytest.raises(DataError, match=rf"t\.jsonl, {message}.*data.on_error=skip"):
-        open_data(TokensConfig(path=str(file)), 0)
-    data = open_data(TokensConfig(path=str(file), on_error="skip", val_fraction=0.0), 0)
-    assert [example["name"] for example in data.skipped] == [f"{file}, line 7"]
-    weights = [split.weights(tf.range(split.size, dtype=tf.int64)).numpy().sum() for split in data.splits.values()]
-    assert sum(weights) == len(GOOD)
-
 
 BAD_FILES = {
     "empty": (b"", "is empty"),
@@ -241,83 +194,82 @@ def test_a_bad_file_is_told_or_left_out(tmp_path, case):
     root = write_folder(tmp_path / "pets")
     (root / "cat" / "bad").write_bytes(content)
     with pytest.raises(DataError, match=rf"cat/bad {message}.*data.on_error=skip"):
-        open_data(TokensConfig(path=str(root)), 0)
-    data = open_data(TokensConfig(path=str(root), on_error="skip"), 0)
+        open_data(TextsConfig(path=str(root)), 0)
+    data = open_data(TextsConfig(path=str(root), on_error="skip"), 0)
     assert [example["name"] for example in data.skipped] == [str(root / "cat" / "bad")]
 
 
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [("aax", "all texts are of one class"), ("abbx", "class a has a single text"), ("00022x", "of class 1: number")],
-)
-def test_a_class_that_lacks_texts_names_those_that_are_left_out(tmp_path, labels, message):
-    ids = np.arange(len(labels) * 2).reshape(-1, 2)
-    if labels.startswith("0"):
-        padding = {"mask": np.array([[label != "x"] * 2 for label in labels]).astype(int)}
-        numbers = [int(label.replace("x", "1")) for label in labels]
-        np.savez(tmp_path / "t.npz", tokens=ids, labels=numbers, **padding)
-        file, fault = tmp_path / "t.npz", "tokens, row 5 holds no token"
-    else:
-        rows = [{"text": f"t{place}", "label": label} for place, label in enumerate(labels) if label != "x"]
-        file, fault = write_lines(tmp_path / "t.jsonl", [*rows, {"txt": "t"}]), f"line {len(labels)} has no key text"
-    with pytest.raises(DataError, match=rf"{message}.*; 1 of {len(labels)} can't be used, the first: .*{fault}"):
-        open_data(TokensConfig(path=str(file), on_error="skip"), 0)
+def test_a_class_that_lacks_texts_names_those_that_are_left_out(tmp_path):
+    mask = np.ones([6, 2], int)
+    mask[5] = 0
+    np.savez(tmp_path / "t.npz", tokens=np.arange(12).reshape(6, 2), labels=[0, 0, 0, 2, 2, 1], mask=mask)
+    with pytest.raises(DataError, match=r"of class 1: number.*; 1 of 6 can't be used, the first: .*row 5 holds no"):
+        open_data(NpzConfig(path=str(tmp_path / "t.npz"), on_error="skip"), 0)
+    root = write_folder(tmp_path / "pets")
+    for file in ("dog/1", "dog/2"):
+        (root / file).unlink()
+    (root / "cat" / "bad").write_bytes(b"")
+    with pytest.raises(
+        DataError, match=r"class dog has a single text.*; 1 of 6 can't be used, the first: .*cat/bad is"
+    ):
+        open_data(TextsConfig(path=str(root), on_error="skip"), 0)
 
 
 def test_a_huge_line_is_cut(tmp_path):
-    rows = [{"text": "x" * 3_000_000, "label": "a"}, {"text": "y", "label": "a"}, *[{"text": "z", "label": "b"}] * 2]
-    rows, _ = open_all(TokensConfig(path=str(write_lines(tmp_path / "t.jsonl", rows)), length=5, val_fraction=0.0))
-    assert (padded("xxxxx", 5), 0) in rows
+    (tmp_path / "t.txt").write_text("x" * 3_000_000 + "\ny\nz")
+    data = open_data(TextsConfig(path=str(tmp_path / "t.txt"), length=10**6, val_fraction=0.0), 0, TOKENS)
+    assert sum(split.lengths.sum() for split in data.splits.values()) == 3_000_002
 
 
 def test_what_does_not_fit_in_memory_is_refused(tmp_path, monkeypatch):
-    file = write_lines(tmp_path / "t.jsonl", GOOD)
+    (tmp_path / "t.txt").write_text("a text of many bytes\n" * 9)
     monkeypatch.setattr("accumtrain.data.text.texts.free_bytes", lambda: 100)
     with pytest.raises(DataError, match=r"its tokens take up to .* of memory are free: give a smaller file"):
-        open_data(TokensConfig(path=str(file)), 0)
+        open_data(TextsConfig(path=str(tmp_path / "t.txt")), 0, TOKENS)
 
 
 def test_other_structures_are_refused(tmp_path):
     (tmp_path / "lines.txt").write_text("one\ntwo")
     with pytest.raises(DataError, match="has a text a line, and no classes: give a folder with a sub-folder"):
-        open_data(TokensConfig(path=str(tmp_path / "lines.txt")), 0)
+        open_data(TextsConfig(path=str(tmp_path / "lines.txt")), 0)
     with pytest.raises(DataError, match=r"data\.path=.*absent can't be read: No such file"):
-        open_data(TokensConfig(path=str(tmp_path / "absent")), 0)
+        open_data(TextsConfig(path=str(tmp_path / "absent")), 0)
     with pytest.raises(DataError, match=r"has 0 class folder\(s\) with texts"):
-        open_data(TokensConfig(path=str(tmp_path)), 0)
+        open_data(TextsConfig(path=str(tmp_path)), 0)
     (tmp_path / "void" / "a").mkdir(parents=True)
     with pytest.raises(DataError, match=r"class folder .*a holds no file"):
-        open_data(TokensConfig(path=str(tmp_path / "void")), 0)
+        open_data(TextsConfig(path=str(tmp_path / "void")), 0)
     with pytest.raises(DataError, match="holds no file: give a file of texts"):
-        open_data(TokensConfig(path=str(tmp_path / "void")), 0, TOKENS)
+        open_data(TextsConfig(path=str(tmp_path / "void")), 0, TOKENS)
 
 
 def test_texts_to_predict_are_found_by_a_glob(tmp_path):
     (tmp_path / "a.txt").write_text("one\ntwo")
-    write_lines(tmp_path / "b.jsonl", [{"words": "three"}])
+    (tmp_path / "b.jsonl").write_text('{"words": "three"}\n{"words": null}')
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "any").write_text("four")
-    keys = TokensConfig(path="of_the_run", text_key="words")
-    assert [text.content for text in read_texts(str(tmp_path / "*"), keys, "predict.input")] == [
-        "one",
-        "two",
-        "three",
-        "four",
-    ]
+    keys = TableConfig(path="of_the_run", text_column="words")
+    found = list(read_texts(str(tmp_path / "*"), keys, "predict.input"))
+    assert [text.content for text in found] == ["one", "two", "three", "", "four"]
+    assert [text.name for text in found if text.fault] == [f"{tmp_path}/b.jsonl, row 2"]
     with pytest.raises(DataError, match="no such file or folder"):
         read_texts(str(tmp_path / "*.md"), keys, "predict.input")
+    with pytest.raises(DataError, match=r"data.text_column=text: .*b.jsonl has the columns words; give a name"):
+        list(read_texts(str(tmp_path / "b.jsonl"), TextsConfig(path="of_the_run"), "predict.input"))
 
 
-@pytest.mark.parametrize("name", ["t.json", "T.CSV", "t.tsv"])
-def test_the_lines_of_a_table_are_not_taken_for_texts(tmp_path, name):
-    write_lines(tmp_path / name, GOOD)
-    for reader in (TOKENS, CLASSES):
-        with pytest.raises(
-            DataError, match=r"file, whose lines are no texts: save a text a line as \.txt, or an object"
-        ):
-            open_data(TokensConfig(path=str(tmp_path / name)), 0, reader)
-    with pytest.raises(DataError, match=r"whose lines are no texts"):
-        read_texts(str(tmp_path / name), TokensConfig(path="of_the_run"), "predict.input")
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        *((name, rf"data=table data\.path=.*{name} data\.text_column") for name in ("t.json", "T.CSV", "t.jsonl")),
+        ("t.npz", r"data=npz data\.path=.*t\.npz"),
+    ],
+)
+@pytest.mark.parametrize("targets", [TOKENS, CLASSES])
+def test_other_files_are_not_taken_for_texts(tmp_path, name, instead, targets):
+    (tmp_path / name).write_text("text")
+    with pytest.raises(DataError, match=instead):
+        open_data(TextsConfig(path=str(tmp_path / name)), 0, targets)
 
 
 @pytest.mark.parametrize(
@@ -333,7 +285,7 @@ def test_splits_are_not_taken_for_classes(tmp_path, files, message):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text("text")
     with pytest.raises(DataError, match=message):
-        open_data(TokensConfig(path=str(tmp_path)), 0)
+        open_data(TextsConfig(path=str(tmp_path)), 0)
 
 
 def test_a_class_of_a_test_folder_that_is_not_trained_is_refused(tmp_path):
@@ -342,7 +294,7 @@ def test_a_class_of_a_test_folder_that_is_not_trained_is_refused(tmp_path):
     (tmp_path / "test" / "cow").mkdir()
     (tmp_path / "test" / "cow" / "0").write_text("moo")
     with pytest.raises(DataError, match=r"test has the class cow, which train/ lacks \(it has cat, dog\)"):
-        open_data(TokensConfig(path=str(tmp_path)), 0)
+        open_data(TextsConfig(path=str(tmp_path)), 0)
 
 
 def test_one_spelling_of_two_class_folders_is_one_class(tmp_path):
@@ -350,23 +302,44 @@ def test_one_spelling_of_two_class_folders_is_one_class(tmp_path):
         (tmp_path / name).mkdir()
         for number in range(2):
             (tmp_path / name / str(number)).write_text(f"{name} {number}")
-    assert open_data(TokensConfig(path=str(tmp_path), val_fraction=0.0), 0).class_names == ["caf\u00e9", "tea"]
+    assert open_data(TextsConfig(path=str(tmp_path), val_fraction=0.0), 0).class_names == ["caf\u00e9", "tea"]
 
 
-@pytest.mark.parametrize("given", [{"padding": 0}, {"vocabulary": 9}, {"image_size": 9}, {"augment": "shift"}])
-def test_keys_of_other_inputs_are_refused(tmp_path, given):
+@pytest.mark.parametrize("given", [{"image_size": 9}, {"augment": "shift"}, {"mixup": 0.1}])
+def test_keys_of_images_are_refused(tmp_path, given):
     (key,) = given
     with pytest.raises(ConfigError, match=rf"data\.{key}="):
-        open_data(TokensConfig(path=str(write_folder(tmp_path / "pets")), **given), 0)
+        open_data(TextsConfig(path=str(write_folder(tmp_path / "pets")), **given), 0)
+
+
+@pytest.mark.parametrize(("key", "value"), [("scale", 255), ("image_size", 9)])
+def test_keys_of_images_are_refused_for_tokens_of_a_file(tmp_path, key, value):
+    config = replace(write_arrays(tmp_path / "t.npz"), **{key: value})
+    with pytest.raises(ConfigError, match=rf"data\.{key}={value}: is for images"):
+        open_data(config, 0)
+
+
+def test_keys_of_tokens_are_refused_for_images_of_a_file(tmp_path):
+    np.savez(tmp_path / "t.npz", images=np.full([8, 4, 4], 9, np.uint8), labels=[0, 1] * 4)
+    for given in ({"padding": 0}, {"vocabulary": 9}, {"length": 4}, {"by_length": True}):
+        with pytest.raises(ConfigError, match=rf"data\.{next(iter(given))}=.*: is for texts"):
+            open_data(NpzConfig(path=str(tmp_path / "t.npz"), **given), 0)
+    with pytest.raises(DataError, match="holds no tokens, which are learned"):
+        open_data(NpzConfig(path=str(tmp_path / "t.npz")), 0, TOKENS)
+    np.savez(tmp_path / "t.npz", images=np.zeros([8, 4, 4], np.uint8), test_tokens=ROWS, labels=[0, 1] * 4)
+    with pytest.raises(
+        DataError, match=r"t\.npz has images and test_tokens: save images or tokens, in a file of their"
+    ):
+        open_data(NpzConfig(path=str(tmp_path / "t.npz")), 0)
 
 
 @pytest.mark.parametrize("buckets", [[4, 4], [8, 4], [0, 2]])
 def test_buckets_increase(buckets):
     with pytest.raises(ConfigError, match=r"data\.buckets=.*must be increasing lengths of at least 1"):
-        TokensConfig(path="texts", buckets=buckets).check()
+        TextsConfig(path="texts", buckets=buckets).check()
 
 
 def test_buckets_are_below_the_length(tmp_path):
-    config = TokensConfig(path=str(write_folder(tmp_path / "pets")), length=8, buckets=[4, 8])
+    config = TextsConfig(path=str(write_folder(tmp_path / "pets")), length=8, buckets=[4, 8])
     with pytest.raises(ConfigError, match=r"data\.buckets=\[4,8\]: must be below the 8 tokens of an example"):
         open_data(config, 0)

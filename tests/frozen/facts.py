@@ -26,7 +26,7 @@ from accumtrain.cli.help import help_text
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.keys import list_config_classes, list_keys
 from accumtrain.config.schema import Config
-from accumtrain.data.config import SOURCES, TokensConfig
+from accumtrain.data.config import SOURCES, TextsConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.dispatch import run
@@ -177,7 +177,7 @@ def examples() -> Lines:
     for name in SOURCES.names:
         with _own_folder():
             WRITERS[name]()
-            of_texts = isinstance(example_of("data", name), TokensConfig)
+            of_texts = isinstance(example_of("data", name), TextsConfig)
             yield from _examples_of(name, TEXT_VARIANTS if of_texts else VARIANTS)
 
 

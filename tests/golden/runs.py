@@ -15,7 +15,7 @@ import yaml
 
 from accumtrain.config.read import from_mapping
 from accumtrain.config.schema import Config
-from accumtrain.data.config import TableConfig, TokensConfig
+from accumtrain.data.config import TableConfig
 from accumtrain.dispatch import run
 from accumtrain.runs.names import CHECKPOINTS, folder_of
 
@@ -30,7 +30,7 @@ def copied(name: str, folder: Path) -> Config:
     """Copy a golden run into `folder`. Return the copy's configuration, whose data is found from any folder."""
     shutil.copytree(GOLDEN / name, folder / "golden")
     config = from_mapping(yaml.safe_load((folder / "golden" / "config.yaml").read_text()))
-    if isinstance(config.data, TokensConfig | TableConfig):
+    if isinstance(config.data, TableConfig):
         config = replace(config, data=replace(config.data, path=str(GOLDEN.parents[1] / config.data.path)))
     return replace(config, run=replace(config.run, dir=str(folder)))
 

@@ -34,8 +34,8 @@ from tests.planted.plant import Fault, argument, gradients, input_gradient, resu
 
 SGD = ("optim=sgd", "optim.weight_decay=0.01")
 LENET = ("model=lenet5", *SGD)
-TEXT = ("model=revencoder_tiny", "model.depth=2", "model.width=16", "model.heads=2", "data=tokens",
-        "data.path=texts.jsonl", "data.length=12", *SGD)  # fmt: skip
+TEXT = ("model=revencoder_tiny", "model.depth=2", "model.width=16", "model.heads=2", "data=table",
+        "data.path=texts.jsonl", "data.text_column=text", "data.length=12", *SGD)  # fmt: skip
 VIT = ("model=revvit_tiny", "model.patch=2", "model.depth=2", "model.width=16", "model.heads=2", *SGD)
 RESNET = ("model=resnet20", "model.units=[1,1]", "model.filters=[8,8,16]", *SGD)
 REVNET = ("model=revnet38", "model.units=[2,1]", "model.filters=[8,8,16]", *SGD)

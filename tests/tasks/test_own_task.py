@@ -98,3 +98,22 @@ def test_it_has_the_jobs_that_measure(folder, job):
 def test_what_does_not_go_with_it_is_refused(tmp_path, arguments, message):
     write(tmp_path / "rows.csv", ["a", "b", "c", "price"], np.random.default_rng(0).normal(size=[20, 4]))
     assert message in call(tmp_path, *arguments, code=2)
+
+
+@pytest.mark.slow
+def test_columns_of_a_table_have_the_jobs_without_inputs_of_ones_own(folder):
+    path, prices = folder
+    table = ("data=table", "data.path=rows.csv", "data.number_columns=[a,b,c]", "data.label_column=price")
+    own = (*TRAINING[:1], *table, *TRAINING[3:], "batch_size=32", "train.epochs=20", "run.name=table")
+    call(path, *own)
+    call(path, "job=predict", "run.name=table", "predict.input=new.csv")
+    with (path / "runs" / "table" / "predictions.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["file"] for row in rows] == [f"new.csv, row {number}" for number in range(2, 9)]
+    np.testing.assert_allclose([float(row["price"]) for row in rows], prices[:7], atol=1.5)
+    call(path, "job=export", "run.name=table")
+    rows = np.loadtxt(path / "rows.csv", delimiter=",", skiprows=1)[:100, ::-1]
+    write(path / "other.csv", ["price", "c", "b", "a"], rows)
+    call(path, "job=evaluate", "run.name=table", "data.path=other.csv")
+    found = json.loads((path / "runs" / "table" / "evaluation-other.csv.json").read_text())
+    assert (found["test"]["examples"], found["test"]["r2"] > 0.95) == (100, True)

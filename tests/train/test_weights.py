@@ -255,7 +255,8 @@ def encoder(compose, tmp_path):
     np.savez(tmp_path / "ids.npz", tokens=np.arange(24 * 8).reshape(24, 8))
 
     def of(name, data="lines.txt", *more):
-        where = (f"run.dir={tmp_path}", f"run.name={name}", "task=masked_tokens", "data=tokens", "data.length=8")
+        kind = "npz" if data.endswith(".npz") else "texts"
+        where = (f"run.dir={tmp_path}", f"run.name={name}", "task=masked_tokens", f"data={kind}", "data.length=8")
         return compose(*ENCODER, *where, f"data.path={tmp_path / data}", *more)
 
     run(of("base"))

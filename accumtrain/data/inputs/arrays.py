@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.data.config import DataConfig
+from accumtrain.data.config import DataConfig, TableConfig
 from accumtrain.data.inputs.base import Asked, Inputs
-from accumtrain.data.source import ArraySplit, Dataset, unlabelled
+from accumtrain.data.local_files import find_paths
+from accumtrain.data.source import ArraySplit, Dataset, Split, unlabelled
+from accumtrain.data.table.columns import read_named_numbers
 from accumtrain.errors import ConfigError, DataError
 
 SAMPLES = 4  # arrays to compare an export by
@@ -19,13 +21,45 @@ SAMPLES = 4  # arrays to compare an export by
 
 @dataclass(frozen=True)
 class Arrays(Inputs):
-    """Numbers, float32 [N, ...], or nested arrays, whose shape is ()."""
+    """Numbers, float32 [N, ...], or nested arrays, whose shape is ().
+
+    Attributes:
+        columns: The names of the columns of a table that they are; empty of others.
+        mean: That of each column in the rows to train on.
+        std: Likewise, its standard deviation; 1 of a column with a single value. The model takes (x - mean) / std.
+    """
 
     kind: ClassVar[str] = "arrays"
 
+    columns: tuple[str, ...] = ()
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    def fitted(self, train: Split) -> Arrays:
+        """Return them with mean and standard deviation of the rows to train on, if they are columns of a table."""
+        if not self.columns:
+            return self
+        values = train.read(tf.range(train.size, dtype=tf.int64))[0].numpy().astype(np.float64)
+        std = values.std(axis=0)
+        return replace(self, mean=tuple(values.mean(axis=0).tolist()), std=tuple(np.where(std > 0, std, 1.0).tolist()))
+
+    def batch(self, inputs: Any, key: tf.Tensor | None, *, training: bool) -> Any:
+        return (inputs - np.array(self.mean, np.float32)) / np.array(self.std, np.float32) if self.mean else inputs
+
+    def describe(self) -> str:
+        return f"{len(self.columns)} numbers" if self.columns else super().describe()
+
     def open_named(self, named: Sequence[str], config: DataConfig, key: str) -> Asked:
-        """Refuse it: a subclass reads files of its own."""
+        """Return the rows of tables, if the inputs are columns of one. Otherwise a subclass reads files of its own."""
         self.check_one()
+        if isinstance(config, TableConfig) and self.columns:
+            tables = [
+                read_named_numbers(path, key, self.columns, header=config.header)
+                for text in named
+                for path in find_paths(text, key)
+            ]
+            values = np.concatenate([numbers for _, numbers in tables])
+            return Asked([place for places, _ in tables for place in places], self.open_array(values, config), [])
         raise ConfigError(
             f"{key}={','.join(named)}: the inputs of the run are numbers, of kind {self.kind}, which read no files; "
             "give arrays to accumtrain.load_run(...).predict, or give the data a kind of inputs whose open_named does"

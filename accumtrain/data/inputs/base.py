@@ -14,7 +14,7 @@ from accumtrain.data.config import DataConfig
 from accumtrain.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
-    from accumtrain.data.source import Dataset
+    from accumtrain.data.source import Dataset, Split
 
 
 class Asked(NamedTuple):
@@ -52,6 +52,10 @@ class Inputs(ABC):
     is_seen: ClassVar[bool] = False
 
     shape: tuple[int, ...]
+
+    def fitted(self, train: Split) -> Inputs:
+        """Return the inputs with what they take from the examples to train on."""
+        return self
 
     # ---- in training and evaluation; called in graphs
 

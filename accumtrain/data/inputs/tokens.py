@@ -11,19 +11,20 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.data.config import DataConfig, TokensConfig
+from accumtrain.data.config import DataConfig, NpzConfig, TableConfig
 from accumtrain.data.inputs.base import Asked, Inputs
 from accumtrain.data.local_files import find_file_fault, find_paths, readable, walk_files
 from accumtrain.data.source import BadExample, Dataset, UnreadableExample, unlabelled
+from accumtrain.data.table.columns import read_named_texts
 from accumtrain.data.text.arrays import ARRAYS, read_token_arrays
 from accumtrain.data.text.by_length import trim
 from accumtrain.data.text.encode import Encoded, encode_texts, join_encoded
-from accumtrain.data.text.texts import JSON_LINES, Text, check_lines, read_file, read_json_lines, read_lines
+from accumtrain.data.text.texts import TABLES, Text, read_file, read_lines
 from accumtrain.data.text.token_split import TokenSplit, cut
 from accumtrain.data.text.vocabulary import MASK, PADDING, Vocabulary
 from accumtrain.errors import CheckpointError, DataError
 
-_GIVE = "give a file with a text a line, a .jsonl file, a folder of texts, or an .npz file of tokens"
+_GIVE = "give a file with a text a line, a table, a folder of texts, or an .npz file of tokens"
 NONE = -1  # where there is no token, position or id
 # ---- samples of an export
 _NUMBER = 4
@@ -111,7 +112,8 @@ class Tokens(Inputs):
 
     def _read(self, text: str, config: DataConfig, key: str) -> Encoded:
         if Path(text).suffix.lower() == ARRAYS:
-            return read_token_arrays(_keys_for(text, config), None, self.vocabulary).splits["train"]
+            keys = replace(config, path=text) if isinstance(config, NpzConfig) else NpzConfig(path=text)
+            return read_token_arrays(keys, None, self.vocabulary).splits["train"]
         encode = self.vocabulary.encode_with_masks if self.masks else self.vocabulary.encode
         encoded, _ = encode_texts(read_texts(text, config, key), encode, skips=True)
         return encoded
@@ -201,14 +203,10 @@ def _read_path(path: Path, config: DataConfig, key: str) -> Iterable[Text]:
             return [read_file(file) for file in walk_files(path)]
     if fault := find_file_fault(path):
         raise DataError(f"{key}={path} {fault}: {_GIVE}")
-    if path.suffix.lower() in JSON_LINES:
-        return read_json_lines(path, _keys_for(str(path), config).text_key)
-    check_lines(path)
+    if path.suffix.lower() in TABLES:
+        keys = config if isinstance(config, TableConfig) else TableConfig(path=str(path))
+        return read_named_texts(path, key, keys.text_column or "text", header=keys.header)
     return read_lines(path)
-
-
-def _keys_for(text: str, config: DataConfig) -> TokensConfig:
-    return replace(config, path=text) if isinstance(config, TokensConfig) else TokensConfig(path=text)
 
 
 def _count(size: int) -> np.ndarray:

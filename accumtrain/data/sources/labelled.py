@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.data.config import SOURCES, DataConfig, FolderConfig, NpzConfig, TableConfig, TokensConfig
+from accumtrain.data.config import SOURCES, DataConfig, FolderConfig, NpzConfig, TableConfig, TextsConfig, TokenKeys
 from accumtrain.data.images.encoded import EncodedSplit
+from accumtrain.data.inputs.arrays import Arrays
 from accumtrain.data.inputs.base import Inputs
 from accumtrain.data.inputs.pixels import Pixels, make_pixels
 from accumtrain.data.inputs.tokens import Tokens
@@ -20,12 +21,12 @@ from accumtrain.data.local_files import list_first, readable
 from accumtrain.data.open_data import make_reader
 from accumtrain.data.source import ArraySplit, Dataset, Source, Split
 from accumtrain.data.sources.folder import list_all, list_by_class, make_source
-from accumtrain.data.sources.npz import open_npz
-from accumtrain.data.sources.targets import LabelTargets, NumberTargets
+from accumtrain.data.sources.npz import open_npz, open_whole_tokens
+from accumtrain.data.sources.texts import open_whole_texts
 from accumtrain.data.sources.tfrecord import RecordSplit
 from accumtrain.data.table.source import open_whole_table
+from accumtrain.data.targets import LabelTargets, NumberTargets, TargetReader
 from accumtrain.data.text.token_split import TokenSplit, join
-from accumtrain.data.text.tokens import open_whole_tokens
 from accumtrain.errors import DataError
 from accumtrain.fields import CLASSES, normal_form
 
@@ -44,15 +45,15 @@ def open_labelled(config: DataConfig, of_run: TrainedOn, trained: Mapping[str, A
     Raises:
         DataError: the data can't be opened, or has a class that the run was not trained on.
     """
-    if isinstance(of_run.inputs, Tokens) and isinstance(config, TokensConfig):
-        return _open_tokens(config, of_run, of_run.inputs, trained)
-    if not isinstance(of_run.inputs, Pixels):
-        return _open_plain(config, of_run, trained, seed)
-    height, width, channels = of_run.inputs.shape
-    config = replace(config, image_size=[height, width])
     reader = make_reader(of_run.form)
     if isinstance(reader, LabelTargets | NumberTargets):
         reader = replace(reader, names=of_run.class_names)
+    if isinstance(of_run.inputs, Tokens) and isinstance(config, TokenKeys):
+        return _open_tokens(config, of_run, of_run.inputs, trained, reader)
+    if not isinstance(of_run.inputs, Pixels):
+        return _open_plain(config, of_run, trained, seed, reader)
+    height, width, channels = of_run.inputs.shape
+    config = replace(config, image_size=[height, width])
     if isinstance(config, FolderConfig):
         with readable():
             listing, notes = list_all(config)
@@ -88,8 +89,14 @@ def _as_dataset(split: Split, inputs: Inputs, of_run: TrainedOn, source: Source,
     )
 
 
-def _open_plain(config: DataConfig, of_run: TrainedOn, trained: Mapping[str, Any], seed: int) -> Dataset:
-    source: Source = SOURCES.build(config, seed)
+def _open_plain(
+    config: DataConfig, of_run: TrainedOn, trained: Mapping[str, Any], seed: int, reader: TargetReader | None
+) -> Dataset:
+    if isinstance(config, TableConfig) and isinstance(of_run.inputs, Arrays):
+        columns = list(of_run.inputs.columns)
+        source = open_whole_table(replace(config, number_columns=columns), reader)
+    else:
+        source = SOURCES.build(config, seed)
     split = _join_splits(_select_new_splits(source, trained), config)
     if split.shape != of_run.inputs.shape or source.classes != of_run.class_names:
         raise DataError(
@@ -100,9 +107,17 @@ def _open_plain(config: DataConfig, of_run: TrainedOn, trained: Mapping[str, Any
     return _as_dataset(split, of_run.inputs, of_run, source, config)
 
 
-def _open_tokens(config: TokensConfig, of_run: TrainedOn, tokens: Tokens, trained: Mapping[str, Any]) -> Dataset:
+def _open_tokens(
+    config: TokenKeys, of_run: TrainedOn, tokens: Tokens, trained: Mapping[str, Any], reader: TargetReader | None
+) -> Dataset:
     keys = replace(config, length=tokens.shape[0], buckets=[])
-    source = open_whole_tokens(keys, tokens.vocabulary, make_reader(of_run.form))
+    if isinstance(keys, TableConfig):
+        source = open_whole_table(keys, reader, tokens.vocabulary)
+    elif isinstance(keys, NpzConfig):
+        source = open_whole_tokens(keys, tokens.vocabulary, reader)
+    else:
+        assert isinstance(keys, TextsConfig)
+        source = open_whole_texts(keys, tokens.vocabulary, reader)
     split = join([split for split in _select_new_splits(source, trained) if isinstance(split, TokenSplit)])
     return _as_dataset(split, replace(tokens, masks=0), of_run, source, config)
 

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from accumtrain.data.config import TableConfig
-from accumtrain.data.local_files import list_first
+from accumtrain.data.local_files import list_first, readable
+from accumtrain.data.source import UnreadableExample
 from accumtrain.data.sources.folder import find_split
-from accumtrain.data.sources.targets import ClassTargets, Column, TargetReader, as_texts
 from accumtrain.data.table.reader import Table, clean, is_image, open_tables
+from accumtrain.data.targets import ClassTargets, Column, Locate, TargetReader, as_texts, read_numbers
+from accumtrain.data.text.texts import Text
 from accumtrain.errors import DataError
 
 SPLITS = ("train", "val", "test")
-_CHOOSE = "data.image_column=<name> data.label_column=<name>"
+_CHOOSE = "data.image_column=<name>, data.text_column=<name> or 'data.number_columns=[<name>,...]'"
+_CHUNK = 2**14  # texts
 
 
 @dataclass(frozen=True)
 class _Columns:
     """The names of columns of a table."""
 
-    image: str
+    inputs: list[str]
     labels: list[str]
     split: str | None
     group: str | None
@@ -42,10 +47,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of all tables, one after the other. Columns are null where a cell is empty."""
+    """The rows of all tables, one after the other. Columns are null where a cell is empty.
+
+    The inputs are a column of images or names of files, a column of texts, or columns of numbers.
+    """
 
     parts: Sequence[Part]
-    images: Column
+    inputs: Sequence[Column]
     labels: Mapping[str, Column]
     splits: Column | None
     groups: Column | None
@@ -60,14 +68,14 @@ class Rows:
     @property
     def hold_images(self) -> bool:
         """True if they hold images; they name files otherwise."""
-        return is_image(self.images.type)
+        return is_image(self.inputs[0].type)
 
 
-def read_rows(config: TableConfig, reader: TargetReader) -> Rows:
+def read_rows(config: TableConfig, reader: TargetReader | None) -> Rows:
     """Return the rows of all tables.
 
     Args:
-        reader: The way to read the targets, which may name the columns that it needs.
+        reader: The way to read the targets, which may name the columns that it needs; None: there are none.
 
     Raises:
         DataError: A table can't be read, or lacks a column.
@@ -75,30 +83,112 @@ def read_rows(config: TableConfig, reader: TargetReader) -> Rows:
     parts, cells, first = list[Part](), list[list[Column]](), 0
     for split, table in _open_all(config):
         columns = _choose_columns(config, table, reader)
-        cells.append(_read_cells(table, columns))
+        if config.number_columns == config.ALL:  # all tables have those of the first
+            config = replace(config, number_columns=columns.inputs)
+        cells.append(_read_cells(config, table, columns))
         parts.append(Part(table, split, first, columns))
         first += table.rows
         _check_alike(parts[0], parts[-1], reader)
-    images, *joined = [_join(config, column) for column in zip(*cells, strict=True)]
+    joined = [_join(config, column) for column in zip(*cells, strict=True)]
+    count = len(parts[0].columns.inputs)
+    inputs, rest = joined[:count], joined[count:]
     return Rows(
         parts,
-        images,
-        splits=joined.pop(0) if config.split_column is not None else None,
-        groups=joined.pop(0) if config.group is not None else None,
-        labels=dict(zip(parts[0].columns.labels, joined, strict=True)),
+        inputs,
+        splits=rest.pop(0) if config.split_column is not None else None,
+        groups=rest.pop(0) if config.group is not None else None,
+        labels=dict(zip(parts[0].columns.labels, rest, strict=True)),
     )
 
 
-def _read_cells(table: Table, columns: _Columns) -> list[Column]:
-    """Return the images, the splits and groups if there are some, and the labels."""
+def _read_cells(config: TableConfig, table: Table, columns: _Columns) -> list[Column]:
+    """Return the inputs, the splits and groups if there are some, and the labels."""
     named = [name for name in (columns.split, columns.group) if name is not None]
-    names = [columns.image, *named, *columns.labels]
-    image, *rest = [
-        _check_closed(clean(column, table.describe_fully(name)), table, name)
-        for name, column in zip(names, table.columns(names), strict=True)
-    ]
-    texts = [_as_names(column, table.describe_fully(name)) for name, column in zip(named, rest, strict=False)]
-    return [_as_images(image, table.describe_fully(columns.image)), *texts, *rest[len(named) :]]
+    names = [*columns.inputs, *named, *columns.labels]
+    cells, stored = [], table.columns(names)
+    for name in names:
+        title, column = table.describe_fully(name), stored.pop(0)  # cells become others, and both take memory
+        if name in columns.inputs and config.text_column is not None:
+            cells.append(_as_documents(column, title))
+            continue
+        cleaned = _check_closed(clean(column, title), table, name)
+        if name in columns.inputs and config.number_columns is None:
+            cleaned = _as_images(cleaned, title)
+        cells.append(_as_names(cleaned, title) if name in named else cleaned)
+    return cells
+
+
+def _as_documents(column: Column, name: str) -> Column:
+    """Return a column of texts as they are stored. Raise DataError, which begins with its name, for other values."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _as_documents(column.cast(kind.value_type), name)
+    if pa.types.is_null(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return column.cast(pa.string())
+    if pa.types.is_string(kind):
+        return column
+    raise DataError(f"{name} holds values of type {kind}: give texts")
+
+
+def iterate_texts(column: Column) -> Iterator[Any]:
+    """Yield the texts of a column, None for a null; few are in memory together."""
+    for chunk in column.chunks:
+        for first in range(0, len(chunk), _CHUNK):
+            yield from chunk.slice(first, _CHUNK).to_pylist()
+
+
+def read_texts(column: Column, locate: Locate) -> Iterator[Text]:
+    """Yield the texts of a column by the places of their rows. An empty cell is a text that can't be used."""
+    for index, content in enumerate(iterate_texts(column)):
+        name = locate(index)
+        yield Text(name, content, fault=None) if content else Text(name, fault=UnreadableExample(name, "has no text"))
+
+
+def read_named_texts(path: Path, key: str, name: str | int, *, header: bool) -> Iterator[Text]:
+    """Yield the texts of a column of a table. Raise DataError if it can't be read.
+
+    Args:
+        key: That gives the table, for messages.
+    """
+    with readable():
+        tables = open_tables(path, key, header=header)
+    for table in tables.values():
+        found = table.find("data.text_column", name)
+        (column,) = table.columns([found])
+        yield from read_texts(_as_documents(column, table.describe_fully(found)), table.locate)
+
+
+def read_inputs(columns: Mapping[str, Column], locate: Locate) -> np.ndarray:
+    """Return numbers as inputs, float32 [N, columns]. Raise DataError with its row for an empty cell."""
+    values = np.stack([read_numbers(name, column, locate) for name, column in columns.items()], axis=1)
+    empty = np.isnan(values)
+    if empty.any():
+        row, column = np.argwhere(empty)[0].tolist()
+        raise DataError(
+            f"{locate(row)}: column {list(columns)[column]} is empty, and the numbers of an example are all needed: "
+            "write one, or remove the row"
+        )
+    return values
+
+
+def read_named_numbers(path: Path, key: str, names: Sequence[str], *, header: bool) -> tuple[list[str], np.ndarray]:
+    """Return the places of the rows of a table, and the numbers in some columns, float32 [N, columns].
+
+    Args:
+        key: That gives the table, for messages.
+    """
+    places, values = list[str](), list[np.ndarray]()
+    with readable():
+        tables = open_tables(path, key, header=header)
+    for table in tables.values():
+        found = [table.find("data.number_columns", name) for name in names]
+        cells = {
+            name: clean(column, table.describe_fully(name))
+            for name, column in zip(found, table.columns(found), strict=True)
+        }
+        values.append(read_inputs(cells, table.locate))
+        places += map(table.locate, range(table.rows))
+    return places, np.concatenate(values)
 
 
 def _check_closed(column: Column, table: Table, name: str) -> Column:
@@ -130,10 +220,10 @@ def _as_names(column: Column, name: str) -> Column:
     return as_texts(column)
 
 
-def _check_alike(part: Part, other: Part, reader: TargetReader) -> None:
-    """Raise DataError if two tables have other targets. The columns of a class may have any name."""
+def _check_alike(part: Part, other: Part, reader: TargetReader | None) -> None:
+    """Raise DataError if two tables have other targets. The column of a class may have any name."""
     names, others = part.columns.labels, other.columns.labels
-    if names != others and not (len(names) == len(others) and isinstance(reader, ClassTargets)):
+    if names != others and not (len(names) == len(others) == 1 and isinstance(reader, ClassTargets)):
         raise DataError(
             f"{other.table.path} has the targets {', '.join(others)}, {part.table.path} has {', '.join(names)}: name "
             "the columns alike, or say which they are by data.label_column"
@@ -183,31 +273,40 @@ def _open_all(config: TableConfig) -> list[tuple[str, Table]]:
 # ---- the columns of a table ----
 
 
-def _choose_columns(config: TableConfig, table: Table, reader: TargetReader) -> _Columns:
-    label = config.label_column
-    if label is None and reader.names and set(reader.names) <= set(table.names):
-        label = list(reader.names)
-    image = _find(table, "data.image_column", config.image_column)
-    labels = [
-        table.find("data.label_column", each)
-        for each in (label if isinstance(label, list) else [] if label is None else [label])
-    ]
+def _choose_columns(config: TableConfig, table: Table, reader: TargetReader | None) -> _Columns:
     split = _find(table, "data.split_column", config.split_column)
     group = _find(table, "data.group", config.group)
+    labels = [] if reader is None else _find_labels(config, table, reader)
     rest = [name for name in table.names if name not in (split, group, *labels)]
-    if image is None and len(rest) == (1 if labels else 2):
-        image = rest[0]
-    if not labels and image in rest and len(rest) == 2:
-        labels = [name for name in rest if name != image]
-    if image is None or not labels:
+    if config.text_column is not None:
+        inputs = [table.find("data.text_column", config.text_column)]
+    elif config.number_columns is not None:
+        asked = rest if config.number_columns == config.ALL else config.number_columns
+        inputs = [table.find("data.number_columns", name) for name in asked]
+    elif config.image_column is not None:
+        inputs = [table.find("data.image_column", config.image_column)]
+    else:
+        inputs = rest[:1] if len(rest) == (1 if labels else 2) else []
+    others = [name for name in rest if name not in inputs]
+    if inputs and reader is not None and not labels and len(others) == 1:
+        labels = others
+    if not inputs or not (labels or reader is None):
+        missing = [] if inputs else [f"an example, {_CHOOSE}"]
+        missing += [] if labels or reader is None else ["the labels, data.label_column=<name>"]
         raise DataError(
-            f"{table.path} has the columns {', '.join(table.names)}: say which of them hold the images and the labels, "
-            f"{_CHOOSE}"
+            f"{table.path} has the columns {', '.join(table.names)}: say which of them hold {'; and '.join(missing)}"
         )
-    chosen = [name for name in (image, *labels, split, group) if name is not None]
+    chosen = [name for name in (*inputs, *labels, split, group) if name is not None]
     if twice := [name for name in chosen if chosen.count(name) > 1]:
         raise DataError(f"{table.path}: column {table.describe(twice[0])} is asked for twice; give each key its own")
-    return _Columns(image, labels, split, group)
+    return _Columns(inputs, labels, split, group)
+
+
+def _find_labels(config: TableConfig, table: Table, reader: TargetReader) -> list[str]:
+    asked = config.label_column
+    if asked is None:
+        return list(reader.names) if set(reader.names) <= set(table.names) else []
+    return [table.find("data.label_column", each) for each in (asked if isinstance(asked, list) else [asked])]
 
 
 def _find(table: Table, key: str, value: str | int | None) -> str | None:

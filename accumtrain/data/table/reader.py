@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from importlib.util import find_spec
@@ -33,7 +33,7 @@ _SEPARATORS = "\t;, "  # the first of them that the first row has
 _JSON = (".jsonl", ".ndjson", ".json")
 _PARQUET = (".parquet", ".pq")
 _DATASET = ("state.json", "dataset_dict.json")  # in a folder that `save_to_disk` wrote: of one data set, of several
-_BLOCK = 2**26  # bytes that are read together; no row is longer
+_BLOCK = 2**24  # bytes that are read together; no row is longer
 _GIVE = "give the table of the examples and their labels"
 # Arrow raises these for a damaged file, the others for names in it that are no UTF-8, or for sizes
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, MemoryError, TypeError, KeyError)
@@ -145,8 +145,7 @@ def clean(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     if pa.types.is_null(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return clean(column.cast(pa.string()), name)
     if pa.types.is_string(kind):
-        texts = pc.utf8_normalize(pc.utf8_trim_whitespace(column), "NFC")
-        return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+        return pa.chunked_array([_clean_texts(chunk) for chunk in column.chunks], pa.string())  # each step is a copy
     if pa.types.is_decimal(kind):
         return column.cast(pa.float64())
     if pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind):
@@ -163,9 +162,14 @@ def clean(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
 def is_image(kind: pa.DataType) -> bool:
     """Return whether a column of this type holds encoded images: bytes, or a structure of bytes and path."""
     if pa.types.is_struct(kind):
-        place = kind.get_field_index("bytes")
-        return place >= 0 and (is_image(kind.field(place).type) or pa.types.is_null(kind.field(place).type))
+        number = kind.get_field_index("bytes")
+        return number >= 0 and (is_image(kind.field(number).type) or pa.types.is_null(kind.field(number).type))
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _clean_texts(texts: pa.StringArray) -> pa.StringArray:
+    normal = pc.utf8_normalize(pc.utf8_trim_whitespace(texts), "NFC")
+    return pc.if_else(pc.equal(normal, ""), pa.scalar(None, pa.string()), normal)
 
 
 def _clean_list(lists: pa.ListArray) -> pa.ListArray:
@@ -253,8 +257,9 @@ class _SeparatedText:
             first += batch.num_rows
         return np.concatenate(found)
 
-    def _read(self, places: Iterator[int]) -> list[pa.ChunkedArray]:
-        keys = [self._keys[place] for place in places]
+    def _read(self, numbers: Iterable[int]) -> list[pa.ChunkedArray]:
+        """Return the columns of numbers from 0 on."""
+        keys = [self._keys[number] for number in numbers]
         batches, first = list[pa.RecordBatch](), 0
         for batch in self._iterate(list(dict.fromkeys(keys))):
             begin, end = np.searchsorted(self._rows, (first, first + batch.num_rows))

@@ -3,55 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from accumtrain.data.config import TokensConfig
+from accumtrain.data.config import NpzConfig
 from accumtrain.data.source import UnreadableExample
-from accumtrain.data.sources.npz import NpzFile
-from accumtrain.data.sources.targets import TargetReader, Targets
+from accumtrain.data.sources.npz_file import NpzFile
 from accumtrain.data.stream import UNREADABLE
+from accumtrain.data.targets import TargetReader, Targets
 from accumtrain.data.text.encode import Encoded, no_label
 from accumtrain.data.text.vocabulary import LARGEST, PADDING, Vocabulary, number_ids
 from accumtrain.errors import DataError
 
 ARRAYS = ".npz"
-
-
-class TokenFile(NpzFile):
-    INPUTS: ClassVar[str] = "tokens"
-    REMEDY: ClassVar[str] = "save fewer rows, or whole numbers of fewer bits"
-
-    def check_headers(self, prefix: str) -> None:
-        """Raise DataError for types and shapes that tokens and their mask can't have."""
-        name, masks = f"{prefix}tokens", f"{prefix}mask"
-        shape, dtype = self.read_header(name)
-        if dtype.kind not in "iu":
-            raise DataError(
-                f"{self._path}: {name} is of type {dtype}: tokens are ids; save them by tokens.astype('int32')"
-            )
-        if len(shape) != 2 or min(shape) < 1:
-            raise DataError(f"{self._path}: {name} has the shape {list(shape)}: give [N, T], a row for each text")
-        if not self.has_array(masks):
-            return
-        of_mask, mask_type = self.read_header(masks)
-        if of_mask != shape or mask_type.kind not in "biu":
-            raise DataError(
-                f"{self._path}: {masks} has the shape {list(of_mask)} and the type {mask_type}, {name} the shape "
-                f"{list(shape)}: give a mask of that shape, of 1 for a token and 0 for padding"
-            )
-
-    def check_labels_of(self, prefix: str) -> None:
-        """Raise DataError unless there is a label for each row."""
-        (rows, _), _ = self.read_header(f"{prefix}tokens")
-        shape, dtype = self.read_header(f"{prefix}labels")
-        self.check_labels(f"{prefix}labels", shape, dtype)
-        if shape[0] != rows:
-            raise DataError(
-                f"{self._path}: {prefix}tokens has {rows} rows, {prefix}labels has {shape[0]} labels: give one label "
-                "for each row"
-            )
 
 
 @dataclass(frozen=True)
@@ -65,7 +29,7 @@ class TokenArrays:
 
 
 def read_token_arrays(
-    config: TokensConfig, reader: TargetReader | None, vocabulary: Vocabulary | None = None
+    config: NpzConfig, reader: TargetReader | None, vocabulary: Vocabulary | None = None
 ) -> TokenArrays:
     """Return the texts of a file. Padding is taken out of each row, wherever it stands.
 
@@ -76,11 +40,11 @@ def read_token_arrays(
     Raises:
         DataError: The file can't be read, or holds no such arrays. The message names row and column of a bad id.
     """
-    with TokenFile.opened(config.path) as file:
+    with NpzFile.opened(config.path) as file:
         for prefix in file.prefixes.values():
-            file.check_headers(prefix)
+            _check_headers(file, prefix)
             if reader is not None:
-                file.check_labels_of(prefix)
+                _check_labels(file, prefix)
         targets = {} if reader is None else file.read_targets(reader)
         arrays = {split: _read_padded(file, prefix, config) for split, prefix in file.prefixes.items()}
     names = {split: f"{file.prefixes[split]}tokens" for split in arrays}
@@ -93,7 +57,37 @@ def read_token_arrays(
     return TokenArrays(known, splits, max(array.shape[1] for array in arrays.values()), targets.get("train"))
 
 
-def _read_padded(file: TokenFile, prefix: str, config: TokensConfig) -> np.ndarray:
+def _check_headers(file: NpzFile, prefix: str) -> None:
+    """Raise DataError for types and shapes that tokens and their mask can't have."""
+    name, masks = f"{prefix}tokens", f"{prefix}mask"
+    shape, dtype = file.read_header(name)
+    if dtype.kind not in "iu":
+        raise DataError(f"{file.path}: {name} is of type {dtype}: tokens are ids; save them by tokens.astype('int32')")
+    if len(shape) != 2 or min(shape) < 1:
+        raise DataError(f"{file.path}: {name} has the shape {list(shape)}: give [N, T], a row for each text")
+    if not file.has_array(masks):
+        return
+    of_mask, mask_type = file.read_header(masks)
+    if of_mask != shape or mask_type.kind not in "biu":
+        raise DataError(
+            f"{file.path}: {masks} has the shape {list(of_mask)} and the type {mask_type}, {name} the shape "
+            f"{list(shape)}: give a mask of that shape, of 1 for a token and 0 for padding"
+        )
+
+
+def _check_labels(file: NpzFile, prefix: str) -> None:
+    """Raise DataError unless there is a label for each row."""
+    (rows, _), _ = file.read_header(f"{prefix}tokens")
+    shape, dtype = file.read_header(f"{prefix}labels")
+    file.check_labels(f"{prefix}labels", shape, dtype)
+    if shape[0] != rows:
+        raise DataError(
+            f"{file.path}: {prefix}tokens has {rows} rows, {prefix}labels has {shape[0]} labels: give one label "
+            "for each row"
+        )
+
+
+def _read_padded(file: NpzFile, prefix: str, config: NpzConfig) -> np.ndarray:
     """Return the tokens of a split, int64 [N, T], with PADDING where the file says that there is none."""
     name = f"{prefix}tokens"
     tokens = file.read_array(name)
@@ -117,7 +111,7 @@ def _read_padded(file: TokenFile, prefix: str, config: TokensConfig) -> np.ndarr
     return np.where(padded, PADDING, tokens.astype(np.int64))
 
 
-def _check_ids(config: TokensConfig, name: str, tokens: np.ndarray, size: int, *, own: bool) -> None:
+def _check_ids(config: NpzConfig, name: str, tokens: np.ndarray, size: int, *, own: bool) -> None:
     if tokens.max() < size:
         return
     row, column = np.argwhere(tokens >= size)[0].tolist()

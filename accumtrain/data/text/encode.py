@@ -20,23 +20,26 @@ class Encoded:
     Attributes:
         names: Their names in messages.
         ids: The tokens of each, int32 [any].
-        labels: The class of each, int32 [N]; UNREADABLE for a text that is left out.
-        faults: Why texts are left out, by their places.
+        labels: The class of each, int32 [N], UNREADABLE for a text that is left out. Or float32 [N, T].
+        faults: Why texts are left out, by their indices.
+        groups: The number of each text's group, int32 [N]; None: each is by itself.
     """
 
     names: Sequence[str]
     ids: Sequence[np.ndarray]
     labels: np.ndarray
     faults: Mapping[int, BadExample] = field(default_factory=dict)
+    groups: np.ndarray | None = None
 
-    def take(self, places: np.ndarray) -> Encoded:
-        """Return the texts at places, int64 [n]."""
-        chosen = places.tolist()
+    def take(self, indices: np.ndarray) -> Encoded:
+        """Return the texts at indices, integers [n]."""
+        chosen = indices.tolist()
         return Encoded(
-            [self.names[place] for place in chosen],
-            [self.ids[place] for place in chosen],
-            self.labels[places],
-            {new: self.faults[place] for new, place in enumerate(chosen) if place in self.faults},
+            [self.names[index] for index in chosen],
+            [self.ids[index] for index in chosen],
+            self.labels[indices],
+            {new: self.faults[index] for new, index in enumerate(chosen) if index in self.faults},
+            None if self.groups is None else self.groups[indices],
         )
 
     def tell_left_out(self) -> str:
@@ -65,11 +68,11 @@ def encode_texts(
         DataError: A text can't be used, and may not be left out; or no text can be used.
     """
     names, ids, kinds, faults = list[str](), list[np.ndarray](), list[str](), dict[int, BadExample]()
-    for place, text in enumerate(texts):
+    for index, text in enumerate(texts):
         own = [] if text.fault else encode(text.content)
         fault = text.fault or (None if own else UnreadableExample(text.name, "holds no token"))
         if fault is not None:
-            faults[place] = fault
+            faults[index] = fault
         names.append(text.name)
         ids.append(np.array(own, np.int32))
         kinds.append(text.kind)

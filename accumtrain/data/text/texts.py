@@ -1,28 +1,23 @@
-"""Texts as people store them: a file for each text, a line for each text, or a JSON object a line.
+"""Texts as people store them: a file for each text, or a line for each text.
 
 A text that can't be used is read as the error that says its place and its fault.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from accumtrain.console import format_bytes
 from accumtrain.data.local_files import find_file_fault
 from accumtrain.data.source import BadExample, UnreadableExample
 from accumtrain.errors import DataError
-from accumtrain.fields import normal_form
 from accumtrain.process.machine import free_bytes
 
-JSON_LINES = (".jsonl", ".ndjson")
-_TABLES = (".json", ".csv", ".tsv")  # whose lines are no texts
+TABLES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".pq")
 _BOM = b"\xef\xbb\xbf"
 _BYTES_IN_MEMORY = 8  # of each byte of a file: the text, and tokens of four bytes
-_SHOWN = 40  # characters of a value in a message
 
 
 @dataclass(frozen=True)
@@ -58,28 +53,20 @@ def read_lines(file: Path) -> Iterator[Text]:
         yield _decode(name, line)
 
 
-def read_json_lines(file: Path, text_key: str, label_key: str | None = None) -> Iterator[Text]:
-    """Yield the texts of JSON objects, one a line.
+def check_is_no_table(file: Path, key: str) -> None:
+    """Raise DataError for a file whose lines are no texts by its name.
 
     Args:
-        text_key: the key of the text in an object.
-        label_key: that of its class; None reads none.
-
-    Raises:
-        DataError: The file can't be read, or does not fit in memory.
+        key: That gives the file, for messages.
     """
-    for name, line in _iterate_lines(file):
-        text = _decode(name, line)
-        yield text if text.fault else _parse(name, text.content, text_key, label_key)
-
-
-def check_lines(file: Path) -> None:
-    """Raise DataError for a file whose lines are parts of a table by its name."""
-    if file.suffix.lower() in _TABLES:
+    suffix = file.suffix.lower()
+    if suffix in TABLES:
         raise DataError(
-            f"{file} is a {file.suffix} file, whose lines are no texts: save a text a line as .txt, or an object a "
-            'line as .jsonl, such as {"text": "...", "label": "..."}'
+            f"{key}={file} is a table, whose lines are no texts: give data=table data.path={file} "
+            "data.text_column=<name>, or save a text a line as .txt"
         )
+    if suffix == ".npz":
+        raise DataError(f"{key}={file} is a file of arrays, not of texts: give data=npz data.path={file}")
 
 
 def check_memory(file: Path) -> None:
@@ -116,44 +103,3 @@ def _decode(name: str, content: bytes) -> Text:
         found = f"is no text: there is a null character at {text.index(chr(0))}"
         return Text(name, fault=UnreadableExample(name, found, "save it as UTF-8, or remove it"))
     return Text(name, text)
-
-
-def _parse(name: str, line: str, text_key: str, label_key: str | None) -> Text:
-    def bad(reason: str, remedy: str) -> Text:
-        return Text(name, fault=UnreadableExample(name, reason, remedy))
-
-    try:
-        values = json.loads(line)
-    except (ValueError, RecursionError):
-        return bad("is no JSON", f'write an object a line, such as {{"{text_key}": "..."}}')
-    if not isinstance(values, dict):
-        return bad("is no object of JSON", f'write an object a line, such as {{"{text_key}": "..."}}')
-    if text_key not in values:
-        keys = ", ".join(list(values)[:5]) or "none at all"
-        return bad(f"has no key {text_key}, but {keys}", "data.text_key=<key> says where the texts are")
-    text = values[text_key]
-    if not isinstance(text, str):
-        return bad(f"has the {text_key} {_show(text)}, which is no text", "write a text in quotes")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return bad(f"has a {text_key} with half a character, \\u{ord(text[_find_half(text)]):04x}", "correct it")
-    if label_key is None:
-        return Text(name, text)
-    label = values.get(label_key)
-    if isinstance(label, bool) or not isinstance(label, str | int) or not str(label).strip():
-        shown = f"has the {label_key} {_show(label)}" if label_key in values else f"has no key {label_key}"
-        return bad(
-            f"{shown}, and no class",
-            "write the class as a text or a whole number, or data.label_key=<key> says where the classes are",
-        )
-    return Text(name, text, normal_form(str(label).strip()))
-
-
-def _find_half(text: str) -> int:
-    return next(place for place, character in enumerate(text) if 0xD800 <= ord(character) < 0xE000)
-
-
-def _show(value: Any) -> str:
-    shown = json.dumps(value, ensure_ascii=True)
-    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."

@@ -19,9 +19,9 @@ class TokenSplit(Split):
 
     Args:
         tokens: int32 [size, T], PADDING where there is none.
-        labels: int32 [size], the classes; None: the tokens are the targets, too.
+        labels: int32 [size], the classes, or float32 [size, T]; None: the tokens are the targets, too.
         names: The name of each example in messages.
-        faults: The examples that are left out, by their places. They have the weight 0.
+        faults: The examples that are left out, by their indices. They have the weight 0.
         groups: int32 [size], the number of the text that an example is a piece of; None: each is a text.
 
     Attributes:
@@ -47,7 +47,7 @@ class TokenSplit(Split):
         weights[list(self._faults)] = 0.0
         with tf.device("CPU"):
             self._tokens = tf.constant(tokens, tf.int32)
-            self._labels = None if labels is None else tf.constant(np.maximum(labels, 0), tf.int32)
+            self._labels = None if labels is None else _as_targets(labels)
             self._weights = tf.constant(weights) if self._faults else None
 
     @property
@@ -55,7 +55,7 @@ class TokenSplit(Split):
         return self._faults
 
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return tokens int32 [n, T], and classes int32 [n] or the tokens again, of the examples `index`, int64 [n]."""
+        """Return tokens int32 [n, T], and labels or the tokens again, of the examples `index`, int64 [n]."""
         tokens = tf.gather(self._tokens, index)
         return tokens, tokens if self._labels is None else tf.gather(self._labels, index)
 
@@ -63,26 +63,31 @@ class TokenSplit(Split):
         return super().weights(index) if self._weights is None else tf.gather(self._weights, index)
 
 
+def _as_targets(labels: np.ndarray) -> tf.Tensor:
+    return tf.constant(labels, tf.float32) if labels.ndim > 1 else tf.constant(np.maximum(labels, 0), tf.int32)
+
+
 def cut(texts: Encoded, length: int) -> TokenSplit:
-    """Return texts with their classes, each cut to `length` tokens."""
-    return TokenSplit(_fill(texts.ids, length), texts.labels, texts.names, texts.faults)
+    """Return texts with their labels, each cut to `length` tokens."""
+    return TokenSplit(_fill(texts.ids, length), texts.labels, texts.names, texts.faults, texts.groups)
 
 
 def cut_into_pieces(texts: Encoded, length: int) -> TokenSplit:
     """Return pieces of texts, each of `length` tokens but for the last of a text, with the tokens as targets.
 
-    The pieces of a text are a group. A text that is left out is one piece.
+    The pieces of a text are in one group. A text that is left out is one piece.
     """
     counts = np.array([max(1, -(-len(ids) // length)) for ids in texts.ids], np.int64)
     pieces = [ids[start : start + length] for ids in texts.ids for start in range(0, max(len(ids), 1), length)]
     first = np.cumsum(counts) - counts
-    groups = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    of_text = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    groups = of_text if counts.max(initial=1) > 1 else None
     return TokenSplit(
         _fill(pieces, length),
         None,
-        [texts.names[group] for group in groups.tolist()],
-        {int(first[place]): fault for place, fault in texts.faults.items()},
-        groups if counts.max(initial=1) > 1 else None,
+        [texts.names[text] for text in of_text.tolist()],
+        {int(first[index]): fault for index, fault in texts.faults.items()},
+        groups if texts.groups is None else texts.groups[of_text],
     )
 
 
@@ -95,9 +100,9 @@ def join(splits: Sequence[TokenSplit]) -> TokenSplit:
         np.concatenate(labels) if labels else None,
         [name for split in splits for name in split.names],
         {
-            start + place: fault
+            start + index: fault
             for start, split in zip(starts, splits, strict=False)
-            for place, fault in split.skipped.items()
+            for index, fault in split.skipped.items()
         },
     )
 

@@ -15,7 +15,8 @@ from accumtrain.backprop.streams import JoinStreams, TwoStreams, couple
 from tests.programs import run_python
 
 PROGRAM = Path(__file__).parents[3] / "examples" / "own_transformer.py"
-KEYS = ("model=mine", "model.depth=2", "model.width=16", "data=tokens", "data.path=texts.jsonl", "data.length=24")
+DATA = ("data=table", "data.path=texts.jsonl", "data.text_column=text", "data.length=24")
+KEYS = ("model=mine", "model.depth=2", "model.width=16", *DATA)
 TRAINING = (*KEYS, "optim=adam", "optim.lr=0.01", "batch_size=16", "accum.steps=2", "train.epochs=6")
 
 

@@ -5,6 +5,7 @@ A `TargetReader` reads them from the columns of a table, or from arrays.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,15 +21,15 @@ from accumtrain.fields import format_value, normal_form, suggest_names
 
 _EXACT = 2**53  # floats below hold every whole number
 _WORDS = ("1", "1.0", "true", "yes", "0", "0.0", "false", "no")  # of a label, in any case
-_FALSE = 4  # place of the first of them that means 0
+_FALSE = 4  # index of the first of them that means 0
 _UNKNOWN = ("nan", "null")  # the same as an empty cell
-_SEPARATORS = "[;|]"  # between the names in a text
+_SEPARATORS = "[;|]"  # between the names in a text, unless a separator is given
 _MOST = 10_000  # names in lists: more are the words of a text
 _SHOWN = 40  # characters of a value in a message
 
 # Texts in `normal_form` that are not empty, lists of them, numbers or booleans; null is an empty cell.
 Column: TypeAlias = pa.ChunkedArray
-Locate = Callable[[int], str]  # from the number of a row to its place in words, such as "photos.csv, line 17"
+Locate = Callable[[int], str]  # from the index of a row to its place in words, such as "photos.csv, row 17"
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,11 @@ class Targets:
     def known(self) -> np.ndarray:
         """The examples that have a target, bool [N]."""
         return self.values >= 0 if self.values.ndim == 1 else ~np.isnan(self.values).all(axis=1)
+
+    def describe(self, index: int) -> str:
+        """Return the target of an example as text."""
+        value = self.values[index]
+        return self.names[int(value)] if value.ndim == 0 else ",".join(map(str, value.tolist()))
 
 
 class TargetReader(ABC):
@@ -96,25 +102,25 @@ class BadLabels(Exception):
 
 
 class ClassTargets(TargetReader):
-    """One class for each example. Those of texts are numbered in the order of the texts."""
+    """One class for each example. Those of texts are numbered in the order of the texts.
+
+    Several columns of a table are the classes: each row has a single 1 in that of its class, and 0 in the others.
+    """
 
     def read_columns(self, columns: Mapping[str, Column], locate: Locate) -> Targets:
-        if len(columns) != 1:
-            raise DataError(
-                f"data.label_column={format_value(list(columns))}: an image has one class; give one column, or choose "
-                "task=multilabel or task=regress"
-            )
+        if len(columns) > 1:
+            return _read_one_hot_columns(columns, locate)
         ((name, column),) = columns.items()
         if pa.types.is_list(column.type) and column.null_count < len(column):
             row = _find_first(column.is_valid())
             raise DataError(
-                f"{locate(row)}: column {name} holds a list, and an image has one class: give a column of texts or "
+                f"{locate(row)}: column {name} holds a list, and an example has one class: give a column of texts or "
                 "numbers, or choose task=multilabel"
             )
         column = as_texts(column)
         names = sorted(column.unique().drop_null().to_pylist())
-        places = pc.index_in(column, value_set=pa.array(names, pa.string()))
-        return Targets(_to_numpy(places.fill_null(-1), np.int32), names, len(names))
+        numbers = pc.index_in(column, value_set=pa.array(names, pa.string()))
+        return Targets(_to_numpy(numbers.fill_null(-1), np.int32), names, len(names))
 
     def read_arrays(self, arrays: Mapping[str, np.ndarray], names: Sequence[str] = ()) -> dict[str, Targets]:
         texts = {name: array.dtype.kind in "US" for name, array in arrays.items()}
@@ -135,6 +141,20 @@ class ClassTargets(TargetReader):
         columns = [array.shape[1] for array in arrays.values() if array.ndim == 2]
         count = max([*columns, *(int(numbers.max()) + 1 for numbers in classes.values())])
         return {name: Targets(values, [], count) for name, values in classes.items()}
+
+
+def _read_one_hot_columns(columns: Mapping[str, Column], locate: Locate) -> Targets:
+    values = np.stack([_read_words(name, column, locate) for name, column in columns.items()], axis=1)
+    empty = np.isnan(values).all(axis=1)
+    wrong = ~empty & ~(((values == 1).sum(axis=1) == 1) & ((values == 0).sum(axis=1) == len(columns) - 1))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        ones = [name for name, value in zip(columns, values[row], strict=True) if value == 1]
+        raise DataError(
+            f"{locate(row)}: the columns {list_first(list(columns))} are classes, and hold 1 for "
+            f"{list_first(ones) or 'none'}: write a single 1 beside zeros, or choose task=multilabel or task=regress"
+        )
+    return Targets(np.where(empty, -1, (values == 1).argmax(axis=1)).astype(np.int32), list(columns), len(columns))
 
 
 def class_numbers(labels: np.ndarray) -> np.ndarray:
@@ -167,7 +187,7 @@ def class_texts(labels: np.ndarray) -> np.ndarray:
     Raises:
         BadLabels: bytes are no UTF-8, or a text is empty.
     """
-    names, places = np.unique(labels.reshape(len(labels)), return_inverse=True)
+    names, indices = np.unique(labels.reshape(len(labels)), return_inverse=True)
     try:
         texts = [name.decode() if isinstance(name, bytes) else str(name) for name in names.tolist()]
     except UnicodeDecodeError as error:
@@ -176,7 +196,7 @@ def class_texts(labels: np.ndarray) -> np.ndarray:
         ) from error
     if "" in texts:
         raise BadLabels("holds an empty text", "give each image a class")
-    return np.array([normal_form(text) for text in texts], str)[places]
+    return np.array([normal_form(text) for text in texts], str)[indices]
 
 
 def _read_one_hot(labels: np.ndarray) -> np.ndarray:
@@ -200,19 +220,22 @@ class LabelTargets(TargetReader):
     """Labels that an example has (1), has not (0), or of which that is unknown (NaN).
 
     A table has a column for each label: 1, true or yes; 0, false or no; nothing if it is unknown. Or one column holds
-    lists of the labels that each image has: texts with ; or | between the labels, or lists of texts. Nothing is then
-    none of them. A single column of which all cells are 1, 0 and so on is one label.
+    lists of the labels that each image has: texts with a separator between the labels, or lists of texts. Nothing is
+    then none of them. A single column of which all cells are 1, 0 and so on is one label, unless a separator is given.
 
     Args:
         names: The labels in their order; empty: those that are found.
+        separator: What stands between labels in a text; empty: ; or |.
     """
 
     names: Sequence[str] = ()
+    separator: str = ""
 
     def read_columns(self, columns: Mapping[str, Column], locate: Locate) -> Targets:
         if len(columns) == 1:
             ((name, column),) = columns.items()
-            if pa.types.is_list(column.type) or (pa.types.is_string(column.type) and not _are_words(column)):
+            of_texts = pa.types.is_string(column.type)
+            if pa.types.is_list(column.type) or (of_texts and (self.separator or not _are_words(column))):
                 return self._read_lists(name, column, locate)
         values = [_read_words(name, column, locate) for name, column in columns.items()]
         return _arrange(np.stack(values, axis=1), list(columns), self.names)
@@ -222,15 +245,16 @@ class LabelTargets(TargetReader):
         for name, targets in found.items():
             wrong = ~np.isin(targets.values, (0, 1)) & ~np.isnan(targets.values)
             if wrong.any():
-                row, place = np.argwhere(wrong)[0].tolist()
+                row, column = np.argwhere(wrong)[0].tolist()
                 raise DataError(
-                    f"{name} holds {targets.values[row, place]:g} at {row},{place}: write 1 for an image that has the "
-                    "label, 0 for one that has not, and NaN if it is unknown"
+                    f"{name} holds {targets.values[row, column]:g} at {row},{column}: write 1 for an image that has "
+                    "the label, 0 for one that has not, and NaN if it is unknown"
                 )
         return found
 
     def _read_lists(self, column_name: str, column: Column, locate: Locate) -> Targets:
-        lists = [_split(chunk) if pa.types.is_string(chunk.type) else chunk for chunk in column.chunks]
+        pattern = re.escape(self.separator) or _SEPARATORS
+        lists = [_split(chunk, pattern) if pa.types.is_string(chunk.type) else chunk for chunk in column.chunks]
         found = sorted({name for chunk in lists for name in pc.list_flatten(chunk).unique().to_pylist()})
         if len(found) > _MOST:
             raise DataError(
@@ -241,17 +265,17 @@ class LabelTargets(TargetReader):
         values, first = np.zeros([len(column), len(names)], np.float32), 0
         for chunk in lists:
             texts, rows = pc.list_flatten(chunk), first + _to_numpy(pc.list_parent_indices(chunk), np.int64)
-            places = pc.index_in(texts, value_set=pa.array(names, pa.string()))
-            if places.null_count:
-                at = _find_first(places.is_null())
+            numbers = pc.index_in(texts, value_set=pa.array(names, pa.string()))
+            if numbers.null_count:
+                at = _find_first(numbers.is_null())
                 text = texts[at].as_py()
                 raise DataError(f"{locate(int(rows[at]))}: {text} is none of the labels: {suggest_names(text, names)}")
-            np.add.at(values, (rows, _to_numpy(places, np.int64)), 1)
+            np.add.at(values, (rows, _to_numpy(numbers, np.int64)), 1)
             first += len(chunk)
         if values.max(initial=0) > 1:
-            row, place = np.argwhere(values > 1)[0].tolist()
+            row, label = np.argwhere(values > 1)[0].tolist()
             raise DataError(
-                f"{locate(row)}: column {column_name} names {names[place]} more than once: give the labels that an "
+                f"{locate(row)}: column {column_name} names {names[label]} more than once: give the labels that an "
                 "image has, each once; for labels of 0 and 1 give a column for each"
             )
         are_numbers = _as_numbers(pa.chunked_array([found], pa.string())) is not None
@@ -271,9 +295,9 @@ def _are_words(column: Column) -> bool:
     return bool(pc.all(found).as_py())
 
 
-def _split(texts: pa.StringArray) -> pa.ListArray:
-    """Return the lists of names that texts hold."""
-    lists = pc.split_pattern_regex(texts.fill_null(""), _SEPARATORS)
+def _split(texts: pa.StringArray, pattern: str) -> pa.ListArray:
+    """Return the lists of names that texts hold, with what matches a pattern between them."""
+    lists = pc.split_pattern_regex(texts.fill_null(""), pattern)
     names = pc.utf8_trim_whitespace(pc.list_flatten(lists))
     kept = pc.not_equal(names, "")
     counts = np.bincount(_to_numpy(pc.list_parent_indices(lists).filter(kept), np.int64), minlength=len(texts))
@@ -286,8 +310,8 @@ def _read_words(name: str, column: Column, locate: Locate) -> np.ndarray:
         known, found = column.is_valid(), pa.nulls(len(column), pa.float32())
     elif pa.types.is_string(column.type):
         lower = _drop_unknown(column)
-        places = pc.index_in(lower, value_set=pa.array(_WORDS, pa.string()))
-        known, found = lower.is_valid(), pc.less(places, _FALSE).cast(pa.float32())
+        words = pc.index_in(lower, value_set=pa.array(_WORDS, pa.string()))
+        known, found = lower.is_valid(), pc.less(words, _FALSE).cast(pa.float32())
     else:
         numbers = column.cast(pa.float64(), safe=False)
         known = pc.invert(numbers.is_null(nan_is_null=True))
@@ -316,15 +340,15 @@ class NumberTargets(TargetReader):
     names: Sequence[str] = ()
 
     def read_columns(self, columns: Mapping[str, Column], locate: Locate) -> Targets:
-        values = [_read_numbers(name, column, locate) for name, column in columns.items()]
+        values = [read_numbers(name, column, locate) for name, column in columns.items()]
         return _arrange(np.stack(values, axis=1), list(columns), self.names)
 
     def read_arrays(self, arrays: Mapping[str, np.ndarray], names: Sequence[str] = ()) -> dict[str, Targets]:
         return _read_number_arrays(arrays, names, self.names)
 
 
-def _read_numbers(name: str, column: Column, locate: Locate) -> np.ndarray:
-    """Return the numbers of a column, float32 [N]."""
+def read_numbers(name: str, column: Column, locate: Locate) -> np.ndarray:
+    """Return the numbers of a column, float32 [N], NaN where a cell is empty. Raise DataError for what is none."""
     column = _drop_unknown(column) if pa.types.is_string(column.type) else column
     numbers = _as_numbers(column)
     if numbers is None:
@@ -385,10 +409,10 @@ def _read_number_arrays(
         with np.errstate(over="ignore"):
             values[name] = array.reshape(len(array), -1).astype(np.float32)
         if np.isinf(values[name]).any():
-            row, place = np.argwhere(np.isinf(values[name]))[0].tolist()
+            row, column = np.argwhere(np.isinf(values[name]))[0].tolist()
             raise DataError(
-                f"{name} holds {array.reshape(len(array), -1)[row, place]} at {row},{place}, which float32 can't hold: "
-                "save finite numbers, and NaN for unknown ones"
+                f"{name} holds {array.reshape(len(array), -1)[row, column]} at {row},{column}, which float32 can't "
+                "hold: save finite numbers, and NaN for unknown ones"
             )
     counts = {name: array.shape[1] for name, array in values.items()}
     if len(set(counts.values())) > 1:
@@ -400,7 +424,7 @@ def _read_number_arrays(
         )
     if len(set(found)) < len(found):
         raise DataError(f"names holds {list_first(found)}: give each column a name of its own")
-    columns = list(found) or [str(place) for place in range(count)]
+    columns = list(found) or [str(number) for number in range(count)]
     if names and not found and len(names) == count:  # columns without names are taken in the order of the names
         columns = list(names)
     remedy = "and call it so in names"
@@ -423,7 +447,7 @@ def as_texts(column: Column) -> Column:
 
 
 def _find_first(mask: pa.Array | pa.ChunkedArray) -> int:
-    """Return the place of the first True."""
+    """Return the index of the first True."""
     return int(pc.index(mask, True).as_py())
 
 

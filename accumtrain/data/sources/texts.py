@@ -1,31 +1,91 @@
-"""The texts of a file or a folder, in splits: where they are, and of which class."""
+"""data=texts: texts of one's own as files, of a class each, or with their tokens as targets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from accumtrain.data.config import TokensConfig
+import numpy as np
+
+from accumtrain.data.config import TextsConfig
 from accumtrain.data.local_files import check_name, find_file_fault, list_first, readable, walk_files
+from accumtrain.data.source import Source
 from accumtrain.data.sources.folder import find_split
-from accumtrain.data.text.texts import JSON_LINES, Text, check_lines, read_file, read_json_lines, read_lines
+from accumtrain.data.stream import UNREADABLE
+from accumtrain.data.targets import ClassTargets, TargetReader
+from accumtrain.data.text.encode import Encoded, encode_texts
+from accumtrain.data.text.texts import Text, check_is_no_table, read_file, read_lines
+from accumtrain.data.text.tokens import Content, divide, make_token_source
+from accumtrain.data.text.vocabulary import Vocabulary, open_vocabulary
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
 
-_GIVE = "give a file of texts, a folder of them, or an .npz file of tokens"
-_BY_CLASS = "give a folder with a sub-folder for each class, or a .jsonl file with the classes"
+_PURPOSES = {"train": "train on", "val": "validate on", "test": "test on"}
+_CLASSES = ClassTargets()
+_GIVE = "give a file of texts, or a folder of them"
+_BY_CLASS = (
+    "give a folder with a sub-folder for each class, or a table, data=table data.text_column=<name> "
+    "data.label_column=<name>"
+)
 
 Read = Callable[[], Iterable[Text]]
 
 
+def open_texts(config: TextsConfig, seed: int, reader: TargetReader | None = _CLASSES) -> Source:
+    """Return the tokens of texts, in splits. The seed changes nothing.
+
+    The splits are those of the folder. Otherwise a part of the texts is held out to test on, evenly spaced among those
+    of each class.
+
+    Args:
+        reader: None: there are no classes, and the tokens are the targets.
+
+    Raises:
+        ConfigError: A key does not go with the data, or the tokenizer can't be opened.
+        DataError: The data can't be read, a text can't be used, or there is a single class.
+    """
+    content = _read_content(config, open_vocabulary(config.tokenizer), by_class=reader is not None)
+    return make_token_source(config, divide(content, config.test_fraction))
+
+
+def open_whole_texts(config: TextsConfig, vocabulary: Vocabulary, reader: TargetReader | None = _CLASSES) -> Source:
+    """Return the tokens of all texts, in the splits of the folder, of which there may be one.
+
+    Args:
+        vocabulary: That of the run.
+
+    Raises:
+        DataError: As `open_texts`.
+    """
+    return make_token_source(config, _read_content(config, vocabulary, by_class=reader is not None))
+
+
+def _read_content(config: TextsConfig, vocabulary: Vocabulary, *, by_class: bool) -> Content:
+    listing, skips = _list_texts(config, by_class=by_class), config.on_error == "skip"
+    splits = {}
+    for split, texts in listing.splits.items():
+        encoded, kinds = encode_texts(texts(), vocabulary.encode, skips=skips)
+        if not encoded.ids:
+            raise DataError(f"{config.path} holds no text to {_PURPOSES[split]}: write some into it")
+        splits[split] = _label(encoded, kinds, listing.classes) if by_class else encoded
+    return Content(config.path, vocabulary, splits, listing.classes, len(listing.classes), listing.notes)
+
+
+def _label(texts: Encoded, kinds: Sequence[str], classes: Sequence[str]) -> Encoded:
+    """Return texts with the numbers of their classes."""
+    numbers = {kind: number for number, kind in enumerate(classes)}
+    labels = [UNREADABLE if index in texts.faults else numbers[kind] for index, kind in enumerate(kinds)]
+    return replace(texts, labels=np.array(labels, np.int32))
+
+
 @dataclass(frozen=True)
-class TextListing:
+class _TextListing:
     """The texts of each split as functions that read them, and notes about what was left out.
 
     Attributes:
-        classes: the names of the classes in their order; empty if each text names its own, or if there are none.
+        classes: The names of the classes in their order; empty if there are none.
     """
 
     splits: dict[str, Read]
@@ -33,11 +93,11 @@ class TextListing:
     notes: list[str]
 
 
-def list_texts(config: TokensConfig, *, by_class: bool) -> TextListing:
+def _list_texts(config: TextsConfig, *, by_class: bool) -> _TextListing:
     """Return the texts that data.path names.
 
     Args:
-        by_class: the texts have classes. Without, a folder of any depth is read.
+        by_class: The texts have classes. Without, a folder of any depth is read.
 
     Raises:
         DataError: There is no text, or the folder has another structure.
@@ -45,10 +105,10 @@ def list_texts(config: TokensConfig, *, by_class: bool) -> TextListing:
     path = Path(config.path)
     with readable():
         if not path.is_dir():
-            return TextListing({"train": _reader_of(path, config, by_class=by_class)}, [], [])
+            return _TextListing({"train": _reader_of(path, by_class=by_class)}, [], [])
         if files := _find_split_files(path):
-            readers = {split: _reader_of(file, config, by_class=by_class) for split, file in files.items()}
-            return TextListing(readers, [], [])
+            readers = {split: _reader_of(file, by_class=by_class) for split, file in files.items()}
+            return _TextListing(readers, [], [])
         folders = _find_split_folders(path, by_class=by_class)
         if by_class:
             return _list_classes(path, folders)
@@ -58,16 +118,14 @@ def list_texts(config: TokensConfig, *, by_class: bool) -> TextListing:
         splits: dict[str, Read] = {split: partial(_read_files, files) for split, files in named.items()}
     if "train" not in splits:
         raise DataError(f"{folders.get('train', path)} holds no file: {_GIVE}")
-    return TextListing(splits, [], _note_beside(beside))
+    return _TextListing(splits, [], _note_beside(beside))
 
 
-def _reader_of(file: Path, config: TokensConfig, *, by_class: bool) -> Read:
+def _reader_of(file: Path, *, by_class: bool) -> Read:
     """Return what reads a file of lines. Raise DataError if it can't be read, or if its lines have no classes."""
     if fault := find_file_fault(file):
         raise DataError(f"data.path={file} {fault}: {_GIVE}")
-    if file.suffix.lower() in JSON_LINES:
-        return partial(read_json_lines, file, config.text_key, config.label_key if by_class else None)
-    check_lines(file)
+    check_is_no_table(file, "data.path")
     if by_class:
         raise DataError(
             f"data.path={file} has a text a line, and no classes: {_BY_CLASS}, or train with task=masked_tokens"
@@ -88,7 +146,7 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _find_split_files(folder: Path) -> dict[str, Path]:
-    """Return the files of splits, such as train.jsonl and test.jsonl; none unless a folder holds these alone."""
+    """Return the files of splits, such as train.txt and test.txt; none unless a folder holds these alone."""
     entries = _visible(folder)
     found = {split: entry for entry in entries if entry.is_file() and (split := find_split(entry.stem))}
     return found if "train" in found and len(found) > 1 and len(found) == len(entries) else {}
@@ -118,7 +176,7 @@ def _find_split_folders(root: Path, *, by_class: bool) -> dict[str, Path]:
     return splits
 
 
-def _list_classes(root: Path, folders: dict[str, Path]) -> TextListing:
+def _list_classes(root: Path, folders: dict[str, Path]) -> _TextListing:
     """Return the texts of class folders. The sorted names of those to train on are the classes."""
     listings: dict[str, list[tuple[str, Path]]] = {}
     beside: list[Path] = []
@@ -144,7 +202,7 @@ def _list_classes(root: Path, folders: dict[str, Path]) -> TextListing:
     unlabelled = [folders[split] for split, listing in listings.items() if not listing]
     notes = [f"{folder}/ has no class folder with texts, and is not read" for folder in unlabelled]
     beside += _list_beside(root, folders)
-    return TextListing(
+    return _TextListing(
         {split: partial(_read_files, listing) for split, listing in listings.items() if listing},
         classes,
         [*notes, *_note_beside(beside)],
