@@ -213,13 +213,13 @@ class KerasReference:
     def __init__(self, config: KerasOptimConfig):
         import keras
 
+        self.rate = 0.0
         kind = getattr(keras.optimizers, config.name)
         without_decay = {"weight_decay": 0.0} if config.name == "AdamW" else {"weight_decay": None}
         # a function of it, as Keras keeps a number in float32
         given = {"learning_rate": lambda: keras.ops.convert_to_tensor(self.rate, "float64")}
         self.optimizer = kind(**{**without_decay, **config.args, **given})
         self.variable: Any = None
-        self.rate = 0.0
 
     def __call__(self, weight: np.ndarray, gradient: np.ndarray, rate: float, decay: float) -> np.ndarray:
         import keras
