@@ -281,7 +281,7 @@ class Window(tf.Module):
         if self.reduction == "sum":
             divisor /= tf.cast(self.micro_step, self.dtype)
         norm = tf.sqrt(squares) / divisor
-        rate = tf.cast(self.optimizer.learning_rate(self.step) * self.schedule(self.step), tf.float32)
+        rate = self.rate()
         finite = all_finite([sums.loss, norm, rate, *sums.statistics])
         scale = 1.0 / divisor
         if self.clip_norm > 0:
@@ -330,6 +330,12 @@ class Window(tf.Module):
         if self.loss_scale is not None:
             scalars |= {"loss_scale": loss_scale, "skipped": tf.identity(self.loss_scale.skipped)}
         return scalars
+
+    def rate(self) -> tf.Tensor:
+        """Return the learning rate of the next update, a scalar in the dtype of the weights."""
+        factors = (self.optimizer.learning_rate(self.step), self.schedule(self.step))
+        own, factor = (tf.cast(each, self.dtype) for each in factors)
+        return own * factor
 
     def _none_where_missing(self, gradients: list[tf.Tensor]) -> list[tf.Tensor | None]:
         """Return the gradients, with None for a variable on which the loss does not depend."""

@@ -146,7 +146,8 @@ class Adafactor(keras.optimizers.Optimizer):
         """Do nothing. The rule decays in `update_step`, where it knows the size of the weight."""
 
     def _relative_step(self) -> tf.Tensor:
-        return self._rule.relative_step(tf.convert_to_tensor(self.iterations))
+        dtypes = [tf.as_dtype(variable.dtype) for variable in self._trainable_variables[:1]]  # none before `build`
+        return self._rule.relative_step(tf.convert_to_tensor(self.iterations), *dtypes)
 
     def get_config(self) -> dict[str, Any]:
         config = {**self._rule.options, **super().get_config()}

@@ -72,10 +72,11 @@ class AdafactorRule:
         rows, columns = axes
         return {"row": _without(shape, columns), "column": _without(shape, rows), **momentum}
 
-    def relative_step(self, step: tf.Tensor) -> tf.Tensor:
-        """Return the paper's rate after `step` updates, min(1e-2, 1 / sqrt(t)), a float32 scalar, by the options."""
-        t = tf.cast(step + 1, tf.float32)
-        relative = tf.minimum(WARMUP * t if self._keys.warmup_init else MAX_RELATIVE_STEP, tf.math.rsqrt(t))
+    def relative_step(self, step: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
+        """Return the paper's rate after `step` updates, min(1e-2, 1 / sqrt(t)), a scalar of `dtype`, by the options."""
+        t = tf.cast(step + 1, dtype)
+        largest = WARMUP * t if self._keys.warmup_init else MAX_RELATIVE_STEP
+        relative = tf.minimum(tf.math.rsqrt(t), largest)
         return relative if self._keys.scale_parameter else self._keys.unscaled_relative_step * relative
 
     def scalars(self, rate: tf.Tensor, t: tf.Tensor) -> AdafactorScalars:
@@ -221,8 +222,9 @@ class Adafactor(Optimizer):
         )
 
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
-        """Return the given rate, or the relative step if that is None: a float32 scalar."""
-        return self._rule.relative_step(step) if self._learning_rate is None else super().learning_rate(step)
+        """Return the given rate, or the relative step if that is None: a scalar of `dtype`."""
+        own = self._learning_rate is None
+        return self._rule.relative_step(step, self.dtype) if own else super().learning_rate(step)
 
     def build_slots(self) -> None:
         self.second_moments, self.momenta = [], []

@@ -143,8 +143,13 @@ class Optimizer(tf.Module):
         self._rate_factors = list(factors)
 
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
-        """Return the rate before the schedule, a float32 scalar, after `step` updates (an int64 scalar)."""
-        return tf.constant(self._learning_rate, tf.float32)
+        """Return the rate before the schedule, a scalar of `dtype`, after `step` updates (an int64 scalar)."""
+        return tf.constant(self._learning_rate, self.dtype)
+
+    @property
+    def dtype(self) -> tf.DType:
+        """The dtype in which rates are computed: that of the first variable; float32 before `build`."""
+        return self.parameters[0].variable.dtype if self.parameters else tf.float32
 
     @tf.autograph.experimental.do_not_convert
     def apply(

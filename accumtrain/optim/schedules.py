@@ -18,7 +18,7 @@ from accumtrain.registry import ComponentConfig, Entry, Registry, required
 if TYPE_CHECKING:
     import tensorflow as tf
 
-Schedule = Callable[["tf.Tensor"], "tf.Tensor"]  # from `step` (int64 scalar) to the factor (float32 scalar)
+Schedule = Callable[["tf.Tensor"], "tf.Tensor"]  # from `step` (int64 scalar) to the factor (a float scalar)
 
 
 @dataclass(kw_only=True)
@@ -37,23 +37,26 @@ class ScheduleConfig(ComponentConfig):
     rises: ClassVar[bool] = False
 
     def factor_at(self, t: tf.Tensor, total: int) -> tf.Tensor:
-        """Return the factor of update `t` of `total` without the warm-up, a float32 scalar; t is an int64 scalar.
+        """Return the factor of update `t` of `total` without the warm-up; both are scalars of the same float dtype.
 
         It is in 0..1, and above 0 before the last update. At update 1 it is exactly 1, unless the schedule `rises`. One
         that falls from its first update on begins with update `first_whole`: until then it is 1.
         """
         raise NotImplementedError
 
-    def build(self, total: int) -> Schedule:
-        """Return the schedule of a run of `total` updates. Its warm-up rises as t / warmup, so no update has rate 0."""
+    def build(self, total: int, dtype: tf.DType | None = None) -> Schedule:
+        """Return the schedule of a run of `total` updates. Its warm-up rises as t / warmup, so no update has rate 0.
+
+        Args:
+            dtype: in which it computes, that of the optimizer's state. None is float32.
+        """
 
         def factor_after(step: tf.Tensor) -> tf.Tensor:
             import tensorflow as tf
 
-            if not self.warmup:
-                return self.factor_at(step + 1, total)
-            ramp = tf.cast(step + 1, tf.float32) / self.warmup
-            return tf.minimum(ramp, 1.0) * self.factor_at(step + 1, total)
+            t = tf.cast(step + 1, dtype or tf.float32)
+            factor = tf.cast(self.factor_at(t, total), t.dtype)
+            return tf.minimum(t / self.warmup, 1.0) * factor if self.warmup else factor
 
         return factor_after
 
@@ -93,7 +96,7 @@ class ConstantConfig(ScheduleConfig):
     def factor_at(self, t: tf.Tensor, total: int) -> tf.Tensor:
         import tensorflow as tf
 
-        return tf.ones((), tf.float32)
+        return tf.ones((), t.dtype)
 
 
 @dataclass(kw_only=True)
@@ -107,10 +110,8 @@ class CosineConfig(ScheduleConfig):
     final: Annotated[float, FRACTION] = 0.0
 
     def factor_at(self, t: tf.Tensor, total: int) -> tf.Tensor:
-        import tensorflow as tf
-
-        passed = tf.cast(t - self.first_whole, tf.float32)
-        return self.final + (1.0 - self.final) * _half_cosine(passed / max(total - self.first_whole, 1))
+        passed = (t - self.first_whole) / max(total - self.first_whole, 1)
+        return self.final + (1.0 - self.final) * _half_cosine(passed)
 
 
 @dataclass(kw_only=True)
@@ -128,8 +129,8 @@ class StepConfig(ScheduleConfig):
     def factor_at(self, t: tf.Tensor, total: int) -> tf.Tensor:
         import tensorflow as tf
 
-        factors = tf.constant([self.factor**k for k in range(len(self.boundaries) + 1)], tf.float32)
-        passed = tf.math.count_nonzero(tf.constant(self.boundaries, tf.int64) < t)
+        factors = tf.constant([self.factor**k for k in range(len(self.boundaries) + 1)], t.dtype)
+        passed = tf.math.count_nonzero(tf.constant(self.boundaries, t.dtype) < t)
         return tf.gather(factors, passed)
 
     def check(self) -> None:
@@ -161,7 +162,7 @@ class RsqrtConfig(ScheduleConfig):
     def factor_at(self, t: tf.Tensor, total: int) -> tf.Tensor:
         import tensorflow as tf
 
-        return tf.math.rsqrt(tf.maximum(tf.cast(t, tf.float32), self.timescale) / self.timescale)
+        return tf.math.rsqrt(tf.maximum(t, self.timescale) / self.timescale)
 
     def unreached(self, total: int) -> list[str]:
         if self.timescale < total:
@@ -187,11 +188,9 @@ class InverseTimeConfig(ScheduleConfig):
     def factor_at(self, t: tf.Tensor, total: int) -> tf.Tensor:
         import tensorflow as tf
 
-        n = tf.maximum(t - self.first_whole, 0)
+        periods = tf.maximum(t - self.first_whole, 0.0) / self.timescale
         if self.staircase:
-            periods = tf.cast(n // self.timescale, tf.float32)
-        else:
-            periods = tf.cast(n, tf.float32) / self.timescale
+            periods = tf.floor(periods)
         return 1.0 / (1.0 + self.decay * periods)
 
 
@@ -220,9 +219,8 @@ class OneCycleConfig(ScheduleConfig):
 
         peak = max(self.rise * total, 1.0)
         up, down = max(peak - 1.0, 1.0), max(total - peak, 1.0)
-        now = tf.cast(t, tf.float32)
-        rising = 1.0 + (self.start - 1.0) * _half_cosine(1.0 - (peak - now) / up)
-        return tf.where(now < peak, rising, self.final + (1.0 - self.final) * _half_cosine((now - peak) / down))
+        rising = 1.0 + (self.start - 1.0) * _half_cosine(1.0 - (peak - t) / up)
+        return tf.where(t < peak, rising, self.final + (1.0 - self.final) * _half_cosine((t - peak) / down))
 
 
 @dataclass(kw_only=True)
@@ -248,7 +246,7 @@ class WsdConfig(ScheduleConfig):
 
         end = max(total, self.first_whole + 1)  # a run that ends in its warm-up has no decay
         length = min(self._length(end), end - self.first_whole)
-        left = tf.clip_by_value(tf.cast(end - t, tf.float32) / length, 0.0, 1.0)
+        left = tf.clip_by_value((end - t) / length, 0.0, 1.0)
         rest = left if self.shape == "linear" else 1.0 - tf.sqrt(1.0 - left)
         return self.final + (1.0 - self.final) * rest
 

@@ -111,7 +111,7 @@ def build_window(
             optimizer,
             loss=build_loss(task.training_loss(data)),
             metrics=task.metrics(),
-            schedule=config.schedule.build(total_steps),
+            schedule=config.schedule.build(total_steps, tf.float64 if config.precision == "float64" else tf.float32),
             clip_norm=config.optim.clip_norm,
             adaptive_clip=config.optim.adaptive_clip,
             ema=moving_average(config, model),

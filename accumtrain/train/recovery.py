@@ -49,7 +49,7 @@ class Recovery:
         self._rate_factor: tf.Variable | None = None
         if self.mode == "rollback":
             schedule, factor = window.schedule, tf.Variable(1.0, trainable=False, name="rate_factor")
-            window.schedule = lambda step: schedule(step) * factor
+            window.schedule = lambda step: (value := schedule(step)) * tf.cast(factor, value.dtype)
             self._rate_factor = factor
 
     @property
@@ -205,7 +205,7 @@ def _nonfinite_of_whole(window: Window) -> list[str]:
     """Return what the commit looks at and that is not finite, of what is not known at each micro-step."""
     gradients = [tf.cast(tf.convert_to_tensor(buffer), window.dtype) for buffer in window.gradients]
     values = {
-        "the learning rate": [window.optimizer.learning_rate(window.step) * window.schedule(window.step)],
+        "the learning rate": [window.rate()],
         "the batch statistics": [tf.convert_to_tensor(buffer) for buffer in window.statistics.buffers],
         "the norm of the gradient": [tf.nn.l2_loss(gradient) for gradient in gradients],
     }

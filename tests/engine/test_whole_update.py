@@ -127,7 +127,7 @@ class Apart:
         summed = MICRO_STEPS if self.case.reduction == "sum" else 1
         gradients = [summed * gradient / count for gradient in gradients]
         norm = np.sqrt(sum(np.sum(gradient**2) for gradient in gradients))
-        rate = np.float32(self.case.optim.lr) * np.float32(FACTORS[place])
+        rate = self.case.optim.lr * FACTORS[place]
         if self.case.clip_norm:
             assert norm > self.case.clip_norm, "or nothing is clipped"
             gradients = [gradient * self.case.clip_norm / norm for gradient in gradients]
@@ -137,7 +137,7 @@ class Apart:
             assert any(np.any(now != before) for now, (before, _) in zip(gradients, pairs, strict=True)), "some clipped"
         decay = self.case.optim.weight_decay
         self.weights = [
-            rule(weight, gradient, float(rate), decay if decayed else 0.0)
+            rule(weight, gradient, rate, decay if decayed else 0.0)
             for rule, weight, gradient, decayed in zip(self.rules, self.weights, gradients, self.decayed, strict=True)
         ]
         share = 1.0 - min(DECAY, (2 + place) / (11 + place))
@@ -145,7 +145,7 @@ class Apart:
         said = {"step": place + 1, "loss": total / count, "accuracy": right / count, "grad_norm": norm}
         return {
             **said,
-            "learning_rate": float(rate),
+            "learning_rate": rate,
             "weight": count,
             "examples": np.sum(batch["weight"] > 0),
             **self.scale(place),

@@ -45,7 +45,7 @@ def train(
     weights: Sequence[np.ndarray],
     gradients: Sequence[Sequence[np.ndarray]],
     dtype: tf.DType = tf.float32,
-    schedule: Callable[[tf.Tensor], tf.Tensor] = lambda step: 1.0 / tf.cast(1 + step // 20, tf.float32),
+    schedule: Callable[[tf.Tensor], tf.Tensor] = lambda step: 1.0 / tf.cast(1 + step // 20, tf.float64),
     first_step: int = 0,
     jit_compile: bool | None = None,
 ) -> list[np.ndarray]:
@@ -55,7 +55,7 @@ def train(
 
     @tf.function(autograph=False, jit_compile=jit_compile)
     def update(step: tf.Tensor, *gradients: tf.Tensor) -> None:
-        optimizer.apply(gradients, optimizer.learning_rate(step) * schedule(step), step)
+        optimizer.apply(gradients, optimizer.learning_rate(step) * tf.cast(schedule(step), optimizer.dtype), step)
 
     for step, values in enumerate(gradients, first_step):
         update(tf.constant(step, tf.int64), *[tf.constant(value, dtype) for value in values])

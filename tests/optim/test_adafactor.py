@@ -26,10 +26,7 @@ OPTIONS = {
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 def test_agrees_with_the_paper(configs, weights, gradients, dtype, rtol, options):
     config = replace(configs["adafactor"], **options)
-    rates = [
-        float(np.float32(config.lr or min(1e-2, 1 / np.sqrt(t))) * (np.float32(1) / np.float32(1 + (t - 1) // 20)))
-        for t in range(1, len(gradients) + 1)
-    ]
+    rates = [(config.lr or min(1e-2, t**-0.5)) / (1 + (t - 1) // 20) for t in range(1, len(gradients) + 1)]
     expected = all_by_rule(config, weights, gradients, rates)
     assert_same_path(train(build_optimizer(config), weights, gradients, dtype), expected, weights, rtol)
 

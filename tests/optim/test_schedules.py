@@ -12,7 +12,8 @@ import tensorflow as tf
 import accumtrain
 from accumtrain.config.read import from_mapping
 from accumtrain.errors import ConfigError
-from accumtrain.measure.verify.references import FACTORS
+from accumtrain.measure.verify.references import FACTORS, rate_of
+from accumtrain.optim.config import SgdConfig
 from accumtrain.optim.schedules import (
     SCHEDULES,
     ConstantConfig,
@@ -203,6 +204,19 @@ def test_factors_are_those_of_earlier_versions_to_the_bit_on_the_machine_that_wr
             np.testing.assert_allclose(now, stored.view(np.float32), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.xla)])
+@pytest.mark.parametrize("name", stored_factors.CONFIGS)
+def test_factors_have_the_precision_of_the_state(name, jit_compile):
+    """In float64 those of TensorFlow's kernels and of XLA are the formula, so that both runtimes have one rate."""
+    config, sgd = stored_factors.CONFIGS[name], SgdConfig(lr=1.0)
+    schedule = tf.function(config.build(60, tf.float64), autograph=False, jit_compile=jit_compile)
+    found = [schedule(tf.constant(step, tf.int64)) for step in range(60)]
+    assert {value.dtype for value in found} == {tf.float64}
+    np.testing.assert_allclose(
+        found, [rate_of(sgd, config, step + 1, 60) for step in range(60)], rtol=1e-14, atol=1e-15
+    )
+
+
 def test_one_cycle_has_no_warmup():
     with pytest.raises(ConfigError, match=r"schedule\.warmup=5: schedule=one_cycle has a rise of its own"):
         OneCycleConfig(warmup=5).check()
@@ -228,7 +242,7 @@ def test_a_program_adds_a_schedule_of_its_own(monkeypatch):
         final: float = 0.0
 
         def factor_at(self, t, total):
-            progress = tf.cast(t - self.first_whole, tf.float32) / max(total - self.first_whole, 1)
+            progress = (t - self.first_whole) / max(total - self.first_whole, 1)
             return 1.0 + (self.final - 1.0) * tf.clip_by_value(progress, 0.0, 1.0)
 
     config = accumtrain.register_schedule("linear", LinearConfig)

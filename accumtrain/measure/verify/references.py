@@ -213,9 +213,12 @@ class KerasReference:
     def __init__(self, config: KerasOptimConfig):
         import keras
 
+        self.rate = 0.0
         kind = getattr(keras.optimizers, config.name)
         without_decay = {"weight_decay": 0.0} if config.name == "AdamW" else {"weight_decay": None}
-        self.optimizer = kind(**{**without_decay, **config.args})
+        # a function of it, as Keras keeps a number in float32
+        given = {"learning_rate": lambda: keras.ops.convert_to_tensor(self.rate, "float64")}
+        self.optimizer = kind(**{**without_decay, **config.args, **given})
         self.variable: Any = None
 
     def __call__(self, weight: np.ndarray, gradient: np.ndarray, rate: float, decay: float) -> np.ndarray:
@@ -225,7 +228,7 @@ class KerasReference:
             self.variable = keras.Variable(weight, dtype="float64")
             self.optimizer.build([self.variable])
         self.variable.assign(weight - rate * decay * weight)
-        self.optimizer.learning_rate = rate
+        self.rate = rate
         self.optimizer.apply([keras.ops.convert_to_tensor(gradient, "float64")], [self.variable])
         return np.asarray(self.variable)
 
