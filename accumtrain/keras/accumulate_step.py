@@ -256,7 +256,8 @@ class BatchSums:
                 scaled = model.optimizer.scale_loss(loss)
             losses = [tf.cast(tracker.result(), dtype) for tracker in self._trackers]
             self._metrics.update_micro_batch(x, y, y_pred, sample_weight)
-        call.check_changes(model, model.trainable_variables, "which can't be split")
+        refused = "which can't be split here, but by accumtrain.keras.Accumulate as its optimizer"
+        call.check_changes(model, model.trainable_variables, refused)
         outputs = tf.nest.flatten(separate_carried(y_pred))[: len(at_outputs)]
         trained = [(output, at) for output, at in zip(outputs, at_outputs, strict=True) if at is not None]
         targets, upstream = zip((scaled, tf.ones_like(scaled)), *trained, strict=True)
