@@ -298,8 +298,8 @@ def test_keys_that_contradict_each_other(keys, message):
         TableConfig(path="labels.csv", **keys).check()
 
 
-def test_a_class_takes_one_column(folder):
-    with pytest.raises(DataError, match=r"data.label_column=\[smoke,fire\]: an image has one class"):
+def test_columns_of_several_labels_are_no_classes(folder):
+    with pytest.raises(DataError, match=r"labels.csv, row 2: the columns smoke, fire are classes, and hold 1 for none"):
         opened(config(as_csv(folder), ["smoke", "fire"]), ClassTargets())
 
 
