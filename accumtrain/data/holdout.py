@@ -27,7 +27,7 @@ def holdout_size(size: int, fraction: float) -> int:
 
 
 def hold_out_evenly(size: int, fraction: float) -> np.ndarray:
-    """Return the places, int64, of the examples that are held out: evenly spaced among `size` of them."""
+    """Return the indices, int64, of the examples that are held out: evenly spaced among `size` of them."""
     held = holdout_size(size, fraction)
     return np.arange(held) * size // held
 
@@ -148,8 +148,8 @@ class _Chosen(Sequence[Path]):
     def __len__(self) -> int:
         return len(self._chosen)
 
-    def __getitem__(self, place: int) -> Path:  # type: ignore[override]
-        return self._files[int(self._chosen[place])]
+    def __getitem__(self, index: int) -> Path:  # type: ignore[override]
+        return self._files[int(self._chosen[index])]
 
 
 class Subset(Split):
@@ -173,8 +173,8 @@ class Subset(Split):
     @property
     def skipped(self) -> dict[int, BadExample]:
         left_out = self._whole.skipped
-        places = np.flatnonzero(np.isin(self._chosen, list(left_out))).tolist()
-        return {place: left_out[int(self._chosen[place])] for place in places}
+        indices = np.flatnonzero(np.isin(self._chosen, list(left_out))).tolist()
+        return {index: left_out[int(self._chosen[index])] for index in indices}
 
     @property
     def whole(self) -> Split:

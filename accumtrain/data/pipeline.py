@@ -56,10 +56,10 @@ class HostShard:
         """Return the number of examples of a batch that this process reads."""
         return batch // self.count
 
-    def positions(self, place: tf.Tensor, batch: int) -> tf.Tensor:
-        """Return positions in the stream of the examples at `place` among those of this process, both int64 [n]."""
+    def positions(self, offset: tf.Tensor, batch: int) -> tf.Tensor:
+        """Return positions in the stream of the examples at `offset` among those of this process, both int64 [n]."""
         rows = self.rows(batch)
-        return place if self.count == 1 else place // rows * batch + self.index * rows + place % rows
+        return offset if self.count == 1 else offset // rows * batch + self.index * rows + offset % rows
 
 
 WHOLE_BATCH = HostShard()
@@ -221,8 +221,8 @@ def _batches(
 
     @do_not_convert
     def read(start: tf.Tensor) -> Example:
-        place = tf.range(start, tf.minimum(start + stride, end))
-        index, key, weight = address_of(shard.positions(place, batch))
+        offset = tf.range(start, tf.minimum(start + stride, end))
+        index, key, weight = address_of(shard.positions(offset, batch))
         image, label = split.read(index)
         return {"index": index, "inputs": image, "targets": label, "key": key, "weight": weight * split.weights(index)}
 

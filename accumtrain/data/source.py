@@ -108,7 +108,7 @@ class Split(ABC):
         return self
 
     def in_whole(self, index: tf.Tensor) -> tf.Tensor:
-        """Return the places of the examples `index`, int64 [n], in `whole`; called in graphs."""
+        """Return the indices in `whole` of the examples `index`, int64 [n]; called in graphs."""
         return index
 
 

@@ -1,6 +1,6 @@
 """The endless stream of training examples, as a pure function of (seed, position).
 
-Position p belongs to epoch p // size and is place p % size in it. An epoch is one permutation of all examples, and a
+Position p belongs to epoch p // size and is index p % size in it. An epoch is one permutation of all examples, and a
 batch may reach into the next epoch. So a position is the whole state of the input.
 
 All random numbers come from a splitmix64 generator (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number
@@ -117,14 +117,14 @@ def balanced_order(labels: np.ndarray, seed: int) -> Callable[[tf.Tensor], tuple
         chosen = permute(position % classes, classes, hash64(CLASS_ORDER, seed, visit))
         examples = tf.gather(tf.constant(size, tf.int64), chosen)
         turn = visit // examples
-        place = permute(visit % examples, examples, hash64(ORDER, seed, turn, chosen))
-        return turn, tf.gather(tf.constant(members, tf.int64), tf.gather(tf.constant(first, tf.int64), chosen) + place)
+        index = permute(visit % examples, examples, hash64(ORDER, seed, turn, chosen))
+        return turn, tf.gather(tf.constant(members, tf.int64), tf.gather(tf.constant(first, tf.int64), chosen) + index)
 
     return order
 
 
-def permute(place: tf.Tensor, size: int | tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-    """Return the values at `place`, int64 [n], of a pseudorandom permutation of 0..size-1 for each key, uint64 [n].
+def permute(index: tf.Tensor, size: int | tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+    """Return the values at `index`, int64 [n], of a pseudorandom permutation of 0..size-1 for each key, uint64 [n].
 
     `size` is a number, or one for each key, int64 [n].
 
@@ -142,8 +142,8 @@ def permute(place: tf.Tensor, size: int | tf.Tensor, key: tf.Tensor) -> tf.Tenso
         cell = tf.where(outside, row * columns + column, cell)
         return cell, cell >= size
 
-    everywhere = tf.ones_like(place, tf.bool)
-    cell, _ = tf.while_loop(lambda _, outside: tf.reduce_any(outside), encipher, (place, everywhere))
+    everywhere = tf.ones_like(index, tf.bool)
+    cell, _ = tf.while_loop(lambda _, outside: tf.reduce_any(outside), encipher, (index, everywhere))
     return cell
 
 

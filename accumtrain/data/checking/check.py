@@ -273,7 +273,7 @@ class CheckedClasses(CheckedTargets):
         return self.names[target]
 
     def describe(self, counts: Counter[int]) -> dict[str, Any]:
-        return {"classes": {name: counts[place] for place, name in enumerate(self.names)}}
+        return {"classes": {name: counts[index] for index, name in enumerate(self.names)}}
 
     def show(self, label: str, splits: dict[str, dict[str, Any]]) -> None:
         rows = [(name, *(f"{found['classes'][name]:,}" for found in splits.values())) for name in self.names]
@@ -347,8 +347,8 @@ class CheckedNumbers(CheckedTargets):
 
     def describe(self, counts: Counter[Columns]) -> dict[str, Any]:
         found = {}
-        for place, name in enumerate(self.names):
-            known = [(value, count) for target, count in counts.items() if (value := target[place]) is not None]
+        for index, name in enumerate(self.names):
+            known = [(value, count) for target, count in counts.items() if (value := target[index]) is not None]
             values, times = zip(*known, strict=True) if known else ((), ())
             found[name] = {
                 "min": min(values, default=None),
@@ -420,8 +420,8 @@ def _summarize(statistics: SplitStatistics, targets: CheckedTargets, inputs: Inp
         "examples": sum(statistics.targets.values()),
         **targets.describe(statistics.targets),
         **{
-            name: _spread(one for size, count in statistics.sizes.items() for one in [size[place]] * count)
-            for place, name in enumerate(inputs.sizes)
+            name: _spread(one for size, count in statistics.sizes.items() for one in [size[index]] * count)
+            for index, name in enumerate(inputs.sizes)
         },
         "bad": len(statistics.bad),
     }

@@ -99,7 +99,7 @@ def _list_same_size(splits: dict[str, Split]) -> Iterator[_File]:
     sizes = np.concatenate([split.sizes for split in splits.values()])
     split_numbers = np.repeat(np.arange(len(splits)), [split.size for split in splits.values()])
     labels = np.concatenate([read_labels(split) for split in splits.values()])
-    places = np.concatenate([np.arange(split.size) for split in splits.values()])
+    indices = np.concatenate([np.arange(split.size) for split in splits.values()])
     names, files = list(splits), [split.files for split in splits.values()]
     order = np.argsort(sizes, kind="stable")
     ends = np.flatnonzero(np.diff(sizes[order])) + 1
@@ -108,7 +108,7 @@ def _list_same_size(splits: dict[str, Split]) -> Iterator[_File]:
         if sizes[group[0]] > 0 and len(group) > 1 and differs:
             for at in group:
                 number = split_numbers[at]
-                yield _File(names[number], read_target(labels[at]), str(files[number][places[at]]))
+                yield _File(names[number], read_target(labels[at]), str(files[number][indices[at]]))
 
 
 def _hash(path: str) -> bytes | None:

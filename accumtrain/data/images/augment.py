@@ -30,7 +30,7 @@ Batch = dict[str, tf.Tensor]
 
 
 def random_crop(images: tf.Tensor, key: tf.Tensor, *, padding: int, flip: bool) -> tf.Tensor:
-    """Pad with zeros, crop to the old size at a random place and, with `flip`, mirror with probability 1/2.
+    """Pad with zeros, crop to the old size at a random position and, with `flip`, mirror with probability 1/2.
 
     Padding 4 with flips is the CIFAR augmentation of He et al. 2015, arXiv:1512.03385, section 4.2.
 
@@ -52,8 +52,8 @@ def random_crop(images: tf.Tensor, key: tf.Tensor, *, padding: int, flip: bool) 
     if flip:
         columns = tf.where(_coin(key, _MIRROR)[:, None], width - 1 - columns, columns)
     columns += random_below(2 * padding + 1, key, _COLUMN)[:, None]  # [n, width]
-    places = rows[:, :, None] * stride + columns[:, None, :]  # [n, height, width]
-    return tf.gather(pixels, places, batch_dims=1)
+    indices = rows[:, :, None] * stride + columns[:, None, :]  # [n, height, width]
+    return tf.gather(pixels, indices, batch_dims=1)
 
 
 def random_window(shape: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
@@ -149,9 +149,9 @@ def _draw_level(levels: np.ndarray, key: tf.Tensor, draw: int) -> tf.Tensor:
 
 
 def _mask_interval(first: tf.Tensor, length: tf.Tensor, size: int) -> tf.Tensor:
-    """Return a mask, bool [n, size], of the `length` places from `first` on, each int64 [n]."""
-    place = tf.range(size, dtype=tf.int64)[None]
-    return (place >= first[:, None]) & (place < (first + length)[:, None])
+    """Return a mask, bool [n, size], of the `length` indices from `first` on, each int64 [n]."""
+    index = tf.range(size, dtype=tf.int64)[None]
+    return (index >= first[:, None]) & (index < (first + length)[:, None])
 
 
 def _coin(key: tf.Tensor, draw: int) -> tf.Tensor:

@@ -50,7 +50,7 @@ def read_unusual_headers(files: Sequence[Path]) -> dict[Path, Header]:
     with warnings.catch_warnings(), ThreadPoolExecutor(16) as pool:
         warnings.simplefilter("ignore")  # Pillow's, about headers
         for first in range(0, len(files), _AT_ONCE):
-            some = [files[place] for place in range(first, min(first + _AT_ONCE, len(files)))]
+            some = [files[index] for index in range(first, min(first + _AT_ONCE, len(files)))]
             headers = zip(some, pool.map(_read_header, some), strict=True)
             unusual.update((file, header) for file, header in headers if header != Header())
     return unusual

@@ -45,7 +45,7 @@ def randaugment(image: tf.Tensor, key: tf.Tensor, count: int, strength: float, f
 
 
 def _warp(kind: int, fill: np.ndarray, image: tf.Tensor, strength: tf.Tensor) -> tf.Tensor:
-    """Move pixels about the centre of the image, with bilinear interpolation. `kind`: place in `_matrices`."""
+    """Move pixels about the centre of the image, with bilinear interpolation. `kind`: index in `_matrices`."""
     height, width = (tf.cast(size, tf.float32) for size in tf.unstack(tf.shape(image)[:2]))
     (a, b, c), (d, e, f) = _matrices(strength, height, width)[kind]
     x, y = (width - 1) / 2, (height - 1) / 2
@@ -64,7 +64,7 @@ def _warp(kind: int, fill: np.ndarray, image: tf.Tensor, strength: tf.Tensor) ->
 def _matrices(strength: tf.Tensor, height: tf.Tensor, width: tf.Tensor) -> list[tuple]:
     """Return the rows of 2 x 3 matrices: of a rotation, two shears and two shifts.
 
-    A matrix turns a place (x, y, 1) in the result into the place in the image from which the pixel is taken.
+    A matrix turns a position (x, y, 1) in the result into the position in the image from which the pixel is taken.
     """
     angle, shear, shift = strength * math.radians(30), 0.3 * strength, 150 / 331 * strength
     return [

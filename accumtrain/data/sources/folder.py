@@ -72,13 +72,13 @@ class Listing:
         files: Their files.
         labels: Integers [N], or float32 [N, T].
         names: Their names, each beginning with its class or its targets. They are read once, for the fingerprint.
-        locate: From an image's place to what stands before its file in messages, such as its line in a table.
+        locate: From an image's index to what stands before its file in messages, such as its line in a table.
     """
 
     files: Sequence[Path]
     labels: np.ndarray
     names: Iterable[str]
-    locate: Callable[[int], str] = lambda place: ""
+    locate: Callable[[int], str] = lambda index: ""
 
 
 def list_by_class(listing: ImagesByClass) -> Listing:
@@ -173,17 +173,17 @@ class FolderSplit(EncodedSplit):
     ) -> None:
         super().__init__(len(files), None, _CHANNELS, config)
         self.files, self.known_labels, self._known = files, labels, labels
-        found = {place: unusual[file] for place, file in enumerate(files) if file in unusual} if unusual else {}
-        self._faulty = {place for place, header in found.items() if header.fault}
+        found = {index: unusual[file] for index, file in enumerate(files) if file in unusual} if unusual else {}
+        self._faulty = {index for index, header in found.items() if header.fault}
         orientations = np.full(len(files), UPRIGHT, np.int32)
-        for place, header in found.items():
-            orientations[place] = header.orientation
+        for index, header in found.items():
+            orientations[index] = header.orientation
         with tf.device("CPU"):
             self._labels = tf.constant(labels, tf.float32 if labels.dtype.kind == "f" else tf.int32)
             self._orientations = tf.constant(orientations) if (orientations != UPRIGHT).any() else None
         if self.skips:
-            for place in sorted(self._faulty):
-                self._skipped[place] = UnreadableExample(str(files[place]), str(found[place].fault), self.undecodable)
+            for index in sorted(self._faulty):
+                self._skipped[index] = UnreadableExample(str(files[index]), str(found[index].fault), self.undecodable)
 
     @cached_property
     def sizes(self) -> Sequence[int]:
@@ -195,8 +195,8 @@ class FolderSplit(EncodedSplit):
 
     def _list_paths(self, index: np.ndarray) -> np.ndarray:
         """Return the paths of files, bytes [n]; nothing for one that has a fault."""
-        places = self.remember(index).tolist()
-        return np.array([b"" if place in self._faulty else os.fsencode(self.files[place]) for place in places], object)
+        indices = self.remember(index).tolist()
+        return np.array([b"" if file in self._faulty else os.fsencode(self.files[file]) for file in indices], object)
 
     def load(self, item: tf.Tensor) -> tf.Tensor:
         return tf.io.read_file(item)
@@ -229,9 +229,9 @@ def _check_usable(
     if config.on_error != "raise" or not any(header.fault for found in unusual.values() for header in found.values()):
         return
     bad = [
-        f"{listing.locate(place)}{file} {unusual[name][file].fault}"
+        f"{listing.locate(index)}{file} {unusual[name][file].fault}"
         for name, listing in listings.items()
-        for place, file in enumerate(listing.files)
+        for index, file in enumerate(listing.files)
         if file in unusual[name] and unusual[name][file].fault
     ]
     more = "; ..." if len(bad) > _LISTED else ""
@@ -407,7 +407,7 @@ def _untested(root: Path, train: Path, tops: Sequence[Path]) -> DataError:
 
 def _find_remedy(folder: Path) -> str:
     """Return a remedy for a folder without class folders: a table, or the place of the classes; else nothing."""
-    near = [file for place in (folder, folder.parent) for file in _iterate_visible(place)]
+    near = [file for each in (folder, folder.parent) for file in _iterate_visible(each)]
     tables = [file for file in near if file.suffix.lower() in _TABLES]
     if tables and len(_classes_in(folder)) < 2:
         return f"; if {tables[0].name} holds the labels of the images: data=table data.path={tables[0]}"

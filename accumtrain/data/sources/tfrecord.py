@@ -95,7 +95,7 @@ class RecordSplit(EncodedSplit):
         super().__init__(len(shards), shape, channels, config)
         self.shards, self._config = shards, config
         self._num_classes = num_classes
-        self._numbers = {normal_form(name): place for place, name in enumerate(config.class_names)}
+        self._numbers = {normal_form(name): index for index, name in enumerate(config.class_names)}
         self._raw_shape = raw_shape
         self._rule, self._remedy = config.about_labels(num_classes)
 

@@ -138,7 +138,7 @@ def iterate_texts(column: Column) -> Iterator[Any]:
 
 
 def read_texts(column: Column, locate: Locate) -> Iterator[Text]:
-    """Yield the texts of a column by the places of their rows. An empty cell is a text that can't be used."""
+    """Yield the texts of a column by the names of their rows. An empty cell is a text that can't be used."""
     for index, content in enumerate(iterate_texts(column)):
         name = locate(index)
         yield Text(name, content, fault=None) if content else Text(name, fault=UnreadableExample(name, "has no text"))
@@ -172,12 +172,12 @@ def read_inputs(columns: Mapping[str, Column], locate: Locate) -> np.ndarray:
 
 
 def read_named_numbers(path: Path, key: str, names: Sequence[str], *, header: bool) -> tuple[list[str], np.ndarray]:
-    """Return the places of the rows of a table, and the numbers in some columns, float32 [N, columns].
+    """Return the names of the rows of a table, and the numbers in some columns, float32 [N, columns].
 
     Args:
         key: That gives the table, for messages.
     """
-    places, values = list[str](), list[np.ndarray]()
+    names, values = list[str](), list[np.ndarray]()
     with readable():
         tables = open_tables(path, key, header=header)
     for table in tables.values():
@@ -187,8 +187,8 @@ def read_named_numbers(path: Path, key: str, names: Sequence[str], *, header: bo
             for name, column in zip(found, table.columns(found), strict=True)
         }
         values.append(read_inputs(cells, table.locate))
-        places += map(table.locate, range(table.rows))
-    return places, np.concatenate(values)
+        names += map(table.locate, range(table.rows))
+    return names, np.concatenate(values)
 
 
 def _check_closed(column: Column, table: Table, name: str) -> Column:

@@ -37,25 +37,25 @@ def order_by_length(order: Order, lengths: np.ndarray, seed: int) -> Order:
 
     @lru_cache(_KEPT)
     def sort_window(first: int) -> np.ndarray:
-        """Return the places, int64, of the examples of the window that begins at a position, by rank."""
+        """Return the offsets, int64, of the examples of the window that begins at a position, by rank."""
         with tf.device("CPU"):
             _, index = compiled(tf.range(first, first + min(WINDOW, size - first % size), dtype=tf.int64))
         return np.argsort(lengths[index.numpy()], kind="stable")
 
-    def find_places(first: np.ndarray, rank: np.ndarray) -> np.ndarray:
-        place = np.empty_like(rank)
+    def find_offsets(first: np.ndarray, rank: np.ndarray) -> np.ndarray:
+        offset = np.empty_like(rank)
         for window in np.unique(first).tolist():
             inside = first == window
-            place[inside] = sort_window(window)[rank[inside]]
-        return place
+            offset[inside] = sort_window(window)[rank[inside]]
+        return offset
 
     def ordered(position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        place = position % size % WINDOW
-        first = position - place  # of the window
+        offset = position % size % WINDOW
+        first = position - offset  # of the window
         blocks = tf.minimum(tf.constant(WINDOW, tf.int64), size - first % size) // BLOCK
-        shuffled = permute(place // BLOCK, tf.maximum(blocks, 1), hash64(BLOCK_ORDER, seed, first))
-        rank = tf.where(place < blocks * BLOCK, shuffled * BLOCK + place % BLOCK, place)
-        found = tf.numpy_function(find_places, [first, rank], tf.int64, stateful=False)
+        shuffled = permute(offset // BLOCK, tf.maximum(blocks, 1), hash64(BLOCK_ORDER, seed, first))
+        rank = tf.where(offset < blocks * BLOCK, shuffled * BLOCK + offset % BLOCK, offset)
+        found = tf.numpy_function(find_offsets, [first, rank], tf.int64, stateful=False)
         return order(first + tf.ensure_shape(found, position.shape))
 
     return ordered

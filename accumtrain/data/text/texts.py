@@ -1,6 +1,6 @@
 """Texts as people store them: a file for each text, or a line for each text.
 
-A text that can't be used is read as the error that says its place and its fault.
+A text that can't be used is read as the error that says its line and its fault.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def check_memory(file: Path) -> None:
 
 
 def _iterate_lines(file: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the lines that are not blank, each with its place in words."""
+    """Yield the lines that are not blank, each with its line in words."""
     check_memory(file)
     try:
         with file.open("rb") as lines:
