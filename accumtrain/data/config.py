@@ -308,7 +308,7 @@ class TableConfig(TokenKeys):
 
     kind: str = "table"
     path: Annotated[str, _PATH, LOCAL_PATH, Role.PLACE] = required("labels.csv")
-    header: bool = True
+    header: Annotated[bool, Role.PLACE] = True
     rows: Annotated[str, OneOf(("examples", "labels"))] = "examples"
     image_column: Annotated[str | int | None, COUNT] = None
     text_column: Annotated[str | int | None, COUNT] = None

@@ -59,7 +59,7 @@ class Arrays(Inputs):
                 for path in find_paths(text, key)
             ]
             values = np.concatenate([numbers for _, numbers in tables])
-            return Asked([index for indices, _ in tables for index in indices], self.open_array(values, config), [])
+            return Asked([row for rows, _ in tables for row in rows], self.open_array(values, config), [])
         raise ConfigError(
             f"{key}={','.join(named)}: the inputs of the run are numbers, of kind {self.kind}, which read no files; "
             "give arrays to accumtrain.load_run(...).predict, or give the data a kind of inputs whose open_named does"

@@ -177,7 +177,7 @@ def read_named_numbers(path: Path, key: str, names: Sequence[str], *, header: bo
     Args:
         key: That gives the table, for messages.
     """
-    names, values = list[str](), list[np.ndarray]()
+    rows, values = list[str](), list[np.ndarray]()
     with readable():
         tables = open_tables(path, key, header=header)
     for table in tables.values():
@@ -187,8 +187,8 @@ def read_named_numbers(path: Path, key: str, names: Sequence[str], *, header: bo
             for name, column in zip(found, table.columns(found), strict=True)
         }
         values.append(read_inputs(cells, table.locate))
-        names += map(table.locate, range(table.rows))
-    return names, np.concatenate(values)
+        rows += map(table.locate, range(table.rows))
+    return rows, np.concatenate(values)
 
 
 def _check_closed(column: Column, table: Table, name: str) -> Column:
