@@ -14,7 +14,7 @@ import tensorflow as tf
 from accumtrain.data.config import NpzConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_train_batches
-from accumtrain.data.sources import npz
+from accumtrain.data.sources import npz_file
 from accumtrain.errors import DataError
 from tests.data.conftest import assert_refused, write_records
 from tests.data.hostile import png
@@ -138,5 +138,5 @@ def test_arrays_larger_than_the_memory_are_refused(tmp_path, monkeypatch):
     file = tmp_path / "mine.npz"
     np.savez_compressed(file, images=np.zeros([4000, 32, 32], np.uint8), labels=np.arange(4000) % 2)
     assert file.stat().st_size < 50_000
-    monkeypatch.setattr(npz, "free_bytes", lambda: 2 * 2**20)
+    monkeypatch.setattr(npz_file, "free_bytes", lambda: 2 * 2**20)
     assert_refused(NpzConfig(path=str(file)), r"images takes 3.9 MB, 2.0 MB of memory are free: save fewer images")

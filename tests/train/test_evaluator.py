@@ -59,7 +59,7 @@ def test_as_by_numpy(batch, examples):
     wrong = np.flatnonzero(used & (predicted != labels))
     worst = wrong[np.argsort(-losses[wrong])][:WORST]
     assert len(wrong) > WORST
-    assert [each.position for each in mistakes] == worst.tolist()
+    assert [each.index for each in mistakes] == worst.tolist()
     assert [(each.label, each.predicted) for each in mistakes] == [(labels[n], predicted[n]) for n in worst]
     np.testing.assert_allclose([each.loss for each in mistakes], losses[worst], rtol=1e-5)
     np.testing.assert_allclose([each.probability for each in mistakes], probabilities[worst].max(-1), rtol=1e-5)
@@ -74,7 +74,7 @@ def test_replicas_take_turns_in_the_order_of_the_split(examples, monkeypatch):
         answers = ClassFinder(CLASSES, replicas)
         for first in range(replica * part, EXAMPLES, replicas * part):
             answers.update(*part_of(*examples, slice(first, first + part)))
-        found += [each.position for each in read(answers)[1]]
+        found += [each.index for each in read(answers)[1]]
     wrong = (weight > 0) & (logits.argmax(-1) != labels)
     losses = np.log(np.exp(logits).sum(-1)) - logits[range(EXAMPLES), labels]
     of_replica = np.arange(EXAMPLES) // part % replicas
@@ -94,7 +94,7 @@ def test_a_loss_that_is_not_finite_is_the_worst(examples):
     weight[40], labels[40] = 1, 3
     logits[40] = np.nan
     _, mistakes = collected(labels, logits, weight, 30)
-    assert mistakes[0].position == 40
+    assert mistakes[0].index == 40
     assert mistakes[0].loss == np.finfo(np.float32).max
 
 
