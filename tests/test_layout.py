@@ -357,14 +357,14 @@ def test_a_file_is_one_idea():
 
 def test_a_class_name_says_which_class():
     """But for the room of Keras, whose classes have the names of their kind in Keras."""
-    assert_none(
-        repeated(
-            node.name
-            for module, tree in TREES.items()
-            for node in ast.walk(tree)
-            if isinstance(node, ast.ClassDef) and room_of(f"{module}.") != "keras"
-        )
-    )
+    classes = [
+        (node.name, module)
+        for module, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and room_of(f"{module}.") != "keras"
+    ]
+    twice = repeated(name for name, _ in classes)
+    assert_none(f"{name} of {module} has the name of another class" for name, module in classes if name in twice)
 
 
 def repeated(names: Iterator[str]) -> set[str]:
