@@ -537,12 +537,12 @@ SOURCES: Registry[SourceEntry] = Registry("data.kind")
 SOURCES.add(
     SourceEntry(DigitsConfig, "accumtrain.data.sources.builtin:open_digits"),
     SourceEntry(SyntheticConfig, "accumtrain.data.sources.builtin:open_synthetic"),
-    SourceEntry(TfdsConfig, "accumtrain.data.sources.tfds:open_tfds"),
+    SourceEntry(TfdsConfig, "accumtrain.data.sources.records.tfds:open_tfds"),
     SourceEntry(FolderConfig, "accumtrain.data.sources.folder:open_folder"),
     SourceEntry(TableConfig, "accumtrain.data.table.source:open_table", (*READERS, TOKENS)),
     SourceEntry(NpzConfig, "accumtrain.data.sources.npz:open_npz", (*READERS, TOKENS)),
     SourceEntry(CifarBinaryConfig, "accumtrain.data.sources.cifar:open_cifar_binary"),
     SourceEntry(IdxConfig, "accumtrain.data.sources.idx:open_idx"),
-    SourceEntry(TfrecordConfig, "accumtrain.data.sources.tfrecord:open_tfrecord"),
+    SourceEntry(TfrecordConfig, "accumtrain.data.sources.records.tfrecord:open_tfrecord"),
     SourceEntry(TextsConfig, "accumtrain.data.sources.texts:open_texts", (CLASSES, TOKENS)),
 )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, fields
+from typing import Any
 
 import tensorflow as tf
 
-from accumtrain.data.config import READERS, SOURCES, DataConfig, TokenKeys
+from accumtrain.data.config import INPUTS, READERS, SOURCES, DataConfig, TokenKeys
 from accumtrain.data.holdout import add_validation_split
 from accumtrain.data.images.augment import Mix
 from accumtrain.data.images.encoded import EncodedSplit
@@ -17,8 +18,6 @@ from accumtrain.data.targets import TargetReader
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import CLASSES, format_value
 from accumtrain.registry import load
-
-_WORDS = {"pixels": "images", "tokens": "texts"}
 
 
 def open_data(config: DataConfig, seed: int, targets: str = CLASSES) -> Dataset:
@@ -70,8 +69,9 @@ def _check_keys(config: DataConfig, kind: str) -> None:
     for key in fields(config):
         default = key.default if key.default_factory is MISSING else key.default_factory()
         if key.name in others and (value := getattr(config, key.name)) != default:
+            meant: Any = load(INPUTS[others[key.name]].build)
             raise ConfigError(
-                f"data.{key.name}={format_value(value)}: is for {_WORDS[others[key.name]]}, and the inputs of "
+                f"data.{key.name}={format_value(value)}: is for {meant.asked}, and the inputs of "
                 f"data={config.kind} are others; leave it out"
             )
 

@@ -42,7 +42,7 @@ def assert_same(found, expected, tolerance=0.0):
 
 
 def test_every_kind_is_tried():
-    assert {inputs.kind for inputs in EXAMPLES.values()} == set(INPUTS.names)
+    assert {each.kind for each in EXAMPLES.values()} == set(INPUTS.names), f"each kind needs EXAMPLES in {__file__}"
     assert {load(entry.build).kind for entry in INPUTS} == set(INPUTS.names)
 
 
@@ -118,14 +118,14 @@ def test_a_kind_from_outside_is_opened_again(tmp_path, monkeypatch):
     monkeypatch.setattr(INPUTS, "entries", dict(INPUTS.entries))
 
     @register_inputs
-    class Waves(Arrays):
-        kind = "waves"
+    class Declared(Arrays):
+        kind = "declared"
 
-    noted = TrainedOn(Waves((4,)), "classes", ["a", "b"])
+    noted = TrainedOn(Declared((4,)), "classes", ["a", "b"])
     (tmp_path / "inputs.json").write_text(json.dumps(noted.as_json()))
     assert read_trained_on(tmp_path, keys_of("arrays")) == noted
-    INPUTS.entries.pop("waves")
-    with pytest.raises(ConfigError, match=r"inputs=waves: no such inputs"):
+    INPUTS.entries.pop("declared")
+    with pytest.raises(ConfigError, match=r"inputs=declared: no such inputs"):
         read_trained_on(tmp_path, keys_of("arrays"))
     with pytest.raises(ValueError, match=r"inputs=arrays is declared already"):
         register_inputs(Arrays)

@@ -66,7 +66,7 @@ def answer(objective):
 
 
 def test_every_task_is_tried():
-    assert {*TARGETS, "masked_tokens"} == {entry.name for entry in TASKS}
+    assert {*TARGETS, "masked_tokens"} == {entry.name for entry in TASKS}, f"each task needs TARGETS in {__file__}"
 
 
 @of_every_task

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from accumtrain.data.sources.record_index import _checksum
+from accumtrain.data.sources.records.record_index import _checksum
 from tests.data.conftest import example, picture
 
 SIDE = 14_000  # pixels, more than data.max_pixels allows for both sides

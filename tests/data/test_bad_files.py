@@ -86,7 +86,7 @@ def test_a_shard_without_permission_is_named(shards, tfrecord_config, monkeypatc
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("accumtrain.data.sources.record_index.os.open", refuse)
+    monkeypatch.setattr("accumtrain.data.sources.records.record_index.os.open", refuse)
     assert_refused(tfrecord_config(), "train-0 can't be read: Permission denied")
 
 

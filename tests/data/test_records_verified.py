@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches, make_train_batches
-from accumtrain.data.sources.record_index import check_checksum_speed, read_length, read_payload
+from accumtrain.data.sources.records.record_index import check_checksum_speed, read_length, read_payload
 from accumtrain.errors import DataError
 from tests.data.conftest import assert_refused, flip_bit, write_records
 

@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches, make_train_batches
-from accumtrain.data.sources import record_index
-from accumtrain.data.sources.record_index import index_shards
+from accumtrain.data.sources.records import record_index
+from accumtrain.data.sources.records.record_index import index_shards
 from accumtrain.errors import ConfigError, DataError
 from tests.data.conftest import assert_refused, example, picture, png, read_explained, write_records
 

@@ -212,4 +212,5 @@ def slots_of(optimizer, rule, place: int) -> list[tuple[tf.Variable, np.ndarray]
 
 
 def test_the_cases_cover_every_optimizer():
-    assert {case.optim.kind for case in CASES.values()} == set(OPTIMIZERS.names)
+    tried = {case.optim.kind for case in CASES.values()}
+    assert tried == set(OPTIMIZERS.names), f"each optimizer needs CASES in {__file__}"

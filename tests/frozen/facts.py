@@ -52,6 +52,7 @@ OF_A_JOB = {
 QUICK_JOBS = ("train", "evaluate", "predict", "check", "report")
 EXAMPLES_READ = 100
 HEX_DIGITS = 16
+VOCABULARY = 300  # ids of the tokens of a model of texts
 AUGMENTED: dict[str, Any] = {
     **{"augment": "inception", "jitter": 0.4, "randaugment": 2, "erasing": 0.5, "mixup": 0.2, "cutmix": 0.5},
     **{"image_size": [9, 7], "sampling": "balanced"},
@@ -122,7 +123,11 @@ def models() -> Lines:
             config, size = example_of("model", "keras"), 64
         else:
             config, size = composed(f"model={choice}").model, 32
-        model = build_model(config, ModelSpec((size, size, 3), 10, draws=False))
+        if config.takes == "tokens":
+            spec = ModelSpec((size,), 10, inputs="tokens", vocabulary=VOCABULARY, draws=False)
+        else:
+            spec = ModelSpec((size, size, 3), 10, draws=False)
+        model = build_model(config, spec)
         yield from _variables(choice, model)
 
 

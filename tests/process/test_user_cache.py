@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from accumtrain.data.sources.record_index import find_user_cache
+from accumtrain.data.sources.records.record_index import find_user_cache
 
 
 def test_xdg_then_home_then_nowhere(monkeypatch):

@@ -22,8 +22,8 @@ from accumtrain.data.open_data import make_reader
 from accumtrain.data.source import ArraySplit, Dataset, Source, Split
 from accumtrain.data.sources.folder import list_all, list_by_class, make_source
 from accumtrain.data.sources.npz import open_npz, open_whole_tokens
+from accumtrain.data.sources.records.tfrecord import RecordSplit
 from accumtrain.data.sources.texts import open_whole_texts
-from accumtrain.data.sources.tfrecord import RecordSplit
 from accumtrain.data.table.source import open_whole_table
 from accumtrain.data.targets import LabelTargets, NumberTargets, TargetReader
 from accumtrain.data.text.token_split import TokenSplit, join

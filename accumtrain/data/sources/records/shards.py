@@ -12,7 +12,13 @@ import numpy as np
 
 from accumtrain.data.local_files import find_file_fault
 from accumtrain.data.source import UnreadableExample, hash_texts
-from accumtrain.data.sources.record_index import ByteRanges, check_checksum_speed, index_shards, is_remote, read_payload
+from accumtrain.data.sources.records.record_index import (
+    ByteRanges,
+    check_checksum_speed,
+    index_shards,
+    is_remote,
+    read_payload,
+)
 from accumtrain.errors import DataError
 
 _COPY = "copy or prepare the file again"

@@ -14,8 +14,8 @@ from google.protobuf.json_format import ParseError
 from accumtrain.console import say
 from accumtrain.data.config import TfdsConfig
 from accumtrain.data.source import Source
-from accumtrain.data.sources.shards import ArrayRecordShards, ShardRange, Shards, TfrecordShards
-from accumtrain.data.sources.tfrecord import RecordSplit
+from accumtrain.data.sources.records.shards import ArrayRecordShards, ShardRange, Shards, TfrecordShards
+from accumtrain.data.sources.records.tfrecord import RecordSplit
 from accumtrain.errors import DataError
 
 _FORMATS: dict[str, type[Shards]] = {"tfrecord": TfrecordShards, "array_record": ArrayRecordShards}
