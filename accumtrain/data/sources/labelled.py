@@ -93,8 +93,7 @@ def _open_plain(
     config: DataConfig, of_run: TrainedOn, trained: Mapping[str, Any], seed: int, reader: TargetReader | None
 ) -> Dataset:
     if isinstance(config, TableConfig) and isinstance(of_run.inputs, Arrays):
-        columns = list(of_run.inputs.columns)
-        source = open_whole_table(replace(config, number_columns=columns), reader)
+        source = open_whole_table(replace(config, number_columns=[*of_run.inputs.columns]), reader)
     else:
         source = SOURCES.build(config, seed)
     split = _join_splits(_select_new_splits(source, trained), config)
