@@ -241,6 +241,13 @@ def test_a_name_that_looks_like_a_number_is_a_name(tmp_path):
         )
 
 
+def test_new_rows_are_not_measured_by_other_columns(tmp_path):
+    config = TableConfig(path=as_json(tmp_path, ROWS), number_columns=["size", "weight"], label_column="kind")
+    trained_on = TrainedOn(Arrays((2,), ("size", "age"), (0.0, 0.0), (1.0, 1.0)), CLASSES, ["cat", "dog"])
+    with pytest.raises(ConfigError, match=r"data.number_columns=\[size,weight\]: the run has learned from size, age"):
+        open_labelled(config, trained_on, {}, 0)
+
+
 @pytest.mark.parametrize("header", [True, False])
 def test_columns_in_a_list_are_chosen_by_their_numbers(tmp_path, header):
     (tmp_path / "t.csv").write_text(("x,y,a,b\n" if header else "") + "1,2,0,1\n3,4,1,0\n5,6,0,1\n7,8,1,0")
