@@ -289,7 +289,8 @@ def suggest_names(wrong: str, known: Iterable[str]) -> str:
 def describe_type(hint: Any) -> str:
     """Return a type in words: "a whole number", "a list of texts"."""
     if typing.get_origin(hint) is list:
-        return f"a list of {PLURALS[typing.get_args(hint)[0]]}"
+        (item,) = typing.get_args(hint)
+        return f"a list of {' and '.join(PLURALS[each] for each in typing.get_args(item) or (item,))}"
     return "a mapping" if typing.get_origin(hint) is dict else WORDS[hint]
 
 

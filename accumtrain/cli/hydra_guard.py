@@ -218,6 +218,9 @@ def _explain_override(override: str) -> str:
             f"{override}: the value can't be read; names in a mapping have no quotes, and of letters those of ASCII: "
             "give other names in a Python program (docs/library.md)"
         )
+    if re.fullmatch(r"\[[^\[\]{}'\"`$!\\]+\]", value):  # a list of texts
+        quoted = ",".join(quote_text(part.strip()) for part in value[1:-1].split(","))
+        return f'{override}: the value can\'t be read; quote each text of the list: {key}="[{quoted}]"'
     as_text = quote_text(value).replace("${", "\\${")
     simple = as_text == f"'{value}'" and not set(value) & set('"`$!')
     argument = f'{key}="{as_text}"' if simple else shlex.quote(f"{key}={as_text}")

@@ -312,8 +312,8 @@ class TableConfig(TokenKeys):
     rows: Annotated[str, OneOf(("examples", "labels"))] = "examples"
     image_column: Annotated[str | int | None, COUNT] = None
     text_column: Annotated[str | int | None, COUNT] = None
-    number_columns: list[str] | None = None
-    label_column: Annotated[str | int | list[str] | None, COUNT] = None
+    number_columns: list[str | int] | None = None
+    label_column: Annotated[str | int | list[str | int] | None, COUNT] = None
     label_separator: str | None = None
     val_path: Annotated[str | None, LOCAL_PATH, Role.RULE] = None
     test_path: Annotated[str | None, LOCAL_PATH, Role.PLACE] = None
@@ -321,7 +321,7 @@ class TableConfig(TokenKeys):
     group: Annotated[str | int | None, COUNT] = None
     test_fraction: Annotated[float, Range(0, 1, above=True), Role.RULE | Role.HELD_OUT] = 0.2
 
-    ALL: ClassVar[list[str]] = ["*"]  # number_columns
+    ALL: ClassVar[list[str | int]] = ["*"]  # number_columns
 
     @property
     def label(self) -> str:

@@ -347,15 +347,20 @@ class NumberTargets(TargetReader):
         return _read_number_arrays(arrays, names, self.names)
 
 
-def read_numbers(name: str, column: Column, locate: Locate) -> np.ndarray:
-    """Return the numbers of a column, float32 [N], NaN where a cell is empty. Raise DataError for what is none."""
+def read_numbers(name: str, column: Column, locate: Locate, needed: str = "") -> np.ndarray:
+    """Return the numbers of a column, float32 [N], NaN where a cell is empty. Raise DataError for what is none.
+
+    Args:
+        needed: What to do if the column has none; empty: a cell may be, too.
+    """
     column = _drop_unknown(column) if pa.types.is_string(column.type) else column
     numbers = _as_numbers(column)
     if numbers is None:
         row = next(row for row, value in enumerate(column) if value.is_valid and not _is_number(value))
         text = _show(column, row)
         point = text.replace(",", ".", 1)
-        remedy = f"write a point, {point}" if "," in text and _is_number(pa.scalar(point)) else "write one, or nothing"
+        remedy = f"write a point, {point}" if "," in text and _is_number(pa.scalar(point)) else ""
+        remedy = remedy or f"write one, or {needed or 'nothing'}"
         raise DataError(f"{locate(row)}: column {name} holds {text}, which is no number: {remedy}")
     values = _to_numpy(numbers.fill_null(np.nan), np.float64)
     with np.errstate(over="ignore"):
@@ -364,7 +369,7 @@ def read_numbers(name: str, column: Column, locate: Locate) -> np.ndarray:
         row = int(np.argmax(np.isinf(found)))
         raise DataError(
             f"{locate(row)}: column {name} holds {_show(column, row)}, which float32 can't hold: write a number of "
-            "at most 3.4e38, or leave the cell empty"
+            f"at most 3.4e38, or {'remove the row' if needed else 'leave the cell empty'}"
         )
     return found
 

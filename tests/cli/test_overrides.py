@@ -61,6 +61,13 @@ def test_a_text_that_cannot_be_read_is_told_how_to_quote(command, refused, seen,
     assert seen[0].export.output == text
 
 
+def test_a_list_of_texts_that_cannot_be_read_is_told_how_to_quote_each(command, refused, seen):
+    message = refused("data=table", "data.path=t.csv", "data.label_column=[größe,two words]")
+    (argument,) = shlex.split(message.strip().partition("; quote each text of the list: ")[2])
+    assert command("data=table", "data.path=t.csv", argument).code == 0
+    assert seen[0].data.label_column == ["größe", "two words"]
+
+
 @pytest.mark.parametrize("names", ['{"a;b":5.0}', "{'a':5.0}", "{rød:5.0}"])
 def test_names_that_a_mapping_can_not_have(refused, names):
     """To quote it twice makes a text of it, which is no mapping."""

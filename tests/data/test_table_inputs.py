@@ -221,8 +221,50 @@ def test_new_rows_are_asked_by_the_names_of_the_columns(tmp_path):
     assert asked.names == [f"{tmp_path}/t.csv, row 2", f"{tmp_path}/t.csv, row 3"]
     batch = join(make_eval_batches(asked.data, batch=2))
     np.testing.assert_allclose(batch["inputs"], [[2.0, 0.75], [7 / 3, 1.0]], rtol=1e-6)
-    with pytest.raises(DataError, match=r"data.number_columns=size: .*t.jsonl has the columns age; give a name"):
+    with pytest.raises(DataError, match=r"predict.input=.*t.jsonl lacks the columns size that .* call its columns so"):
         inputs.open_named([as_json(tmp_path, {"age": [5, 6]})], config, "predict.input")
+
+
+def test_a_name_that_looks_like_a_number_is_a_name(tmp_path):
+    """A table that lacks the column 2 is not read in its second column."""
+    config = TableConfig(path=as_json(tmp_path, ROWS), number_columns=["*"], label_column="say")
+    inputs = Arrays((1,), ("2",), (0.0,), (1.0,))
+    other = as_csv(tmp_path, {"1": [5, 6], "x": [7, 8], "kind": ["cat", "dog"]})
+    with pytest.raises(DataError, match=r"t.csv lacks the columns 2 that the run has learned from, and has 1, x, kind"):
+        inputs.open_named([other], config, "predict.input")
+    with pytest.raises(DataError, match=r"data.number_columns=2: .*; give a name, .* or call one of them 2$"):
+        open_labelled(
+            TableConfig(path=other, number_columns=["*"], label_column="kind"),
+            TrainedOn(inputs, CLASSES, ["cat", "dog"]),
+            {},
+            0,
+        )
+
+
+def test_new_rows_are_not_measured_by_other_columns(tmp_path):
+    config = TableConfig(path=as_json(tmp_path, ROWS), number_columns=["size", "weight"], label_column="kind")
+    trained_on = TrainedOn(Arrays((2,), ("size", "age"), (0.0, 0.0), (1.0, 1.0)), CLASSES, ["cat", "dog"])
+    with pytest.raises(ConfigError, match=r"data.number_columns=\[size,weight\]: the run has learned from size, age"):
+        open_labelled(config, trained_on, {}, 0)
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_columns_in_a_list_are_chosen_by_their_numbers(tmp_path, header):
+    (tmp_path / "t.csv").write_text(("x,y,a,b\n" if header else "") + "1,2,0,1\n3,4,1,0\n5,6,0,1\n7,8,1,0")
+    keys = {"number_columns": [2, 1], "label_column": [3, 4], "header": header}
+    data = opened(str(tmp_path / "t.csv"), **keys)
+    assert data.inputs.columns == (("y", "x") if header else ("2", "1"))
+    assert sorted(examples(data)) == [([2.0, 1.0], 1), ([4.0, 3.0], 0), ([6.0, 5.0], 1), ([8.0, 7.0], 0)]
+
+
+@pytest.mark.parametrize("cell", ["true", "2020-01-01", "inf"])
+def test_what_is_no_number_is_told_a_remedy_that_works(tmp_path, cell):
+    """An empty cell would end the run, too."""
+    columns = {"x": [cell, "2", "3", "4"], "y": [1, 2, 3, 4]}
+    with pytest.raises(DataError, match=r"row 1: .*(name the columns of numbers without it|or remove the row)") as told:
+        opened(as_json(tmp_path, columns), NUMBERS, number_columns=["*"], label_column="y")
+    assert "nothing" not in str(told.value)
+    assert "empty" not in str(told.value)
 
 
 def test_new_rows_with_labels_are_measured(tmp_path):
@@ -232,6 +274,13 @@ def test_new_rows_with_labels_are_measured(tmp_path):
     assert join(make_eval_batches(data, batch=8))["inputs"].tolist() == list(
         map(list, zip(ROWS["size"], ROWS["age"], strict=True))
     )
+
+
+@pytest.mark.parametrize("text", ["a;b", "a\tb", 'says ""x;y"", and', "one line;\nanother"])
+def test_a_separator_in_the_quotes_of_the_first_row_is_none(tmp_path, text):
+    (tmp_path / "t.csv").write_text("\n".join(f'"{text} {number}",{KINDS[number]}' for number in range(8)))
+    data = opened(str(tmp_path / "t.csv"), text_column=1, label_column=2, header=False)
+    assert (data.class_names, data.sizes) == (["cat", "dog"], "6 training and 2 test")
 
 
 # ---- labels ----

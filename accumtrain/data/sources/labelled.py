@@ -27,8 +27,8 @@ from accumtrain.data.sources.texts import open_whole_texts
 from accumtrain.data.table.source import open_whole_table
 from accumtrain.data.targets import LabelTargets, NumberTargets, TargetReader
 from accumtrain.data.text.token_split import TokenSplit, join
-from accumtrain.errors import DataError
-from accumtrain.fields import CLASSES, normal_form
+from accumtrain.errors import ConfigError, DataError
+from accumtrain.fields import CLASSES, format_value, normal_form
 
 
 def open_labelled(config: DataConfig, of_run: TrainedOn, trained: Mapping[str, Any], seed: int) -> Dataset:
@@ -93,8 +93,14 @@ def _open_plain(
     config: DataConfig, of_run: TrainedOn, trained: Mapping[str, Any], seed: int, reader: TargetReader | None
 ) -> Dataset:
     if isinstance(config, TableConfig) and isinstance(of_run.inputs, Arrays):
-        columns = list(of_run.inputs.columns)
-        source = open_whole_table(replace(config, number_columns=columns), reader)
+        columns = of_run.inputs.columns
+        given = config.number_columns or []
+        if given != config.ALL and any(isinstance(name, str) and normal_form(name) not in columns for name in given):
+            raise ConfigError(
+                f"data.number_columns={format_value(given)}: the run has learned from {', '.join(columns)}, columns "
+                "that are found by their names; leave data.number_columns out, and call the columns of the table so"
+            )
+        source = open_whole_table(replace(config, number_columns=[*columns]), reader)
     else:
         source = SOURCES.build(config, seed)
     split = _join_splits(_select_new_splits(source, trained), config)

@@ -22,6 +22,7 @@ from accumtrain.errors import DataError
 
 SPLITS = ("train", "val", "test")
 _CHOOSE = "data.image_column=<name>, data.text_column=<name> or 'data.number_columns=[<name>,...]'"
+_NEEDED = "name the columns of numbers without it, 'data.number_columns=[<name>,...]'"
 _CHUNK = 2**14  # texts
 
 
@@ -84,7 +85,7 @@ def read_rows(config: TableConfig, reader: TargetReader | None) -> Rows:
     for split, table in _open_all(config):
         columns = _choose_columns(config, table, reader)
         if config.number_columns == config.ALL:  # all tables have those of the first
-            config = replace(config, number_columns=columns.inputs)
+            config = replace(config, number_columns=[*columns.inputs])
         cells.append(_read_cells(config, table, columns))
         parts.append(Part(table, split, first, columns))
         first += table.rows
@@ -160,7 +161,7 @@ def read_named_texts(path: Path, key: str, name: str | int, *, header: bool) -> 
 
 def read_inputs(columns: Mapping[str, Column], locate: Locate) -> np.ndarray:
     """Return numbers as inputs, float32 [N, columns]. Raise DataError with its row for an empty cell."""
-    values = np.stack([read_numbers(name, column, locate) for name, column in columns.items()], axis=1)
+    values = np.stack([read_numbers(name, column, locate, _NEEDED) for name, column in columns.items()], axis=1)
     empty = np.isnan(values)
     if empty.any():
         row, column = np.argwhere(empty)[0].tolist()
@@ -181,6 +182,11 @@ def read_named_numbers(path: Path, key: str, names: Sequence[str], *, header: bo
     with readable():
         tables = open_tables(path, key, header=header)
     for table in tables.values():
+        if absent := [name for name in names if name not in table.names]:
+            raise DataError(
+                f"{key}={path} lacks the columns {list_first(absent)} that the run has learned from, and has "
+                f"{', '.join(table.names)}: call its columns so"
+            )
         found = [table.find("data.number_columns", name) for name in names]
         cells = {
             name: clean(column, table.describe_fully(name))

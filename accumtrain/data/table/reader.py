@@ -29,7 +29,8 @@ from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
 from accumtrain.process.machine import free_bytes
 
-_SEPARATORS = "\t;, "  # the first of them that the first row has
+_SEPARATORS = "\t;, "  # the first of them that the first row has outside of quotes
+_QUOTED = re.compile(r'(?<![^\t;, ])"(?:[^"]|"")*"|(?<![^\t;,])"(?:[^"]|"")*$')  # cells, the last may go on
 _JSON = (".jsonl", ".ndjson", ".json")
 _PARQUET = (".parquet", ".pq")
 _DATASET = ("state.json", "dataset_dict.json")  # in a folder that `save_to_disk` wrote: of one data set, of several
@@ -72,19 +73,22 @@ class Table:
 
         Args:
             key: What messages call the value.
+            value: A text is a name, as another column may be at the number that it looks like.
 
         Raises:
             DataError: There is no such column, or several have its name.
         """
         name = normal_form(str(value))
-        if name not in self.names and name.isdecimal() and 1 <= int(name) <= len(self.names):
-            name = self.names[int(name) - 1]
+        if name not in self.names and isinstance(value, int) and 1 <= value <= len(self.names):
+            name = self.names[value - 1]
         if (count := self.names.count(name)) == 1:
             return name
         if count:
             raise DataError(f"{key}={value}: {self.path} has {count} columns called {name}: give them different names")
+        renamed = f", or call one of them {name}" if isinstance(value, str) else ""
         raise DataError(
             f"{key}={value}: {self.path} has the columns {', '.join(self.names)}; give a name, or a number from 1 on"
+            f"{renamed}"
         )
 
     def describe(self, name: str) -> str:
@@ -220,7 +224,8 @@ class _SeparatedText:
             blank, line = next(lines, (0, ""))
             if "\0" in line:
                 raise self._unreadable(blank + 1, "it holds a null character")
-            separator = next((character for character in _SEPARATORS if character in line), ",")
+            plain = _QUOTED.sub("", line)
+            separator = next((character for character in _SEPARATORS if character in plain), ",")
             try:
                 return blank, separator, next(csv.reader(chain([line], stream), delimiter=separator), [])
             except csv.Error as error:
