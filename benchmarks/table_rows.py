@@ -68,8 +68,8 @@ def measure(table: Path, case: str, rows: int, parts: str) -> None:
 
     tf.constant(0)
     reader = {"classes": ClassTargets, "two labels": LabelTargets, "a number": NumberTargets}[case]()
-    columns = CASES[case][1]
-    label = columns[0] if case == "classes" else columns
+    columns: list[str | int] = [*CASES[case][1]]
+    label = columns[0] if case == "classes" else [*columns]
     config = TableConfig(path=str(table), image_column="image", label_column=label, image_size=4)
     if parts == "source":  # in the place of the file system
         files.walk_files = lambda folder: (folder / name_of(row) for row in range(rows))
