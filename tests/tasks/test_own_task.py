@@ -116,4 +116,4 @@ def test_columns_of_a_table_have_the_jobs_without_inputs_of_ones_own(folder):
     write(path / "other.csv", ["price", "c", "b", "a"], rows)
     call(path, "job=evaluate", "run.name=table", "data.path=other.csv")
     found = json.loads((path / "runs" / "table" / "evaluation-other.csv.json").read_text())
-    assert (found["test"]["examples"], found["test"]["r2"] > 0.95) == (100, True)
+    assert (found["numbers"][0]["examples"], found["test"]["r2"] > 0.95) == (100, True)
