@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,7 @@ class MaskedTokens(Objective):
             )
         return self.stored.inputs
 
-    @property
+    @cached_property
     def class_names(self) -> list[str]:
         """The tokens in words."""
         return name_tokens(self._tokens.vocabulary)

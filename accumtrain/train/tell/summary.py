@@ -264,9 +264,10 @@ def tell_changes(config: Config, run: Run) -> None:
 
 def _show_factors(objective: Objective) -> None:
     """Print the factor on the loss of each class or label, if there are any."""
-    loss, counts = objective.loss_config, objective.count()
+    loss = objective.loss_config
     if not loss.factors:
         return
+    counts = objective.count()
     of_labels = objective.stored.targets == LABELS
     if of_labels:
         counts = [have for have, _ in counts]
