@@ -60,6 +60,7 @@ def measure(table: Path, case: str, rows: int, parts: str) -> None:
     import tensorflow as tf
 
     from accumtrain.data.config import TableConfig
+    from accumtrain.data.source import Wanted
     from accumtrain.data.sources import folder as image_files
     from accumtrain.data.table import files
     from accumtrain.data.table.columns import read_rows
@@ -80,7 +81,7 @@ def measure(table: Path, case: str, rows: int, parts: str) -> None:
         read = read_rows(config, reader)
         count = len(reader.read_columns(read.labels, read.locate).values)
     else:
-        count = sum(split.size for split in open_table(config, 0, reader).splits.values())
+        count = sum(split.size for split in open_table(config, Wanted(reader=reader)).splits.values())
     print(count, resident(peak=True) - before, time.perf_counter() - begun)
 
 

@@ -236,7 +236,7 @@ def register_data(
         targets: the form of its targets, as of `register_loss`.
     """
     keys: Any = with_kind(name, config, DataConfig)
-    SOURCES.add(SourceEntry(keys, build, (targets,)))
+    SOURCES.add(SourceEntry(keys, build, (targets,), takes_seed=True))
     return keys
 
 

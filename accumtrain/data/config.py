@@ -502,14 +502,15 @@ class TfrecordConfig(RecordsConfig):
 
 @dataclass(frozen=True)
 class SourceEntry(Entry[DataConfig]):
-    """A source.
+    """A source. Its opener is (config, wanted) -> Source; `Wanted` is in data/source.py.
 
     Attributes:
-        targets: the forms of targets that it can have. With more than one, its opener takes the
-            reader of the targets, too: (config, seed, reader) -> Source. It is None for those without a reader.
+        targets: the forms of targets that it can have.
+        takes_seed: its opener is (config, seed) -> Source.
     """
 
     targets: tuple[str, ...] = (CLASSES,)
+    takes_seed: bool = False
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from accumtrain.data.images.augment import Mix
 from accumtrain.data.images.encoded import EncodedSplit
 from accumtrain.data.inputs.base import Inputs
 from accumtrain.data.inputs.pixels import make_pixels
-from accumtrain.data.source import SPLIT_WORDS, Dataset, Source, Stream, compute_fingerprint
+from accumtrain.data.source import SPLIT_WORDS, Dataset, Source, Stream, Wanted, compute_fingerprint
 from accumtrain.data.targets import TargetReader
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import CLASSES, format_value
@@ -31,7 +31,7 @@ def open_data(config: DataConfig, seed: int, targets: str = CLASSES) -> Dataset:
         ConfigError: Settings contradict each other or the images.
         DataError: Data is missing, not prepared, corrupt, or not as described.
     """
-    source = open_source(config, seed, targets)
+    source = open_source(config, Wanted(seed, make_reader(targets)))
     if isinstance(source, Dataset):  # examples that need no preparation
         return source
     source = add_validation_split(source, config)
@@ -76,10 +76,10 @@ def _check_keys(config: DataConfig, kind: str) -> None:
             )
 
 
-def open_source(config: DataConfig, seed: int, targets: str) -> Source:
-    """Open a source with targets of a form. A source that has several forms takes the reader of one."""
-    readers = [make_reader(targets)] if len(SOURCES[config.kind].targets) > 1 else []
-    source: Source = SOURCES.build(config, seed, *readers)
+def open_source(config: DataConfig, wanted: Wanted) -> Source:
+    """Open the source that `config` names."""
+    entry = SOURCES[config.kind]
+    source: Source = load(entry.build)(config, wanted.seed if entry.takes_seed else wanted)
     return source
 
 

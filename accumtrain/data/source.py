@@ -18,7 +18,9 @@ import tensorflow as tf
 
 from accumtrain.data.images.augment import Mix
 from accumtrain.data.inputs.base import Inputs
+from accumtrain.data.inputs.trained_on import TrainedOn
 from accumtrain.data.stream import UNREADABLE
+from accumtrain.data.targets import ClassTargets, TargetReader
 from accumtrain.errors import DataError
 from accumtrain.fields import CLASSES, TOKENS
 
@@ -111,6 +113,12 @@ class Split(ABC):
         """Return the indices in `whole` of the examples `index`, int64 [n]; called in graphs."""
         return index
 
+    def joined_with(self, others: Sequence[Split]) -> Split:
+        """Return the examples of this split and of others, of the same kind, in their order."""
+        splits = [self, *others]
+        inputs, targets = zip(*(split.read(tf.range(split.size, dtype=tf.int64)) for split in splits), strict=True)
+        return ArraySplit(np.concatenate(inputs), np.concatenate(targets), self.white)
+
 
 class ArraySplit(Split):
     """A split of arrays in memory.
@@ -172,6 +180,22 @@ class Stream(Split):
         """Return the examples `index`, int64 [n], of the first pass. All before the last of them are read, too."""
         first = next(iter(self.batches_once(int(tf.reduce_max(index)) + 1)))
         return tf.nest.map_structure(lambda tensor: tf.gather(tensor, index), first)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An opener's second argument: (config, wanted) -> Source.
+
+    Attributes:
+        seed: Decides the examples of a source that makes its own.
+        reader: The way to read the targets. A source with one form of them needs none; None: tokens are the targets.
+        of_run: The trained run that all examples are for. None is held out, and they are read as the run read its own.
+            None: they are to be trained on.
+    """
+
+    seed: int = 0
+    reader: TargetReader | None = field(default_factory=ClassTargets)
+    of_run: TrainedOn | None = None
 
 
 @dataclass(frozen=True)

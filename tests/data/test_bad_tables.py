@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from accumtrain.data.config import TableConfig
+from accumtrain.data.source import Wanted
 from accumtrain.data.table.source import open_table
 from accumtrain.data.targets import ClassTargets, LabelTargets, NumberTargets, TargetReader
 from accumtrain.errors import DataError
@@ -460,7 +461,7 @@ def folder(tmp_path: Path, images: Path) -> Path:
 def found(folder: Path, write: Write, reader: TargetReader, keys: Keys) -> dict[str, Any]:
     """The target of each image by its name."""
     others = {key: str(folder / path) for key, path in keys.items() if key in ("test_path", "val_path")}
-    source = open_table(TableConfig(path=str(write(folder)), **{**keys, **others}), 0, reader)
+    source = open_table(TableConfig(path=str(write(folder)), **{**keys, **others}), Wanted(reader=reader))
     return {
         split.files[index].stem: source.class_names[label] if label.ndim == 0 else label
         for split in source.splits.values()

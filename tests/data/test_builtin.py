@@ -11,6 +11,7 @@ import tensorflow as tf
 from accumtrain.data.config import DigitsConfig, SyntheticConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches
+from accumtrain.data.source import Wanted
 from accumtrain.data.sources import builtin
 from accumtrain.errors import ConfigError
 from tests.data.conftest import PLAIN
@@ -19,7 +20,7 @@ INDEX = tf.range(60, dtype=tf.int64)
 
 
 def test_the_split_of_the_digits_is_fixed_and_stratified():
-    source = builtin.open_digits(DigitsConfig(), 0)
+    source = builtin.open_digits(DigitsConfig(), Wanted())
     train, test = source.train, source.test
     assert (train.size, test.size, test.shape) == (1437, 360, (8, 8, 1))
     images, labels = test.read(tf.range(360, dtype=tf.int64))
@@ -29,7 +30,7 @@ def test_the_split_of_the_digits_is_fixed_and_stratified():
 
 
 def test_their_splits_share_no_example():
-    source = builtin.open_digits(DigitsConfig(), 0)
+    source = builtin.open_digits(DigitsConfig(), Wanted())
     train, test = (
         {image.tobytes() for image in split.read(tf.range(split.size, dtype=tf.int64))[0].numpy()}
         for split in (source.train, source.test)

@@ -7,10 +7,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.data.inputs.pixels import make_pixels
+from accumtrain.data.inputs.trained_on import TrainedOn
 from accumtrain.data.open_data import explain_input_error, open_data
 from accumtrain.data.pipeline import make_train_batches
-from accumtrain.data.sources.folder import list_all
+from accumtrain.data.source import Wanted, class_counts
+from accumtrain.data.sources.folder import open_folder
 from accumtrain.errors import DataError
+from accumtrain.fields import CLASSES
 from tests.data.conftest import assert_refused, read_explained, read_pictures
 
 
@@ -111,9 +115,16 @@ def test_a_test_folder_without_labels(make_folder, folder_config):
 
 def test_all_images_whatever_split_they_are_in(make_folder, folder_config):
     root = make_folder("photos/test", classes=("bee",), count=1).parent
-    assert {kind: len(images) for kind, images in list_all(folder_config(root))[0].items()} == {"bee": 1}
+    of_run = TrainedOn(make_pixels(folder_config(root), (6, 6, 3), 255), CLASSES, ["ant", "bee"])
+
+    def count() -> dict[str, int]:
+        source = open_folder(folder_config(root), Wanted(of_run=of_run))
+        assert source.splits.keys() == {"train"}
+        return dict(zip(source.class_names, class_counts(source.train, source.num_classes), strict=True))
+
+    assert count() == {"bee": 1}
     make_folder("photos/Training", count=2)
-    assert {kind: len(images) for kind, images in list_all(folder_config(root))[0].items()} == {"ant": 2, "bee": 3}
+    assert count() == {"ant": 2, "bee": 3}
 
 
 def test_other_folders_beside_the_splits_are_named(make_folder, folder_config):

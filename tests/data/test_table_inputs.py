@@ -276,6 +276,21 @@ def test_new_rows_with_labels_are_measured(tmp_path):
     )
 
 
+def test_new_rows_of_one_class_are_measured(tmp_path):
+    """A training would need two."""
+    path = as_json(tmp_path, {"age": [1, 2], "kind": ["cat", "cat"]})
+    config = TableConfig(path=path, number_columns=["age"], label_column="kind")
+    run = TrainedOn(Arrays((1,), ("age",), (0.0,), (1.0,)), CLASSES, ["ape", "cat"])
+    assert join(make_eval_batches(open_labelled(config, run, {}, 0), batch=2))["targets"].tolist() == [1, 1]
+
+
+def test_data_of_another_kind_is_not_measured(tmp_path):
+    config = TableConfig(path=as_json(tmp_path, ROWS), text_column="say", label_column="kind")
+    run = TrainedOn(Arrays((1,), ("age",), (0.0,), (1.0,)), CLASSES, ["cat", "dog"])
+    with pytest.raises(DataError, match="data=table: its inputs are tokens, those that the run was trained on arrays"):
+        open_labelled(config, run, {}, 0)
+
+
 @pytest.mark.parametrize("text", ["a;b", "a\tb", 'says ""x;y"", and', "one line;\nanother"])
 def test_a_separator_in_the_quotes_of_the_first_row_is_none(tmp_path, text):
     (tmp_path / "t.csv").write_text("\n".join(f'"{text} {number}",{KINDS[number]}' for number in range(8)))

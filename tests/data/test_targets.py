@@ -20,13 +20,13 @@ from accumtrain.data.inputs.pixels import make_pixels
 from accumtrain.data.inputs.trained_on import TrainedOn
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches, make_train_batches
-from accumtrain.data.source import Dataset, Source
+from accumtrain.data.source import Dataset, Source, Wanted
 from accumtrain.data.sources.labelled import open_labelled
 from accumtrain.data.sources.npz import open_npz
-from accumtrain.data.table.source import open_table, open_whole_table
+from accumtrain.data.table.source import open_table
 from accumtrain.data.targets import ClassTargets, LabelTargets, NumberTargets, TargetReader
 from accumtrain.errors import ConfigError, DataError
-from accumtrain.fields import LABELS, NUMBERS
+from accumtrain.fields import CLASSES, LABELS, NUMBERS
 from tests.data.conftest import PLAIN, join, picture, png
 
 COUNT = 24
@@ -135,7 +135,7 @@ def trained_on(names: list[str], form: str) -> TrainedOn:
 
 
 def opened(config: TableConfig, reader: TargetReader) -> Dataset:
-    return dataset(add_validation_split(open_table(config, 0, reader), config), config)
+    return dataset(add_validation_split(open_table(config, Wanted(reader=reader)), config), config)
 
 
 def by_number(data: Dataset) -> dict[int, Any]:
@@ -248,7 +248,7 @@ def test_tables_of_other_targets_are_refused(folder):
     keys = {"image_column": None, "test_path": str(folder / "test.csv")}
     assert numbers_of(opened(config(folder / "train.csv", None, **keys), ClassTargets()))["test"] == [2, 3]
     with pytest.raises(DataError, match=r"test.csv has the targets years, .*train.csv has age: name the columns alike"):
-        open_table(config(folder / "train.csv", None, **keys), 0, NumberTargets())
+        open_table(config(folder / "train.csv", None, **keys), Wanted(reader=NumberTargets()))
 
 
 def test_a_saved_dataset_has_its_own_splits(folder):
@@ -379,7 +379,8 @@ def test_a_column_of_numbers_is_no_list_of_labels():
 
 
 def test_all_rows_are_one_split(folder):
-    source = open_whole_table(config(as_csv(folder), "kind", split_column="part"))
+    of_run = trained_on(["ant", "bee", "cat"], CLASSES)
+    source = open_table(config(as_csv(folder), "kind", split_column="part"), Wanted(of_run=of_run))
     assert (source.train.size, source.test, source.class_names) == (COUNT, None, ["ant", "bee", "cat"])
 
 
@@ -403,7 +404,7 @@ def arrays(folder: Path, labels: Any, **more: Any) -> NpzConfig:
 )
 def test_arrays_hold_labels_and_numbers(tmp_path, reader, labels, more, names):
     keys = arrays(tmp_path, labels, **more)
-    source = open_npz(keys, 0, reader)
+    source = open_npz(keys, Wanted(reader=reader))
     assert (source.class_names, source.num_classes) == (names, len(names))
     found = by_number(dataset(source, keys))
     assert sorted(found) == list(range(COUNT))
@@ -414,7 +415,7 @@ def test_arrays_hold_labels_and_numbers(tmp_path, reader, labels, more, names):
 
 
 def test_an_array_s_rows_without_a_target_are_left_out(tmp_path):
-    source = open_npz(arrays(tmp_path, [UNKNOWN, *AGE[1:]]), 0, NumberTargets())
+    source = open_npz(arrays(tmp_path, [UNKNOWN, *AGE[1:]]), Wanted(reader=NumberTargets()))
     assert "1 training examples without a target are left out" in source.notes
     assert source.test is not None
     assert source.train.size + source.test.size == COUNT - 1
@@ -440,11 +441,11 @@ def test_an_array_s_rows_without_a_target_are_left_out(tmp_path):
 )
 def test_arrays_that_are_refused(tmp_path, reader, labels, more, message):
     with pytest.raises(DataError, match=message):
-        open_npz(arrays(tmp_path, labels, **more), 0, reader)
+        open_npz(arrays(tmp_path, labels, **more), Wanted(reader=reader))
 
 
 def test_names_are_those_of_labels_and_numbers_alone(tmp_path):
     """An array `names` beside classes has no meaning, and is not read."""
-    classes = open_npz(arrays(tmp_path, SMOKE, names=["a", "b"]), 0)
-    plain = open_npz(arrays(tmp_path, SMOKE), 0)
+    classes = open_npz(arrays(tmp_path, SMOKE, names=["a", "b"]), Wanted())
+    plain = open_npz(arrays(tmp_path, SMOKE), Wanted())
     assert (classes.class_names, classes.fingerprint) == ([], plain.fingerprint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +63,11 @@ class EncodedSplit(Split):
     @abstractmethod
     def name(self, index: int) -> str:
         """Return the name of an example in messages: a file, or a record of a file."""
+
+    def joined_with(self, others: Sequence[Split]) -> Split:
+        raise DataError(
+            f"the data has {1 + len(others)} splits of images that can't be put together: give data with one"
+        )
 
     def load(self, item: tf.Tensor) -> tf.Tensor:
         """Return the encoded image, string [], of one item that `read` returned. Called in graphs."""

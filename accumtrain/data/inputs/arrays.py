@@ -15,6 +15,7 @@ from accumtrain.data.local_files import find_paths
 from accumtrain.data.source import ArraySplit, Dataset, Split, unlabelled
 from accumtrain.data.table.columns import read_named_numbers
 from accumtrain.errors import ConfigError, DataError
+from accumtrain.fields import format_value, normal_form
 
 SAMPLES = 4  # arrays to compare an export by
 
@@ -48,6 +49,21 @@ class Arrays(Inputs):
 
     def describe(self) -> str:
         return f"{len(self.columns)} numbers" if self.columns else super().describe()
+
+    def adapt(self, config: DataConfig) -> DataConfig:
+        """Return the keys that name the columns of the run, which are found by their names."""
+        if not (self.columns and isinstance(config, TableConfig) and config.text_column is None):
+            return config
+        given = config.number_columns or []
+        if given != config.ALL and any(
+            isinstance(name, str) and normal_form(name) not in self.columns for name in given
+        ):
+            raise ConfigError(
+                f"data.number_columns={format_value(given)}: the run has learned from {', '.join(self.columns)}, "
+                "columns that are found by their names; leave data.number_columns out, and call the columns of the "
+                "table so"
+            )
+        return replace(config, number_columns=[*self.columns])
 
     def open_named(self, named: Sequence[str], config: DataConfig, key: str) -> Asked:
         """Return the rows of tables, if the inputs are columns of one. Otherwise a subclass reads files of its own."""

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.config import DataConfig
-from accumtrain.errors import CheckpointError, ConfigError
+from accumtrain.errors import CheckpointError, ConfigError, DataError
 
 if TYPE_CHECKING:
     from accumtrain.data.source import Dataset, Split
@@ -115,6 +115,27 @@ class Inputs(ABC):
         return cls(**values)
 
     # ---- asked of a trained run
+
+    def adapt(self, config: DataConfig) -> DataConfig:
+        """Return the keys by which other data with targets is read as the run read its own.
+
+        Raises:
+            ConfigError: A key asks for other inputs.
+        """
+        return config
+
+    def match(self, split: Split, config: DataConfig) -> Inputs:
+        """Return the inputs of other data with targets, in a split that was read by the keys of `adapt`.
+
+        Raises:
+            DataError: They are not of the run's shape.
+        """
+        if split.shape != self.shape:
+            raise DataError(
+                f"data={config.kind}: its inputs have the shape {list(split.shape or ())}, the run was trained on "
+                f"{list(self.shape)}; give such data"
+            )
+        return self
 
     @abstractmethod
     def open_named(self, named: Sequence[str], config: DataConfig, key: str) -> Asked:

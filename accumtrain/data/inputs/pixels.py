@@ -17,11 +17,12 @@ import tensorflow as tf
 from accumtrain.data.config import DataConfig
 from accumtrain.data.images import augment
 from accumtrain.data.images.decode import central_window, cut_window, decode, decode_window
+from accumtrain.data.images.encoded import EncodedSplit
 from accumtrain.data.images.randaugment import randaugment
 from accumtrain.data.images.resize import resize
 from accumtrain.data.inputs.base import Asked, Inputs
 from accumtrain.data.local_files import list_named_images
-from accumtrain.data.source import ArraySplit, Dataset, unlabelled
+from accumtrain.data.source import ArraySplit, Dataset, Split, unlabelled
 from accumtrain.data.sources.folder import open_files
 from accumtrain.errors import CheckpointError, ConfigError, DataError
 from accumtrain.fields import format_value
@@ -145,6 +146,19 @@ class Pixels(Inputs):
         return replace(make_pixels(config, shape, WHITE), image_size=shape[:2])
 
     # ---- asked of a trained run
+
+    def adapt(self, config: DataConfig) -> DataConfig:
+        return replace(config, image_size=list(self.shape[:2]))
+
+    def match(self, split: Split, config: DataConfig) -> Pixels:
+        if isinstance(split, EncodedSplit):
+            split.channels = self.channels
+        elif split.channels != self.channels:
+            raise DataError(
+                f"data={config.kind}: its images have {split.channels} channel(s), the run was trained on "
+                f"{self.channels}; give images with {self.channels}"
+            )
+        return make_pixels(config, self.shape, split.white)
 
     def open_named(self, named: Sequence[str], config: DataConfig, key: str) -> Asked:
         found = [list_named_images(text, key) for text in named]

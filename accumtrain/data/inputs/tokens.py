@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.data.config import DataConfig, NpzConfig, TableConfig
+from accumtrain.data.config import DataConfig, NpzConfig, TableConfig, TokenKeys
 from accumtrain.data.inputs.base import Asked, Inputs
 from accumtrain.data.local_files import find_file_fault, find_paths, readable, walk_files
-from accumtrain.data.source import BadExample, Dataset, UnreadableExample, unlabelled
+from accumtrain.data.source import BadExample, Dataset, Split, UnreadableExample, unlabelled
 from accumtrain.data.table.columns import read_named_texts
 from accumtrain.data.text.arrays import ARRAYS, read_token_arrays
 from accumtrain.data.text.by_length import trim
@@ -86,6 +86,12 @@ class Tokens(Inputs):
         return cls(shape, Vocabulary.from_json(facts.get("vocabulary", {})), masks=masks)
 
     # ---- asked of a trained run
+
+    def adapt(self, config: DataConfig) -> DataConfig:
+        return replace(config, length=self.shape[0], buckets=[]) if isinstance(config, TokenKeys) else config
+
+    def match(self, split: Split, config: DataConfig) -> Tokens:
+        return replace(self, masks=0)
 
     def open_named(self, named: Sequence[str], config: DataConfig, key: str) -> Asked:
         """Return texts, or the tokens of an .npz file.

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.config import DigitsConfig, SyntheticConfig
-from accumtrain.data.source import ArraySplit, Source, Split
+from accumtrain.data.source import ArraySplit, Source, Split, Wanted
 from accumtrain.data.stream import NOISE, PATTERN, hash64, random64, random_below
 from accumtrain.errors import ConfigError
 
@@ -23,7 +23,7 @@ _NUM_CLASSES = 10
 _TEST_EXAMPLES = 360
 
 
-def open_digits(config: DigitsConfig, seed: int) -> Source:
+def open_digits(config: DigitsConfig, wanted: Wanted) -> Source:
     """Return 1,437 training and 360 test examples, as `load_digits` splits them."""
     train, held_out = (ArraySplit(images, labels, config.WHITE) for images, labels in load_digits())
     return Source(train, held_out, _NUM_CLASSES)
@@ -81,13 +81,13 @@ class SyntheticSplit(Split):
         return tf.reshape(tf.reshape(octets, [tf.size(index), -1])[:, :pixels], [-1, *self._shape])
 
 
-def open_synthetic(config: SyntheticConfig, seed: int) -> Source:
+def open_synthetic(config: SyntheticConfig, wanted: Wanted) -> Source:
     """Return training and test examples, all different. Raise ConfigError without an image size."""
     if config.pixels is None:
         raise ConfigError("data=synthetic has no images of its own: set data.image_size, for example to 32")
     shape = (*config.pixels, config.channels)
-    train = SyntheticSplit(config.train_examples, shape, config.num_classes, seed, first=0)
-    test = SyntheticSplit(config.test_examples, shape, config.num_classes, seed, first=config.train_examples)
+    train = SyntheticSplit(config.train_examples, shape, config.num_classes, wanted.seed, first=0)
+    test = SyntheticSplit(config.test_examples, shape, config.num_classes, wanted.seed, first=config.train_examples)
     return Source(train, test, config.num_classes)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from accumtrain.data.config import CifarBinaryConfig
 from accumtrain.data.local_files import find_file_fault
-from accumtrain.data.source import ArraySplit, Source, hash_texts
+from accumtrain.data.source import ArraySplit, Source, Wanted, hash_texts
 from accumtrain.errors import DataError
 
 _SHAPE = (3, 32, 32)  # channels, height, width
@@ -41,8 +41,8 @@ _CIFAR_10 = _Layout("data_batch_*.bin", "test_batch.bin", 1, 10, "batches.meta.t
 _CIFAR_100 = _Layout("train.bin", "test.bin", 2, 100, "fine_label_names.txt")
 
 
-def open_cifar_binary(config: CifarBinaryConfig, seed: int) -> Source:
-    """Return both splits, in memory. The seed changes nothing.
+def open_cifar_binary(config: CifarBinaryConfig, wanted: Wanted) -> Source:
+    """Return both splits, in memory.
 
     Raises:
         DataError: The files of neither data set are there, or one has another size or a label beyond the classes.

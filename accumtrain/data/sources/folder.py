@@ -33,7 +33,7 @@ from accumtrain.data.local_files import (
     list_first,
     readable,
 )
-from accumtrain.data.source import Source, UnreadableExample, hash_texts
+from accumtrain.data.source import Source, UnreadableExample, Wanted, hash_texts
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
 
@@ -52,14 +52,16 @@ _LISTED = 5  # faults in a message
 # ---- sources of image files ----
 
 
-def open_folder(config: FolderConfig, seed: int) -> Source:
+def open_folder(config: FolderConfig, wanted: Wanted) -> Source:
     """Return the images of a folder, with notes of what was ignored, turned, or lost in decoding.
+
+    For a trained run they are one split, whatever folder they are in.
 
     Raises:
         DataError: The folder can't be read or has another structure, or a file is not an image.
     """
     with readable():
-        by_class, notes = list_splits(config)
+        by_class, notes = list_splits(config) if wanted.of_run is None else _list_all(config)
     listings = {name: list_by_class(listing) for name, listing in by_class.items()}
     return make_source(listings, list(by_class["train"]), notes, config)
 
@@ -308,15 +310,15 @@ def list_splits(config: FolderConfig) -> tuple[dict[str, ImagesByClass], list[st
     return listings, [*notes, *others.notes]
 
 
-def list_all(config: FolderConfig) -> tuple[ImagesByClass, list[str]]:
-    """Return all images of a folder in one listing, whatever split they are in. Raise what `list_splits` raises."""
+def _list_all(config: FolderConfig) -> tuple[dict[str, ImagesByClass], list[str]]:
+    """Return all images of a folder as one split, whatever split they are in. Raise what `list_splits` raises."""
     root, others, listing = _find_root(config), _OtherFiles(), ImagesByClass()
     for folder in _find_split_folders(root, _list_tops(root), needs_train=False).values() or [root]:
         for kind, images in _list_class_folders(folder, others).items():
             listing.setdefault(kind, []).extend(images)
     if not any(listing.values()):
         raise DataError(f"{root} has no class folder that holds an image{_find_remedy(root)}")
-    return {kind: listing[kind] for kind in sorted(listing) if listing[kind]}, others.notes
+    return {"train": {kind: listing[kind] for kind in sorted(listing) if listing[kind]}}, others.notes
 
 
 def _find_root(config: FolderConfig) -> Path:

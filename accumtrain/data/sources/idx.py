@@ -21,7 +21,7 @@ import numpy as np
 from accumtrain.console import format_bytes
 from accumtrain.data.config import IdxConfig
 from accumtrain.data.local_files import find_file_fault, list_first, readable
-from accumtrain.data.source import SPLIT_WORDS, ArraySplit, Source, hash_texts
+from accumtrain.data.source import SPLIT_WORDS, ArraySplit, Source, Wanted, hash_texts
 from accumtrain.errors import DataError
 from accumtrain.process.machine import free_bytes
 
@@ -43,8 +43,8 @@ class _Arrays:
     facts: list[str]
 
 
-def open_idx(config: IdxConfig, seed: int) -> Source:
-    """Return both splits, in memory. The seed changes nothing.
+def open_idx(config: IdxConfig, wanted: Wanted) -> Source:
+    """Return both splits, in memory.
 
     Raises:
         DataError: A file is missing, damaged or of another format, or the files do not fit each other.

@@ -9,28 +9,23 @@ import numpy as np
 
 from accumtrain.data.config import NpzConfig
 from accumtrain.data.holdout import hold_out_evenly
-from accumtrain.data.source import SPLIT_WORDS, ArraySplit, Source, hash_texts
+from accumtrain.data.source import SPLIT_WORDS, ArraySplit, Source, Wanted, hash_texts
 from accumtrain.data.sources.npz_file import TOKENS, NpzFile
-from accumtrain.data.targets import ClassTargets, TargetReader, Targets
+from accumtrain.data.targets import ClassTargets, Targets
 from accumtrain.data.text.arrays import read_token_arrays
 from accumtrain.data.text.encode import raise_first
-from accumtrain.data.text.tokens import Content, divide, make_token_source
-from accumtrain.data.text.vocabulary import Vocabulary, open_vocabulary
+from accumtrain.data.text.tokens import Content, divide, find_vocabulary, make_token_source
 from accumtrain.errors import ConfigError, DataError
 
 _SCALES = (1, 255)
 _BEYOND = 0.25  # share of the largest values by which floats may overshoot, as after a resize with cubic weights
 _LISTED = 5  # classes in a message
-_CLASSES = ClassTargets()
 
 
-def open_npz(config: NpzConfig, seed: int, reader: TargetReader | None = _CLASSES) -> Source:
-    """Return the arrays of inputs and labels, with the test arrays or a part held out. The seed changes nothing.
+def open_npz(config: NpzConfig, wanted: Wanted) -> Source:
+    """Return the arrays of inputs and labels, with the test arrays or a part held out; for a trained run none.
 
     Images without a target are left out.
-
-    Args:
-        reader: The way to read the labels; None: tokens are the targets.
 
     Raises:
         ConfigError: A key does not go with the data, or the tokenizer can't be opened.
@@ -39,13 +34,14 @@ def open_npz(config: NpzConfig, seed: int, reader: TargetReader | None = _CLASSE
     path = config.path
     with NpzFile.opened(path) as file:
         if file.inputs == TOKENS:
-            return make_token_source(config, divide(_read_tokens(config, reader, None), config.test_fraction))
-        if reader is None:
+            content = _read_tokens(config, wanted)
+            return make_token_source(config, content if wanted.of_run else divide(content, config.test_fraction))
+        if wanted.reader is None:
             raise DataError(f"{path} holds no tokens, which are learned: save them, [N, T], as the array tokens")
         prefixes = file.prefixes
         for prefix in prefixes.values():
             file.check_headers(prefix)
-        targets = file.read_targets(reader)
+        targets = file.read_targets(wanted.reader)
         images = {split: file.read_array(f"{prefix}images") for split, prefix in prefixes.items()}
     images = {split: array[..., None] if array.ndim == 3 else array for split, array in images.items()}
     for other_images in images.values():
@@ -55,13 +51,14 @@ def open_npz(config: NpzConfig, seed: int, reader: TargetReader | None = _CLASSE
     ]
     white, notes = find_white(path, pixels, config.scale)
     arrays = {split: _scale(images.pop(split), white) for split in prefixes}
-    _check_all_are_trained(path, targets["train"])
+    if wanted.of_run is None:
+        _check_all_are_trained(path, targets["train"])
     examples = {split: (arrays[split], of_split.values) for split, of_split in targets.items()}
     for split, of_split in targets.items():
         if not of_split.known.all():
             notes.append(f"{np.sum(~of_split.known):,} {SPLIT_WORDS[split]} examples without a target are left out")
             examples[split] = arrays[split][of_split.known], of_split.values[of_split.known]
-    if len(examples) == 1:
+    if len(examples) == 1 and wanted.of_run is None:
         stored, values = examples["train"]
         test = _hold_out(path, targets["train"], values, config.test_fraction)
         examples = {"train": (stored[~test], values[~test]), "test": (stored[test], values[test])}
@@ -77,27 +74,17 @@ def open_npz(config: NpzConfig, seed: int, reader: TargetReader | None = _CLASSE
     )
 
 
-def open_whole_tokens(config: NpzConfig, vocabulary: Vocabulary, reader: TargetReader | None = _CLASSES) -> Source:
-    """Return all tokens in the splits of the file, of which there may be one.
-
-    Args:
-        vocabulary: That of the run.
-
-    Raises:
-        DataError: As `open_npz`.
-    """
-    return make_token_source(config, _read_tokens(config, reader, vocabulary))
-
-
-def _read_tokens(config: NpzConfig, reader: TargetReader | None, vocabulary: Vocabulary | None) -> Content:
+def _read_tokens(config: NpzConfig, wanted: Wanted) -> Content:
+    reader = wanted.reader
     if not isinstance(reader, ClassTargets | None):
         raise ConfigError(
             f"data.path={config.path}: tokens of an .npz file have classes or none: choose task=classify or "
             "task=masked_tokens, or give the texts as a table, data=table data.text_column=<name>"
         )
-    if vocabulary is None and config.tokenizer != NpzConfig.tokenizer:
-        vocabulary = open_vocabulary(config.tokenizer)
-        if config.vocabulary is not None:
+    vocabulary = None
+    if wanted.of_run is not None or config.tokenizer != NpzConfig.tokenizer:
+        vocabulary = find_vocabulary(config, wanted)
+        if wanted.of_run is None and config.vocabulary is not None:
             raise ConfigError(
                 f"data.vocabulary={config.vocabulary}: the tokenizer says how many ids there are; leave it out"
             )

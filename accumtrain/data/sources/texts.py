@@ -11,19 +11,17 @@ import numpy as np
 
 from accumtrain.data.config import TextsConfig
 from accumtrain.data.local_files import check_name, find_file_fault, list_first, readable, walk_files
-from accumtrain.data.source import Source
+from accumtrain.data.source import Source, Wanted
 from accumtrain.data.sources.folder import find_split
 from accumtrain.data.stream import UNREADABLE
-from accumtrain.data.targets import ClassTargets, TargetReader
 from accumtrain.data.text.encode import Encoded, encode_texts
 from accumtrain.data.text.texts import Text, check_is_no_table, read_file, read_lines
-from accumtrain.data.text.tokens import Content, divide, make_token_source
-from accumtrain.data.text.vocabulary import Vocabulary, open_vocabulary
+from accumtrain.data.text.tokens import Content, divide, find_vocabulary, make_token_source
+from accumtrain.data.text.vocabulary import Vocabulary
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
 
 _PURPOSES = {"train": "train on", "val": "validate on", "test": "test on"}
-_CLASSES = ClassTargets()
 _GIVE = "give a file of texts, or a folder of them"
 _BY_CLASS = (
     "give a folder with a sub-folder for each class, or a table, data=table data.text_column=<name> "
@@ -33,33 +31,19 @@ _BY_CLASS = (
 Read = Callable[[], Iterable[Text]]
 
 
-def open_texts(config: TextsConfig, seed: int, reader: TargetReader | None = _CLASSES) -> Source:
-    """Return the tokens of texts, in splits. The seed changes nothing.
+def open_texts(config: TextsConfig, wanted: Wanted) -> Source:
+    """Return the tokens of texts, in splits.
 
     The splits are those of the folder. Otherwise a part of the texts is held out to test on, evenly spaced among those
-    of each class.
-
-    Args:
-        reader: None: there are no classes, and the tokens are the targets.
+    of each class; of texts for a trained run none.
 
     Raises:
         ConfigError: A key does not go with the data, or the tokenizer can't be opened.
         DataError: The data can't be read, a text can't be used, or there is a single class.
     """
-    content = _read_content(config, open_vocabulary(config.tokenizer), by_class=reader is not None)
-    return make_token_source(config, divide(content, config.test_fraction))
-
-
-def open_whole_texts(config: TextsConfig, vocabulary: Vocabulary, reader: TargetReader | None = _CLASSES) -> Source:
-    """Return the tokens of all texts, in the splits of the folder, of which there may be one.
-
-    Args:
-        vocabulary: That of the run.
-
-    Raises:
-        DataError: As `open_texts`.
-    """
-    return make_token_source(config, _read_content(config, vocabulary, by_class=reader is not None))
+    vocabulary = find_vocabulary(config, wanted)
+    content = _read_content(config, vocabulary, by_class=wanted.reader is not None)
+    return make_token_source(config, content if wanted.of_run else divide(content, config.test_fraction))
 
 
 def _read_content(config: TextsConfig, vocabulary: Vocabulary, *, by_class: bool) -> Content:

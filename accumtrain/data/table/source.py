@@ -15,7 +15,7 @@ from accumtrain.data.config import TableConfig
 from accumtrain.data.holdout import hold_out_evenly, hold_out_groups, holdout_size
 from accumtrain.data.inputs.arrays import Arrays
 from accumtrain.data.local_files import list_first, readable
-from accumtrain.data.source import ArraySplit, Source, hash_arrays, hash_texts
+from accumtrain.data.source import ArraySplit, Source, Wanted, hash_arrays, hash_texts
 from accumtrain.data.sources.folder import SPLIT_NAMES, Listing, find_split, make_encoded_source, make_source
 from accumtrain.data.stream import UNREADABLE
 from accumtrain.data.table.columns import SPLITS, Rows, iterate_texts, read_inputs, read_rows, read_texts
@@ -29,33 +29,32 @@ from accumtrain.data.table.files import (
     make_texts,
     merge_doubled,
 )
-from accumtrain.data.targets import ClassTargets, LabelTargets, TargetReader, Targets
+from accumtrain.data.targets import LabelTargets, TargetReader, Targets
 from accumtrain.data.text.encode import encode_texts
 from accumtrain.data.text.texts import check_memory
-from accumtrain.data.text.tokens import Content, make_token_source
-from accumtrain.data.text.vocabulary import Vocabulary, open_vocabulary
+from accumtrain.data.text.tokens import Content, find_vocabulary, make_token_source
+from accumtrain.data.text.vocabulary import Vocabulary
 from accumtrain.errors import ConfigError, DataError
 
-_CLASSES = ClassTargets()
 _LISTED = 5  # names in a message
 
 
-def open_table(config: TableConfig, seed: int, reader: TargetReader | None = _CLASSES) -> Source:
-    """Return the examples that tables name or hold, in splits. The seed changes nothing.
+def open_table(config: TableConfig, wanted: Wanted) -> Source:
+    """Return the examples that tables name or hold, in splits.
 
     The splits are those of a column, or of several tables. Otherwise a part is held out to test on: of each class, or
-    of all examples if the targets are no classes.
-
-    Args:
-        reader: The way to read the targets; None: the tokens of texts are the targets.
+    of all examples if the targets are no classes. For a trained run all rows are one split.
 
     Raises:
         ConfigError: A key does not go with the task.
         DataError: A table or an image can't be read, a cell holds no target, an image has two, or all are of one class.
     """
+    reader = _with_keys(config, wanted.reader)
     with readable():
         examples = _read_examples(config, reader)
     targets = examples.targets
+    if wanted.of_run is not None:
+        return _make_source(examples, {"train": examples.order}, examples.notes, config, wanted)
     if reader is not None and targets.values.ndim == 1 and targets.count < 2:
         raise DataError(
             f"{config.path} has the single class {list_first(targets.names)}: it takes two or more to tell apart; "
@@ -63,20 +62,7 @@ def open_table(config: TableConfig, seed: int, reader: TargetReader | None = _CL
         )
     chosen = _choose_splits(examples, config)
     notes = [*examples.notes, *_describe_absent(examples, chosen)]
-    return _make_source(examples, chosen, notes, config)
-
-
-def open_whole_table(
-    config: TableConfig, reader: TargetReader | None = _CLASSES, vocabulary: Vocabulary | None = None
-) -> Source:
-    """Return a source whose only split has all examples of the tables. Raise what `open_table` raises.
-
-    Args:
-        vocabulary: That of the run whose texts they are.
-    """
-    with readable():
-        examples = _read_examples(config, reader)
-    return _make_source(examples, {"train": examples.order}, examples.notes, config, vocabulary)
+    return _make_source(examples, chosen, notes, config, wanted)
 
 
 # ---- the examples that have a target ----
@@ -154,7 +140,6 @@ def _read_examples(config: TableConfig, reader: TargetReader | None) -> _Example
         OSError: A folder can't be read.
         ConfigError, DataError: As `open_table`.
     """
-    reader = _with_keys(config, reader)
     rows, folders = read_rows(config, reader), Folders()
     if config.rows == "labels":
         rows = join_labels(rows, folders)
@@ -405,10 +390,10 @@ def _make_source(
     chosen: Mapping[str, np.ndarray],
     notes: Sequence[str],
     config: TableConfig,
-    vocabulary: Vocabulary | None = None,
+    wanted: Wanted,
 ) -> Source:
     if config.text_column is not None:
-        return _make_texts(examples, chosen, notes, config, vocabulary or open_vocabulary(config.tokenizer))
+        return _make_texts(examples, chosen, notes, config, find_vocabulary(config, wanted))
     if config.number_columns is not None:
         source = _make_numbers(examples, chosen, notes)
     else:

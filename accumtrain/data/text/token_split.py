@@ -62,6 +62,22 @@ class TokenSplit(Split):
     def weights(self, index: tf.Tensor) -> tf.Tensor:
         return super().weights(index) if self._weights is None else tf.gather(self._weights, index)
 
+    def joined_with(self, others: Sequence[Split]) -> TokenSplit:
+        """Return the examples of this split and of others, which are TokenSplits, in their order, without groups."""
+        splits = [self, *(split for split in others if isinstance(split, TokenSplit))]
+        starts = np.cumsum([0, *(split.size for split in splits)]).tolist()
+        labels = [split.labels for split in splits if split.labels is not None]
+        return TokenSplit(
+            np.concatenate([split.tokens for split in splits]),
+            np.concatenate(labels) if labels else None,
+            [name for split in splits for name in split.names],
+            {
+                start + index: fault
+                for start, split in zip(starts, splits, strict=False)
+                for index, fault in split.skipped.items()
+            },
+        )
+
 
 def _as_targets(labels: np.ndarray) -> tf.Tensor:
     return tf.constant(labels, tf.float32) if labels.ndim > 1 else tf.constant(np.maximum(labels, 0), tf.int32)
@@ -88,22 +104,6 @@ def cut_into_pieces(texts: Encoded, length: int) -> TokenSplit:
         [texts.names[text] for text in of_text.tolist()],
         {int(first[index]): fault for index, fault in texts.faults.items()},
         groups if texts.groups is None else texts.groups[of_text],
-    )
-
-
-def join(splits: Sequence[TokenSplit]) -> TokenSplit:
-    """Return the examples of splits as one, in their order. Each is by itself."""
-    starts = np.cumsum([0, *(split.size for split in splits)]).tolist()
-    labels = [split.labels for split in splits if split.labels is not None]
-    return TokenSplit(
-        np.concatenate([split.tokens for split in splits]),
-        np.concatenate(labels) if labels else None,
-        [name for split in splits for name in split.names],
-        {
-            start + index: fault
-            for start, split in zip(starts, splits, strict=False)
-            for index, fault in split.skipped.items()
-        },
     )
 
 

@@ -11,11 +11,11 @@ from accumtrain.data.config import TokenKeys
 from accumtrain.data.holdout import hold_out_evenly
 from accumtrain.data.inputs.tokens import Tokens
 from accumtrain.data.local_files import list_first
-from accumtrain.data.source import Source, hash_arrays, hash_texts
+from accumtrain.data.source import Source, Wanted, hash_arrays, hash_texts
 from accumtrain.data.stream import UNREADABLE
 from accumtrain.data.text.encode import Encoded
 from accumtrain.data.text.token_split import TokenSplit, cut, cut_into_pieces
-from accumtrain.data.text.vocabulary import BYTES, Vocabulary
+from accumtrain.data.text.vocabulary import BYTES, Vocabulary, open_vocabulary
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import format_value
 
@@ -40,6 +40,17 @@ class Content:
     count: int
     notes: list[str]
     columns: int | None = None
+
+
+def find_vocabulary(config: TokenKeys, wanted: Wanted) -> Vocabulary:
+    """Return the vocabulary of the run that texts are for, or that of data.tokenizer.
+
+    Raises:
+        ConfigError: The tokenizer can't be opened.
+    """
+    if wanted.of_run is not None and isinstance(wanted.of_run.inputs, Tokens):
+        return wanted.of_run.inputs.vocabulary
+    return open_vocabulary(config.tokenizer)
 
 
 # ---- splits ----

@@ -13,7 +13,7 @@ from google.protobuf.json_format import ParseError
 
 from accumtrain.console import say
 from accumtrain.data.config import TfdsConfig
-from accumtrain.data.source import Source
+from accumtrain.data.source import Source, Wanted
 from accumtrain.data.sources.records.shards import ArrayRecordShards, ShardRange, Shards, TfrecordShards
 from accumtrain.data.sources.records.tfrecord import RecordSplit
 from accumtrain.errors import DataError
@@ -21,7 +21,7 @@ from accumtrain.errors import DataError
 _FORMATS: dict[str, type[Shards]] = {"tfrecord": TfrecordShards, "array_record": ArrayRecordShards}
 
 
-def open_tfds(config: TfdsConfig, seed: int) -> Source:
+def open_tfds(config: TfdsConfig, wanted: Wanted) -> Source:
     """Return two splits of a prepared data set. data.download=true prepares it first.
 
     Raises:

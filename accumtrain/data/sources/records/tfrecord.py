@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from accumtrain.data.config import RecordsConfig, TfrecordConfig
 from accumtrain.data.images.encoded import EncodedSplit
 from accumtrain.data.local_files import check_name
-from accumtrain.data.source import BadExample, Source, UnreadableExample
+from accumtrain.data.source import BadExample, Source, Split, UnreadableExample, Wanted
 from accumtrain.data.sources.records.record_index import is_remote
 from accumtrain.data.sources.records.shards import ShardRange, Shards, TfrecordShards
 from accumtrain.data.targets import BadLabels, class_numbers, class_texts
@@ -26,7 +26,7 @@ _NOTHING = b"", 0  # in the place of an example that is left out: it can't be de
 _CHANNELS = 3
 
 
-def open_tfrecord(config: TfrecordConfig, seed: int) -> Source:
+def open_tfrecord(config: TfrecordConfig, wanted: Wanted) -> Source:
     """Return the splits that two globs name.
 
     Raises:
@@ -99,9 +99,10 @@ class RecordSplit(EncodedSplit):
         self._raw_shape = raw_shape
         self._rule, self._remedy = config.about_labels(num_classes)
 
-    def joined_with(self, others: Sequence[RecordSplit]) -> RecordSplit:
-        """Return all records of this split and of others, in their order."""
-        shards = type(self.shards)([piece for split in (self, *others) for piece in split.shards.pieces])
+    def joined_with(self, others: Sequence[Split]) -> RecordSplit:
+        """Return all records of this split and of others, which are RecordSplits, in their order."""
+        splits = [self, *(split for split in others if isinstance(split, RecordSplit))]
+        shards = type(self.shards)([piece for split in splits for piece in split.shards.pieces])
         joined = RecordSplit(
             shards,
             self._config,
