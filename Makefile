@@ -28,7 +28,7 @@ endif
 endif
 endif
 
-.PHONY: help train memory sweep workers tpu tpu-compile lint quick test test-slow test-next test-tpu slurm reference site screens torture bench bench-full audit lock dist clean
+.PHONY: help train memory sweep workers tpu tpu-compile lint test test-runs test-slow test-next test-tpu slurm reference site screens torture bench bench-full audit lock dist clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -57,11 +57,11 @@ lint: $(READY) ## lint, layout and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-quick: lint ## lint and the everyday tests, of every room those that neither train nor start processes; ARGS go to pytest
+test: lint ## lint and the everyday tests, of every room those that neither train nor start processes; ARGS go to pytest
 	$(BIN)/pytest -m "not slow and not slurm and not run" --numprocesses 2 --dist loadfile $(ARGS)
 
-test: lint ## lint and all fast tests; ARGS go to pytest
-	$(BIN)/pytest --numprocesses 2 --dist loadfile $(ARGS)
+test-runs: $(READY) ## the tests that train, compile graphs or start processes, and end in seconds; ARGS go to pytest
+	$(BIN)/pytest -m "run and not slow and not slurm" --numprocesses 2 --dist loadfile $(ARGS)
 
 test-slow: $(READY) ## the tests that take minutes; ARGS go to pytest
 	$(BIN)/pytest -m slow $(ARGS)

@@ -30,7 +30,7 @@ from accumtrain.measure import memory  # noqa: F401 - whose check also stays whe
 from accumtrain.process import environment, tpu_runtime
 from accumtrain.process.machine import cpu
 from accumtrain.runs.kernels import NEURAL
-from tests.quick import RUNS
+from tests.run_files import RUNS
 
 # before a test imports TensorFlow
 os.environ.update(environment.VARIABLES | tpu_runtime.quiet_environment(), TF_CPP_MIN_LOG_LEVEL="3")

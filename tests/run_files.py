@@ -1,4 +1,4 @@
-"""The files that `make quick` leaves out: their tests train, compile graphs or start processes, and take long."""
+"""The files of `make test-runs`, which `make test` leaves out: their tests train, compile graphs or start processes, and take long."""
 
 RUNS = frozenset(
     {

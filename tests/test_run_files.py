@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.quick import RUNS
+from tests.run_files import RUNS
 
 TESTS = Path(__file__).parent
 FILES = {file.relative_to(TESTS).as_posix() for file in TESTS.rglob("test_*.py")}
