@@ -70,6 +70,7 @@ from .measure.config import RangeTestConfig as RangeTestConfig
 from .models.config import EncoderConfig as EncoderConfig
 from .models.config import KerasModelConfig as KerasModelConfig
 from .models.config import LeNetConfig as LeNetConfig
+from .models.config import MlpConfig as MlpConfig
 from .models.config import ModelConfig as ModelConfig
 from .models.config import ResNetConfig as ResNetConfig
 from .models.config import RevEncoderConfig as RevEncoderConfig

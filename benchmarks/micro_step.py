@@ -156,7 +156,7 @@ def spec_of(data: Images | Texts, precision: str, seed: int = 3) -> ModelSpec:
         return ModelSpec(data.shape, data.classes, precision, seed)
     vocabulary, per_token = data.vocabulary, data.masked
     return ModelSpec(
-        (data.tokens,), data.outputs, precision, seed, inputs="tokens", vocabulary=vocabulary, per_token=per_token
+        (data.tokens,), data.outputs, precision, seed, inputs=("tokens",), vocabulary=vocabulary, per_token=per_token
     )
 
 

@@ -17,7 +17,6 @@ import accumtrain  # before TensorFlow, whose log lines it hides
 
 # isort: split
 import numpy as np
-import tensorflow as tf
 
 
 @dataclass(kw_only=True)
@@ -61,26 +60,7 @@ class Rows(accumtrain.Arrays):
         return accumtrain.Asked(names, self.open_array(rows, config), ignored=[])
 
 
-class Layer(tf.Module):
-    def __init__(self, init, inputs, outputs, activation=tf.identity):
-        super().__init__()
-        self.kernel = init.dense((inputs, outputs))
-        self.bias = init.constant(0.0, outputs, "bias")
-        self.activation = activation
-
-    def __call__(self, x, mode):
-        return self.activation(x @ tf.cast(self.kernel, x.dtype) + tf.cast(self.bias, x.dtype))
-
-
-def build_mlp(config, spec):
-    (inputs,) = spec.shape
-    hidden = [Layer(spec.init, inputs, 64, tf.nn.relu), Layer(spec.init, 64, 64, tf.nn.relu)]
-    layers = accumtrain.Chain(config.policy, [*hidden, Layer(spec.init, 64, spec.num_classes)])
-    return accumtrain.Model([layers], spec.compute_dtype)
-
-
 accumtrain.register_data("rows", open_rows, RowsConfig, targets="numbers")
-accumtrain.register_model("mlp", build_mlp)
 
 if __name__ == "__main__":
     accumtrain.main()

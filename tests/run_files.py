@@ -1,4 +1,7 @@
-"""The files of `make test-runs`, which `make test` leaves out: their tests train, compile graphs or start processes, and take long."""
+"""The files of `make test-runs`, which `make test` leaves out.
+
+Their tests train, compile graphs or start processes, and take long.
+"""
 
 RUNS = frozenset(
     {

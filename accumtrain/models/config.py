@@ -46,7 +46,7 @@ class ModelConfig(ComponentConfig):
 
     Attributes:
         same_bits_in_every_graph: the model's operations give the same bits in every graph, as job=verify then requires.
-        takes: the kind of its inputs.
+        takes: the kind of its inputs. It takes those of a subclass, too.
         reversible_twin: a reversible model of the same family, in words.
     """
 
@@ -322,6 +322,29 @@ class LeNetConfig(ModelConfig):
 
 
 @dataclass(kw_only=True)
+class MlpConfig(ModelConfig):
+    """Dense layers with ReLU, for rows of numbers.
+
+    `width`: outputs of each hidden layer.
+    `depth`: number of hidden layers.
+    """
+
+    takes: ClassVar[str] = "arrays"
+
+    kind: str = "mlp"
+    width: Annotated[int, COUNT] = 256
+    depth: Annotated[int, COUNT] = 2
+
+    @property
+    def label(self) -> str:
+        return "mlp"
+
+    @property
+    def least_micro_batch(self) -> int:
+        return 1
+
+
+@dataclass(kw_only=True)
 class TransformerConfig(ModelConfig):
     """Pre-norm transformer: each block is attention and an MLP, both residual functions after a layer norm.
 
@@ -502,6 +525,7 @@ class KerasModelConfig(ModelConfig):
 MODELS: Registry[Entry[ModelConfig]] = Registry("model.kind")
 MODELS.add(
     Entry(LeNetConfig, "accumtrain.models.lenet:build_lenet"),
+    Entry(MlpConfig, "accumtrain.models.mlp:build_mlp"),
     Entry(ResNetConfig, "accumtrain.models.resnet.resnet:build_resnet"),
     Entry(RevNetConfig, "accumtrain.models.resnet.revnet:build_revnet"),
     Entry(ViTConfig, "accumtrain.models.transformers.build:build_vit"),

@@ -206,7 +206,7 @@ class ModelSpec:
         seed: the seed of the run; initial weights are a pure function of it.
         draws: `init` draws kernels. If not, they are zeros, in a model that is restored or only measured: a draw takes
             1.5 seconds of the processor for RevNet-104.
-        inputs: the kind of the inputs, such as pixels or tokens.
+        inputs: the kind of the inputs, such as pixels or tokens, and those that it is a subclass of.
         vocabulary: number of different tokens; 0 for inputs that are no tokens.
         per_token: the model tells the tokens at some positions instead of the class of an example.
         init: creates variables with their initial values, in `variable_dtype`.
@@ -217,7 +217,7 @@ class ModelSpec:
     precision: str = "float32"
     seed: int = 0
     draws: bool = True
-    inputs: str = "pixels"
+    inputs: tuple[str, ...] = ("pixels",)
     vocabulary: int = 0
     per_token: bool = False
     init: Initializer = field(init=False, repr=False, compare=False)

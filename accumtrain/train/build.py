@@ -64,7 +64,7 @@ def spec_for(config: Config, inputs: Inputs, outputs: int, *, precision: str = "
         precision or config.precision,
         config.run.seed,
         draws,
-        inputs=inputs.kind,
+        inputs=inputs.kinds(),
         vocabulary=inputs.vocabulary_size,
         per_token=TASKS[config.task.kind].targets == TOKENS,
     )

@@ -31,6 +31,7 @@ from accumtrain.models.config import (
     EncoderConfig,
     KerasModelConfig,
     LeNetConfig,
+    MlpConfig,
     ResNetConfig,
     RevEncoderConfig,
     RevNetConfig,
@@ -57,6 +58,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "task": {},
     "model": {
         "lenet": LeNetConfig(),
+        "mlp": MlpConfig(width=8),
         "resnet": ResNetConfig(units=[1, 1], filters=[8, 8, 16]),
         "revnet": RevNetConfig(units=[1, 1], filters=[8, 8, 16]),
         "vit": ViTConfig(**SMALL_TRANSFORMER, patch=3),

@@ -14,6 +14,7 @@ import tensorflow as tf
 from accumtrain.config.check import check_config
 from accumtrain.config.schema import PRECISIONS, Config
 from accumtrain.data.config import SyntheticConfig
+from accumtrain.data.inputs.arrays import Arrays
 from accumtrain.data.inputs.tokens import Tokens
 from accumtrain.data.text.vocabulary import PADDING, number_ids
 from accumtrain.engine.config import AccumConfig, LossScaleConfig
@@ -144,6 +145,9 @@ def update(variant: Variant, memory: str) -> Update:
     if config.model.takes == "tokens":
         data = replace(data, inputs=Tokens((SIZE,), number_ids(TOKENS)))
         given["inputs"] = tokens()
+    if config.model.takes == "arrays":
+        data = replace(data, inputs=Arrays((SIZE,)))
+        given["inputs"] = tf.random.stateless_normal([BATCH, SIZE], [3, 4])
     window = build_window(config, build_objective(config, data), 1, tf.distribute.get_strategy())
     step, before = Step(window), values(window.variables_)
     batches = tf.data.Dataset.from_tensor_slices(given).batch(BATCH // STEPS)
@@ -182,8 +186,9 @@ def test_a_policy_changes_neither_weights_nor_gradient(variant, memory):
 @pytest.mark.parametrize("name", EXAMPLES["model"])
 def test_initial_weights_are_a_function_of_the_seed(name):
     kind = example_of("model", name).takes
-    shape, vocabulary = ((SIZE,), TOKENS) if kind == "tokens" else ((size_for(name), size_for(name), 3), 0)
-    specs = [ModelSpec(shape, CLASSES, seed=seed, inputs=kind, vocabulary=vocabulary) for seed in (1, 1, 2)]
+    shape = (size_for(name), size_for(name), 3) if kind == "pixels" else (SIZE,)
+    vocabulary = TOKENS if kind == "tokens" else 0
+    specs = [ModelSpec(shape, CLASSES, seed=seed, inputs=(kind,), vocabulary=vocabulary) for seed in (1, 1, 2)]
     first, again, other = (values(build_model(example_of("model", name), spec).trainable_variables) for spec in specs)
     assert all(map(np.array_equal, first, again))
     assert not all(map(np.array_equal, first, other))

@@ -123,8 +123,10 @@ def models() -> Lines:
             config, size = example_of("model", "keras"), 64
         else:
             config, size = composed(f"model={choice}").model, 32
-        if config.takes == "tokens":
-            spec = ModelSpec((size,), 10, inputs="tokens", vocabulary=VOCABULARY, draws=False)
+        if config.takes == "arrays":
+            spec = ModelSpec((size,), 10, inputs=("arrays",), draws=False)
+        elif config.takes == "tokens":
+            spec = ModelSpec((size,), 10, inputs=("tokens",), vocabulary=VOCABULARY, draws=False)
         else:
             spec = ModelSpec((size, size, 3), 10, draws=False)
         model = build_model(config, spec)

@@ -57,6 +57,11 @@ class Inputs(ABC):
         """Return the inputs with what they take from the examples to train on."""
         return self
 
+    @classmethod
+    def kinds(cls) -> tuple[str, ...]:
+        """Return the kind, then those of which this is a subclass: a model that takes these takes it, too."""
+        return tuple(base.__dict__["kind"] for base in cls.__mro__ if "kind" in base.__dict__)
+
     # ---- in training and evaluation; called in graphs
 
     def by_example(self, *, training: bool) -> bool:

@@ -316,7 +316,7 @@ def test_vision_transformers_have_as_many_parameters_as_in_the_papers(config, pu
 )
 def test_encoders_have_as_many_parameters_as_bert(config, published):
     """Of BERT's published numbers, the pooler and the two segment vectors are not there; the last norm is its first."""
-    model = build_model(config, ModelSpec((512,), 2, inputs="tokens", vocabulary=30_522, draws=False))
+    model = build_model(config, ModelSpec((512,), 2, inputs=("tokens",), vocabulary=30_522, draws=False))
     head = 2 * (config.width + 1)
     assert model.params - head == published - config.width * (config.width + 1) - 2 * config.width
 
