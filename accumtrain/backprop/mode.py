@@ -100,7 +100,7 @@ def micro_mode(seed: int, step: tf.Tensor, index: tf.Tensor, parts: int, batch: 
         step: updates done, int32 [].
         index: of the micro-batch in the window, over all replicas, int32 [].
         parts: number of micro-batches in the window, over all replicas.
-        batch: its `label` gives the number of examples.
+        batch: its `targets` give the number of examples.
     """
     fold_in = tf.random.experimental.stateless_fold_in
     of_update = fold_in(tf.constant([seed, 0]), step)
