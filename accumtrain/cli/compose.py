@@ -156,14 +156,14 @@ def list_job_overrides() -> list[str]:
 
 
 def plain_values(composed: DictConfig) -> dict[str, Any]:
-    """Return what Hydra composed, without its own part. Only interpolations that read the environment are left."""
+    """Return the composed values without Hydra's own. Only interpolations that read the environment are left."""
     raw = cast(dict[str, Any], OmegaConf.to_container(composed, resolve=False))
     raw.pop("hydra", None)
     return cast(dict[str, Any], restore_expressions(resolve_interpolations(raw)))
 
 
 def read_config(values: Mapping[str, Any], overrides: Sequence[str]) -> Config:
-    """Return the checked configuration. One of a run has a name, if need be derived from its overrides.
+    """Return the checked configuration. That of a run has a name, if need be derived from its overrides.
 
     Raises:
         ConfigError: a value breaks a rule, or is read from the environment although it must be written down. Or it
