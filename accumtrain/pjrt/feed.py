@@ -23,7 +23,7 @@ class Feed:
 
     def __init__(self, mesh: Mesh):
         self._mesh = mesh
-        # by iterator; an evaluation between two updates must not lose the batch that training has sent
+        # by iterator, as an evaluation between two updates must not lose the batch that training has sent
         self._ahead: WeakKeyDictionary[Iterator[Any], list[jax.Array] | Exception | None] = WeakKeyDictionary()
 
     def take(self, batches: Iterator[Any]) -> list[jax.Array]:

@@ -224,5 +224,5 @@ def _end_with_parent(folder: Path) -> None:
     """Stop this process when its parent asks for it or has ended."""
     if os.read(sys.stdin.fileno(), 1) != STOP:
         shutil.rmtree(folder, ignore_errors=True)  # the parent can't remove it any more
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # it is after a first signal, and a job is saving then
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # it is after a first signal, while a job saves
         os.kill(os.getpid(), signal.SIGTERM)
