@@ -48,7 +48,7 @@ def matmul_flops_per_second(dtype: tf.DType, runtime: Runtime | None = None) -> 
     """Return the operations per second of a product of two square matrices of PEAK_SIZE: the median of PEAK_REPEATS.
 
     Args:
-        runtime: what computes; None is TensorFlow's.
+        runtime: of the device; None is TensorFlow's.
     """
     runtime = runtime or TensorFlowRuntime()
     a, b = (tf.cast(tf.random.stateless_uniform([PEAK_SIZE] * 2, [0, seed]), dtype) for seed in (1, 2))

@@ -75,7 +75,10 @@ class ModelConfig(ComponentConfig):
         return replace(self, memory=memory)
 
     def memory_steps(self) -> Sequence[ModelConfig]:
-        """Return the same model from the least kept for the backward pass to all. None changes a bit."""
+        """Return the model with less and less recomputation: first the least is kept, last all activations.
+
+        All give the same bits.
+        """
         return [self.with_policy(memory) for memory in dict.fromkeys((self.policies[-1], STORE))]
 
     @property
