@@ -64,7 +64,7 @@ class MaskedTokens(Objective):
 
     @property
     def asked(self) -> Inputs:
-        """Tokens in which masks stand for those to tell."""
+        """Tokens with a mask in the place of each token to predict."""
         return replace(self._tokens, masks=self.facts[POSITIONS])
 
     def make_batch(self, examples: dict[str, Any]) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class Meter:
     def read(self) -> dict[str, int | None]:
         """Return the bytes of tensors at the peak and when static, over all devices, and the peak resident memory.
 
-        What is not measured is None. peak_by_compiler: the peak is what a compiler has planned with, not measured.
+        A value that is not measured is None. peak_by_compiler: the peak is planned by a compiler, not measured.
         """
         static, peak = self._read_static_and_peak()
         return {
