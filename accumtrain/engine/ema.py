@@ -12,7 +12,7 @@ from accumtrain.optim.optimizer import PerShapeFunction, VariableHandle, apply_o
 
 
 class MovingAverage(tf.Module):
-    """The averages: d * average + (1 - d) * weight, with d = min(decay, (1 + t) / (10 + t)) at update t from 1 on.
+    """Moving averages: d * average + (1 - d) * weight, with d = min(decay, (1 + t) / (10 + t)) at update t = 1, ...
 
     The smaller d of the first updates makes the average forget the initial weights soon, as in
     tf.train.ExponentialMovingAverage with `num_updates`. Create it inside the strategy's scope.

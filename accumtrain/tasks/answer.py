@@ -1,4 +1,4 @@
-"""`Answer`: from the outputs of a trained model to the answers for its user, by the files of the run without its data."""
+"""`Answer`: from the outputs of a trained model to the answers for its user. It needs only files of the run."""
 
 from __future__ import annotations
 
