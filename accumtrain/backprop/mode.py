@@ -13,7 +13,7 @@ Draws = Callable[[int], tf.Tensor]
 
 
 class MovingStatistics(Protocol):
-    """The part of a batch normalisation layer, ours or Keras's, that a window needs. The statistics are [channels]."""
+    """The part of a batch normalisation, of accumtrain or Keras, that a window needs. Statistics are [channels]."""
 
     channels: int
     momentum: float

@@ -203,7 +203,7 @@ def expand_home(path: str) -> str:
 
 
 class OverLimitError(ValueError):
-    """A YAML document that would take for ever to read. The message says why."""
+    """A YAML document that would take too long to read. The message says why."""
 
 
 def _parse(text: str) -> Iterator[yaml.Event]:

@@ -25,11 +25,11 @@ class Sums(NamedTuple):
     """The sums of a window, as buffers or as tensors. They are sent in the order of the fields."""
 
     gradients: list[tf.Variable]
-    weight: tf.Variable  # of the examples, by which means are divided
-    examples: tf.Variable  # whose weight is above 0
+    weight: tf.Variable  # the sum of the examples' weights, by which means are divided
+    examples: tf.Variable  # the number of examples with a weight above 0
     loss: tf.Variable
     metrics: list[tf.Variable]
-    stops: tf.Variable  # of workers that have asked to stop
+    stops: tf.Variable  # the number of workers that have asked to stop
     inexact: tf.Variable
     not_compared: tf.Variable
     out_of_range: tf.Variable

@@ -76,7 +76,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
             inner = inner.inner_optimizer
         fixed_scale = inner.loss_scale_factor
         super().__init__(inner, name=name, **scale)
-        inner.loss_scale_factor = fixed_scale  # which the base class has taken away
+        inner.loss_scale_factor = fixed_scale  # the base class has removed it
         for attribute in INNER_ATTRIBUTES:
             self.__dict__.pop(attribute)
         self.steps, self.reduction, self.at_end, self.adaptive_clip = int(steps), reduction, at_end, adaptive_clip

@@ -95,7 +95,7 @@ def called_graphs(graph: tf.Graph, operation: tf.Operation) -> Iterator[tf.Graph
 
 
 def _size(tensor: tf.Tensor, batch: int) -> int:
-    if tensor.op.type == "Reshape":  # which may have merged the first dimension with others
+    if tensor.op.type == "Reshape":  # it may have merged the first dimension with others
         return _size(tensor.op.inputs[0], batch)
     shape = tensor.shape.as_list()
     if None in shape[1:]:

@@ -297,7 +297,7 @@ class RevNetConfig(ReversibleConfig, ResNetConfig):
 
     def convs_to_keep(self, stage: int, unit: int) -> int:
         changes_shape = unit == 0 and (stage > 0 or self.stream_widths[0] != self.stream_widths[1])
-        # what the last one gives is subtracted in the reversal, but for a unit whose input is kept
+        # the reversal needs the output of the last one, too, but for a unit whose input is kept
         return super().convs_to_keep(stage, unit) + (0 if changes_shape else 1)
 
     def check(self) -> None:

@@ -43,7 +43,7 @@ class Feed:
             coming = next(batches, None)
             self._ahead[batches] = None if coming is None else self.put(coming)
         except Exception as error:
-            self._ahead[batches] = error.with_traceback(None)  # which would hold the iterator
+            self._ahead[batches] = error.with_traceback(None)  # a traceback would keep the iterator alive
 
     def put(self, batch: Any) -> list[jax.Array]:
         """Return the leaves of a nested tensor as buffers."""

@@ -212,7 +212,7 @@ class HuberConfig(LossConfig):
 
 @dataclass(kw_only=True)
 class TokenCrossEntropyConfig(LossConfig):
-    """-log softmax(logits)[token], in nats: the mean over all masked tokens of an update, whatever example has them."""
+    """-log softmax(logits)[token], in nats: the mean over all masked tokens of the examples of an update."""
 
     kind: str = "token_cross_entropy"
 

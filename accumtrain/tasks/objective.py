@@ -104,7 +104,7 @@ class Objective:
 
     @property
     def asked(self) -> Inputs:
-        """The inputs that the trained model is asked."""
+        """The inputs for which the trained model is asked to predict."""
         return self.stored.inputs
 
     @property

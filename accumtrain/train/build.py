@@ -55,7 +55,7 @@ def spec_for(config: Config, inputs: Inputs, outputs: int, *, precision: str = "
     """Return the spec of the model of a run.
 
     Args:
-        outputs: number of classes, labels or numbers; of masked tokens, of tokens.
+        outputs: number of classes, labels or numbers; with masked tokens that of tokens in the vocabulary.
         precision: in the place of that of the run.
     """
     return ModelSpec(

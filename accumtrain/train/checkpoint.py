@@ -292,7 +292,7 @@ class Checkpoints:
     def _restore(self, accept: Callable[[Mapping[str, Any]], None], needed: bool) -> dict[str, Any] | None:
         found = newest_first(self.directory)
         if not found:
-            if needed or not tf.size(self.step):  # or an attempt to read one has freed the variables
+            if needed or not tf.size(self.step):  # the size is 0 if an attempt to read one has freed the variables
                 raise CheckpointError(
                     f"the checkpoints in {self.directory} are gone, which the run needs to go on: put them back and "
                     "run the same command again, or start anew under another run.name"

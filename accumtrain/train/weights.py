@@ -33,7 +33,7 @@ from accumtrain.train.checkpoint import again_if_changed, find_state
 
 @dataclass(frozen=True)
 class Started:
-    """`loaded`: paths with their array. `left`: path -> why it has its initial value. `unused`: what else there was."""
+    """`loaded`: paths with their array. `left`: path -> the reason for its initial value. `unused`: other arrays."""
 
     loaded: list[str]
     left: dict[str, str]
@@ -133,9 +133,9 @@ def _checkpoints(config: Config, place: Path) -> Path:
 
 
 def read_weights(config: Config, inputs: Inputs | None = None) -> Mapping[str, Any] | None:
-    """Return the arrays of the run that model.weights names, or of `imagenet`, by path; None of a file, or of nothing.
+    """Return the arrays of the run that model.weights names, or of `imagenet`, by path; None for a file, or null.
 
-    It builds their model and frees it again. Before the window is built, a memory limit need not hold both.
+    It builds their model and frees it again before the window is built, so a memory limit need not hold both.
 
     Args:
         inputs: those of the data; None if they are not known.

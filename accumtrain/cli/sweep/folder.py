@@ -134,7 +134,7 @@ def _close(folder: Path) -> None:
                 file.unlink(missing_ok=True)
         say(f"the files of the launcher, with the logs of the jobs, are kept in {folder}")
     else:
-        shutil.rmtree(folder.rename(folder.with_name(f"{folder.name}.ended")))  # where no job finds it
+        shutil.rmtree(folder.rename(folder.with_name(f"{folder.name}.ended")))  # no job finds it under this name
 
 
 # ---- signals ----

@@ -242,7 +242,7 @@ def build_batch_loss(config: LossConfig) -> Callable[[Any, Any], tf.Tensor]:
 
 
 class CompiledObjective(Objective):
-    """The metrics of the compiled model. Its program uses the outputs itself, so nothing is told of them."""
+    """The metrics of the compiled model. Its program uses the outputs itself, so there is no report about them."""
 
     @property
     def means(self) -> dict[str, PerExample]:

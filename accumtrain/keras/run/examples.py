@@ -125,7 +125,7 @@ def _check_alike(train: Split, test: Split) -> None:
         inputs, (targets, *_) = examples_of(split, 1)
         shapes.append(tf.nest.map_structure(lambda tensor: str(tensor.shape[1:].as_list()), (inputs, targets)))
     of_train, of_test = shapes
-    if of_train != of_test:  # whatever the order of keys
+    if of_train != of_test:  # the order of keys does not matter
         shown = [str(each).replace("'", "") for each in shapes]
         raise DataError(f"inputs and targets of an example have shapes {shown[0]}, in validation_data {shown[1]}")
 

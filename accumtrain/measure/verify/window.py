@@ -128,7 +128,7 @@ def _split_against_whole(
     difference, bound, note = relative_difference(split, whole), ROUNDING[precision], ""
     if window.model.norms:
         note = "no bound can hold with batch norm: each micro-batch is normalised by its own statistics"
-    elif random and difference > bound:  # what is drawn per example does not depend on the split
+    elif random and difference > bound:  # numbers that are drawn per example do not depend on the split
         note = "no bound can hold: the model draws other random numbers per micro-batch"
     return CheckResult(name, difference, None if note else bound, note)
 

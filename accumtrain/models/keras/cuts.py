@@ -204,7 +204,7 @@ def cut_model(name: str, model: keras.Model, kept_share: float = 0.0) -> tuple[l
     try:
         parts = _build_parts(model, segments)
     except ValueError as error:
-        reason = str(error).partition(" The following")[0]  # what follows names every layer
+        reason = str(error).partition(" The following")[0]  # the rest names every layer
         raise ConfigError(
             f"{name} can't be cut into segments, for example where one layer is called in several places ({reason}); "
             "use a layer for each place, or model.memory=store"

@@ -95,7 +95,7 @@ class TensorBoardTracker:
             if split not in self._writers:
                 make_inner_folder(self.directory)
                 self._writers[split] = self._open(self.directory / split)
-                # what holds for the whole run is written again
+                # values of the whole run are written again
                 self._begin(split, self._done if split == WHOLE_RUN else self._done + 1)
             self._writers[split].write(_event(step=step, summary=summary))
 

@@ -98,8 +98,8 @@ def trained_model(config: Config, noted: TrainedOn, fingerprint: Mapping[str, An
     With ema.decay these are the averages. Call it inside the strategy's scope.
 
     Args:
-        noted: the first of the two that `find_trained_on` returned.
-        fingerprint: the second of them.
+        noted: the content of inputs.json, of `find_trained_on`.
+        fingerprint: that of the data, of `find_trained_on`.
         state: `best` or `last`.
 
     Raises:
