@@ -59,9 +59,10 @@ def accumulate(
     """Have `model.fit` compute each batch in `steps` micro-batches, in the memory of one of them.
 
     The update is that of the whole batch: gradients, losses, metrics and example weights. `steps` need not divide the
-    batch. Keras's own losses and metrics are known. Any other loss is computed for the whole batch, unless `loss`
-    declares it a mean or a sum. Each micro-batch is then computed twice, and the outputs of the batch are kept (Gao et
-    al. 2021, arXiv:2101.06983). A printed line says so. Any other metric is computed from all outputs of the batch.
+    batch. Keras's own losses and metrics are known. Any other loss is computed for the whole batch, and a printed line
+    says so. Each micro-batch is then computed twice, and the outputs of the batch are kept (Gao et al. 2021,
+    arXiv:2101.06983). `loss` can declare it a mean or a sum instead. Any other metric is computed from all outputs of
+    the batch.
 
     Batch norm normalises each micro-batch by itself, and its moving statistics become those of the whole batch. Dropout
     is drawn for each micro-batch. Other state that layers change in a call, such as a counter, changes with each. The

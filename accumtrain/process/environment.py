@@ -40,7 +40,7 @@ USERS_LIMIT = "ACCUMTRAIN_USERS_MEM_LIMIT_IN_MB"  # the user's own value of CPU_
 # Operations run one after the other, each on all cores: as fast, and no two of them hold memory at the same time.
 OPERATIONS_AT_ONCE = "TF_NUM_INTEROP_THREADS"
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
-# Beginnings of the settings of TensorFlow, its compiler and its libraries, which decide what kernels compute and how.
+# Beginnings of the names of settings of TensorFlow, its compiler and its libraries. These decide which kernels compute.
 PREFIXES = (KERNELS_16BIT, "TF_", "XLA_", "ONEDNN_", "DNNL_", "MKL_", "KMP_", "OMP_", "EIGEN_", "KERAS_")
 
 _job_started: ContextVar[float] = ContextVar("job_started")  # by time.monotonic

@@ -96,9 +96,9 @@ def fit(
         memory: `store` keeps activations, `recompute` computes them again between cut points that are found. A number
             is a limit of all tensors in megabytes: once for a run, trials in child processes find the one of the two
             that keeps more and fits.
-        loss: the form of your own losses over the examples of a batch: "mean", which is not checked, or "batch", the
-            default. With "batch" each micro-batch is computed twice, and the examples and outputs of an update are kept
-            (docs/keras.md). Keras's own losses are known.
+        loss: the form of your own losses over the examples of a batch: "mean", which is not checked, or "batch". None
+            is "batch" for these, and Keras's own losses are known. With "batch" each micro-batch is computed twice, and
+            the examples and outputs of an update are kept (docs/keras.md).
         layer_losses: "mean" if your layers give means over the examples to `add_loss`. Such layers need it.
         memory_limit_mb: megabytes of tensors at the peak, `data` not counted, that "auto" plans with.
         validation_data: like `data`. A stream must have an end. None holds out examples of arrays, evenly spaced.

@@ -31,7 +31,7 @@ def lower_update(window: Window, batch: Mapping[str, Any]) -> tuple[Program, int
 
     def update(batch: Batch) -> dict[str, tf.Tensor]:
         def micro_step(done: tf.Tensor) -> tuple[tf.Tensor]:
-            # Without this XLA computes values that depend only on inputs or weights once, and keeps them all the time.
+            # Without this XLA computes values of inputs or weights alone once, and keeps them for the whole window.
             weights = window.model.learnable
             values = after([done], [tf.identity(weight) for weight in weights])
             for weight, value in zip(weights, values, strict=True):
