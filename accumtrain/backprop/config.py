@@ -1,4 +1,4 @@
-"""The numbers of reversible streams: what the keys of models and the arguments of layers have in common."""
+"""The numbers of reversible streams, which the keys of models and the arguments of layers have in common."""
 
 from __future__ import annotations
 

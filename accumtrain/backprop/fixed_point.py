@@ -30,12 +30,12 @@ class FixedPoint:
     """Numbers with `bits` bits behind the point (of float64: 32 more, as its integers have 64 bits).
 
     Streams are held in tensors of dtype float32 (float64) whose bits are those of the integers. Such a tensor is moved
-    and kept like any other, but only the methods here may compute with it. Were its dtype int32, tf.GradientTape would
+    and kept like any other, but only the methods here may compute with it. With the dtype int32, tf.GradientTape would
     not go through it, and TensorFlow would compute with it on the host of a GPU.
 
-    What is added to a stream is given as floats times `scale`, a power of two, which changes no bit of them. Functions
-    that can do so compute with scaled values from the start, which spares the multiplication. Values are cut off behind
-    the last bit, towards 0.
+    A value that is added to a stream is given as floats times `scale`, a power of two, which changes no bit of them.
+    Functions that can do so compute with scaled values from the start, which spares the multiplication. Values are cut
+    off behind the last bit, towards 0.
 
     bits = 0 stands for plain floats, with a scale of 1.
 
@@ -98,7 +98,7 @@ class FixedPoint:
             return sum_(stream, value)
 
         def integer_sum(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-            # TensorFlow's own kernels cut off in the sum, which spares memory
+            # TensorFlow's own kernels cut off in the sum, to spare memory
             return _as_floats(sum_(_as_integers(x), _cut_off(y, INTEGERS[x.dtype]) if is_for_xla() else y))
 
         return _integers(integer_sum, stream, value)

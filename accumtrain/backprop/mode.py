@@ -13,7 +13,7 @@ Draws = Callable[[int], tf.Tensor]
 
 
 class MovingStatistics(Protocol):
-    """The part of a batch normalisation layer, ours or Keras's, that a window needs. The statistics are [channels]."""
+    """The part of a batch normalisation, of accumtrain or Keras, that a window needs. Statistics are [channels]."""
 
     channels: int
     momentum: float
@@ -100,7 +100,7 @@ def micro_mode(seed: int, step: tf.Tensor, index: tf.Tensor, parts: int, batch: 
         step: updates done, int32 [].
         index: of the micro-batch in the window, over all replicas, int32 [].
         parts: number of micro-batches in the window, over all replicas.
-        batch: its `label` gives the number of examples.
+        batch: its `targets` give the number of examples.
     """
     fold_in = tf.random.experimental.stateless_fold_in
     of_update = fold_in(tf.constant([seed, 0]), step)

@@ -25,7 +25,7 @@ class Model(tf.Module):
             layer finds these in `mode.side`. None: the inputs are that of the first segment.
 
     Raises:
-        ValueError: TwoStreams, units and JoinStreams differ in snap_bits; or, where the model is called, `split_inputs`
+        ValueError: TwoStreams, units and JoinStreams differ in snap_bits. Or, in a call of the model, `split_inputs`
             returns something else.
     """
 

@@ -46,9 +46,10 @@ def _are_streams(x: Streams) -> bool:
 
 
 def save_values_for_backward(numbers: FixedPoint, dtype: tf.DType, x: Streams) -> tuple[Streams, RestoreStreams]:
-    """Do as `save_for_backward`, for a module that reads only the values of the streams in `dtype`, and keep these.
+    """Do as `save_for_backward`, but keep only the values of the streams in `dtype`, bfloat16 or float32.
 
-    The streams that are returned later have other bits, but the same values in `dtype`, bfloat16 or float32.
+    It is for a module that reads no more of them. The streams that are returned later have other bits, but the same
+    values in `dtype`.
     """
     values = [numbers.read(stream, dtype, numbers.scale(stream.dtype)) for stream in x]
 

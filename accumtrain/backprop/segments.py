@@ -82,7 +82,7 @@ class OnStreams(tf.Module):
         self.function, self.numbers, self.dtype, self.scales = function, numbers, dtype, scales
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        with tf.control_dependencies([x]):  # or the kernels of all units are cast, and kept, from the start
+        with tf.control_dependencies([x]):  # without it the kernels of all units are cast, and kept, from the start
             return self._scaled(self.function(x, mode), self.dtype or x.dtype, mode)
 
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:

@@ -29,7 +29,7 @@ def couple(f: Module, g: Module, snap_bits: int = SNAP_BITS, *, checks_range: bo
         checks_range: no update is made if a stream is beyond that. The last unit of a stage must check it.
 
     Raises:
-        ValueError: `snap_bits` is no whole number from 0 to 26; or, where the unit is called, f or g returns something
+        ValueError: `snap_bits` is no whole number from 0 to 26. Or, in a call of the unit, f or g returns something
             else than floats of the shape of its input.
     """
     numbers = FixedPoint(snap_bits)

@@ -35,7 +35,7 @@ def offer_entries() -> None:
                     "already; register it under another name"
                 )
             keys = {field.name: MISSING for field in dataclasses.fields(entry.config)} | default_values(entry.config)
-            if isinstance(entry, TaskEntry):  # whose loss takes the place of the default one
+            if isinstance(entry, TaskEntry):  # its loss takes the place of the default one
                 loss = {"override /loss": entry.loss.kind}
                 node: dict[str, Any] = {"defaults": [loss], group: keys}
                 store.store(group=group, name=entry.name, node=node, package="_global_", provider="accumtrain")

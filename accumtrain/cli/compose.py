@@ -67,7 +67,7 @@ def read_options() -> Namespace:
         check_overrides(options.overrides)
     if find_given_value(options.overrides, "data", "") == "tokens":
         raise ConfigError(explain_old_tokens(given_keys(options.overrides, "data")))
-    options.config_name = options.config_name or "config"  # a config from --config-dir has ours among its defaults
+    options.config_name = options.config_name or "config"  # a config of --config-dir has "config" among its defaults
     if not options.help:  # with --help the arguments are names to explain, not overrides
         options.overrides = add_data_choice(for_hydra(options.overrides))
     return options
@@ -97,7 +97,7 @@ def open_hydra(options: Namespace) -> Iterator[Hydra]:
 
 
 def _check_size(folder: Path) -> None:
-    """Raise ConfigError if a YAML file of a folder would take for ever to read. Hydra finds other mistakes."""
+    """Raise ConfigError if a YAML file of a folder is over the limits of `check_yaml`. Hydra finds other mistakes."""
     for file in sorted(folder.rglob("*.yaml")):
         try:
             with suppress(YAMLError, OSError, UnicodeDecodeError):
@@ -156,14 +156,14 @@ def list_job_overrides() -> list[str]:
 
 
 def plain_values(composed: DictConfig) -> dict[str, Any]:
-    """Return what Hydra composed, without its own part. Only interpolations that read the environment are left."""
+    """Return the composed values without Hydra's own. Only interpolations that read the environment are left."""
     raw = cast(dict[str, Any], OmegaConf.to_container(composed, resolve=False))
     raw.pop("hydra", None)
     return cast(dict[str, Any], restore_expressions(resolve_interpolations(raw)))
 
 
 def read_config(values: Mapping[str, Any], overrides: Sequence[str]) -> Config:
-    """Return the checked configuration. One of a run has a name, if need be derived from its overrides.
+    """Return the checked configuration. That of a run has a name, if need be derived from its overrides.
 
     Raises:
         ConfigError: a value breaks a rule, or is read from the environment although it must be written down. Or it

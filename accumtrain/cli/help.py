@@ -60,7 +60,7 @@ def _describe_name(name: str, options: Namespace) -> str:
         return "\n\n".join(_list_keys(f"With {kinds}", [key]) for key, kinds in _name_kinds(keys).items())
     known = [*choices, *list_config_classes(), *(key.name for key in list_all_keys())]
     remedy = suggest_names(group, known)
-    if not remedy.startswith("did"):  # but lists all names
+    if not remedy.startswith("did"):  # it lists all names
         remedy = "accumtrain --help shows the groups"
     raise ConfigError(f"--help {name}: no such group, choice or key; {remedy}")
 

@@ -68,7 +68,7 @@ FIXED_VALUES: Mapping[str, Any] = {
     "sweep.subdir": ".",
     "verbose": False,
 }
-CODE_KEY = "_target_"  # by which Hydra finds what to import and call
+CODE_KEY = "_target_"  # its value names the class or function that Hydra imports and calls
 MAPPING_RESOLVER = re.compile(r"\$\{\s*oc\.(create|decode)\s*:")  # turns text into a mapping
 REMEDY = "only hydra/launcher, hydra/sweeper and their keys can be chosen, and files are written in run.dir"
 
@@ -252,7 +252,7 @@ class Loader(ConfigLoaderImpl):
     def _process_config_searchpath(
         self, config_name: str | None, parsed_overrides: list[Override], repo: CachingConfigRepository
     ) -> None:
-        """A search path can name a Python package, which Hydra would import before anything is composed."""
+        """Refuse a search path: it can name a Python package, which Hydra would import before it composes."""
         loaded = None if config_name is None else repo.load_config(config_path=config_name)
         if loaded is not None and OmegaConf.select(loaded.config, "hydra.searchpath"):
             raise ConfigError(f"hydra.searchpath in {config_name}: can't be set; name one folder with --config-dir")

@@ -34,8 +34,8 @@ def main() -> None:
 
 
 def _restart_in_utf8() -> None:
-    """Start the command anew in UTF-8, as TensorFlow takes names of files, whatever the encoding of the locale."""
-    os.environ["PYTHONUTF8"] = "1"  # of children, too
+    """Start the command anew in UTF-8, the encoding in which TensorFlow takes names of files."""
+    os.environ["PYTHONUTF8"] = "1"  # children inherit it
     if sys.stdout is not None:
-        os.environ.setdefault("PYTHONIOENCODING", sys.stdout.encoding)  # a terminal stays what it is
+        os.environ.setdefault("PYTHONIOENCODING", sys.stdout.encoding)  # a terminal keeps its encoding
     os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])

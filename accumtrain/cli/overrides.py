@@ -15,8 +15,8 @@ from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
 
 TEXT_TYPES = {str, str | None, list[str]}  # of keys that take text only
-NOT_TEXT = re.compile(r"[+-]?([\d._]+(e[+-]?\d+)?|inf|nan)|true|false", re.IGNORECASE)  # Hydra reads something else
-BARE = re.compile(r"[\w/\-+.$%*@?|: \t]*", re.ASCII)  # what Hydra reads without quotes
+NOT_TEXT = re.compile(r"[+-]?([\d._]+(e[+-]?\d+)?|inf|nan)|true|false", re.IGNORECASE)  # no text for Hydra
+BARE = re.compile(r"[\w/\-+.$%*@?|: \t]*", re.ASCII)  # a text that Hydra reads without quotes
 ONE_OF_SEVERAL = re.compile(r"""'[^']*'(?=,|$)|"[^"]*"(?=,|$)|[^,]+""")  # a value, or one of those of a sweep
 LIST = re.compile(r"\[([^\[\]{}]*)\]")  # without a list in it
 # a list, a mapping, a function of Hydra's, an escape or an interpolation: such a value is left as it was written
@@ -27,7 +27,7 @@ CROSS_GROUP = ("experiment", "recipe")  # groups whose files give keys of any gr
 
 
 def find_given_value(overrides: Sequence[str], key: str, default: str) -> str:
-    """Return the value of `key` in the overrides; `default` if there is none, several, or one with an interpolation."""
+    """Return the value of `key` in the overrides; `default` if it is missing, a list for a sweep, or interpolated."""
     given = dict(override.partition("=")[::2] for override in overrides)
     value = given.get(key, default).strip("'\"")
     return default if set(value) & set("$,") else value

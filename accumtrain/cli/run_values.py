@@ -1,8 +1,8 @@
-"""The values of a job that goes on with a run, and those that a file gives where the command contradicts them.
+"""The values of a job that goes on with a run, and the check of values in files that the command contradicts.
 
 A job takes the values of the run that it goes on with, but for those that its command gives. A file, such as an
-experiment or a recipe, gives keys for the choices that it expects. The command may choose otherwise, and its user has
-not seen the keys.
+experiment or a recipe, gives keys for the choices that it expects. If the command chooses otherwise, its user may not
+know these keys, and is told of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DEPENDENT_KEYS = {  # keys that a given key makes obsolete
     "model.memory": ("model.kept_convs", "model.kept_share", "model.kept_blocks"),
     "train.epochs": ("train.steps",),
 }
-FIRST_WEIGHTS = "model.weights"  # a run notes their content as what was learned, a command gives their place
+FIRST_WEIGHTS = "model.weights"  # a run notes a digest of their content, a command gives their path
 
 # ---- values of the run ----
 
@@ -48,7 +48,7 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
     job = JOBS.entries.get(str(values.get("job")))
     run = resolve_interpolations(values).get("run")
     if job is None or job.scope == "runs" or not isinstance(run, Mapping):
-        return values  # whose mistakes from_mapping names
+        return values  # from_mapping names their mistakes
     name = run.get("name")
     if name is None and job.scope != "trained":  # the whole command is the name of the run
         return values
@@ -62,7 +62,7 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
     except CheckpointError as error:
         if job.scope != "train":
             raise
-        warn(f"{error}; the command's own values are used")  # Run holds them against the checkpoints
+        warn(f"{error}; the command's own values are used")  # Run compares them with the checkpoints
         return values
     given = _given(values, overrides)
     fixed = _fixed(before)
@@ -102,9 +102,9 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
 
 
 def add_data_choice(overrides: list[str]) -> list[str]:
-    """Return the overrides with the choice of data of the run that a job goes on with, where keys of data need it.
+    """Return the overrides, with the choice of data of the run that a job goes on with if keys of data need it.
 
-    Hydra knows a key such as data.path only where a kind that has it is chosen.
+    Hydra knows a key such as data.path only if a kind that has it is chosen.
 
     Raises:
         CheckpointError: the run's config.yaml can't be read.
@@ -129,9 +129,9 @@ def _fixed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _given(values: Mapping[str, Any], overrides: Collection[str]) -> dict[str, str]:
-    """Return the keys that `overrides` give, dotted and of the top, each with what gives it.
+    """Return the keys that `overrides` give, dotted and of the top, each with the override that gives it.
 
-    That is the key itself, its group, or a choice that may set any key, such as experiment and recipe.
+    That override sets the key itself, its group, or a choice that may set any key, such as experiment and recipe.
     """
     written = {parse_key(override) for override in overrides}
     cross_group = sorted(parse_key(override) for override in overrides if sets_any_key(override))

@@ -16,7 +16,7 @@ class KeptStream:
     Attributes:
         name: its name in messages.
         other: the stream on which a loss is told; None before both are there.
-        quiet: a reader that has left, as `head` does, is not worth a word.
+        quiet: nothing is said of a reader that has left, as `head` does.
     """
 
     other: TextIO | None = None
@@ -39,11 +39,11 @@ class KeptStream:
         try:
             try:
                 action()
-            except BlockingIOError:  # a program that shares the pipe or terminal has made it so that nobody waits
+            except BlockingIOError:  # a program that shares the pipe or terminal has set O_NONBLOCK
                 os.set_blocking(self._stream.fileno(), True)
                 self._stream.flush()
         except OSError as error:
-            with suppress(OSError):  # it has no descriptor: its writes keep failing, here
+            with suppress(OSError):  # without a descriptor its writes keep failing, here
                 _lead_nowhere(self._stream.fileno())
             if self._told or self.other is None or (self.quiet and isinstance(error, BrokenPipeError)):
                 return
@@ -58,12 +58,12 @@ def keep_streams(*, quiet: bool) -> None:
     """Make stdout and stderr of this process streams that do not fail. More than one call does no harm.
 
     Args:
-        quiet: nothing runs yet that goes on, so a reader that has left is not told of.
+        quiet: nothing is said of a reader that has left, as no job runs yet.
     """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
-        except OSError:  # closed: it must not become that of a file of the run, into which libraries would then print
+        except OSError:  # closed: a file of the run must not get this descriptor, as libraries would print into it
             _lead_nowhere(descriptor)
     out, err = _kept(sys.stdout, "stdout"), _kept(sys.stderr, "stderr")
     sys.stdout, sys.stderr = cast(TextIO, out), cast(TextIO, err)

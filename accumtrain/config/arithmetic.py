@@ -35,7 +35,7 @@ def divisors(number: int) -> list[int]:
 class Epochs:
     """The exact number of passes over the training data after each update.
 
-    Batch size and data may change when a run goes on. What was made before that stays as it was counted.
+    Batch size and data may change when a run goes on. The epochs that were made before are not counted again.
 
     Args:
         train_examples: examples of an epoch, from now on.
@@ -65,7 +65,7 @@ class Epochs:
     def shown(self, made: Fraction) -> str:
         """Return the epochs made by an update as text. An update that completes an epoch counts as its end.
 
-        It may reach a part of a batch past the end, which nobody has asked for.
+        Its batch may hold examples of the next epoch, too.
         """
         completed = math.floor(made) > math.floor(made - self.per_update)
         return f"{math.floor(made) if completed else float(made):.4g}"

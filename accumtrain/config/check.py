@@ -247,7 +247,7 @@ def explain_missing_jax(config: Config) -> str | None:
 
 
 def _check_eager(config: Config, job: Job) -> None:
-    """Raise ConfigError for a job that looks at compiled micro-steps, which says nothing of eager ones."""
+    """Raise ConfigError for a job that measures compiled micro-steps, as its results do not hold for eager ones."""
     limit, least = config.device.memory_limit_mb, config.model.policies[-1]
     if job.measures_graphs:
         raise ConfigError(

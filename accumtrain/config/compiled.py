@@ -106,12 +106,12 @@ class GivenDataConfig(DataConfig):
 
 @dataclass(kw_only=True)
 class CurrentDeviceConfig(DeviceConfig):
-    """The first GPU, or the CPU, as TensorFlow has them in this process. Its limit serves for planning alone."""
+    """The first GPU, or the CPU, as TensorFlow has them in this process. Its limit is for planning alone."""
 
     kind: str = KIND
     as_it_is: ClassVar[bool] = True
     may_run_jax: ClassVar[bool] = True
-    may_compute_on_cpu: ClassVar[bool] = False  # under a limit: it holds in probes alone
+    may_compute_on_cpu: ClassVar[bool] = False  # under a limit, which holds in probes alone
 
 
 MODELS.add(Entry(CompiledModelConfig, "accumtrain.keras.run.compiled:build_model"), listed=False)

@@ -48,8 +48,8 @@ class Job:
         preemptible: the same command continues the job after a signal, so this ends it with exit code 75.
         without_effect: keys that do not change how much memory the job takes.
         ranking: dotted keys of the result, each with -1 if larger is better and 1 if smaller is better. A sweep ranks
-            by them in order, and a sweeper maximizes the first. In the place of an accuracy stands what `best_by` of
-            the result names.
+            by them in order, and a sweeper maximizes the first. The metric that `best_by` of the result names takes the
+            place of an accuracy.
         columns: columns of a sweep's table, by title.
     """
 
@@ -89,7 +89,7 @@ class Job:
     def columns_of(self, results: Iterable[Mapping[str, Any]]) -> dict[str, Column]:
         """Return the columns of a table of results. The metrics that rank them stand in the place of the accuracy."""
         ranked_by = [(result.get("best_by") or {}).get("metric", ACCURACY) for result in results] or [ACCURACY]
-        metrics = dict.fromkeys(name for name in ranked_by if name != "loss")  # which has a column of its own
+        metrics = dict.fromkeys(name for name in ranked_by if name != "loss")  # the loss has a column of its own
         return {
             title.replace(ACCURACY, metric): (key.replace(ACCURACY, metric), form)
             for title, (key, form) in self.columns.items()

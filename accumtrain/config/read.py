@@ -149,7 +149,7 @@ def _value(hint: Any, value: Any, key: str, rules: Sequence[Constraint] = ()) ->
         if option is int and isinstance(value, float) and value.is_integer():
             return int(value)
         if type(value) is option or (option is str and isinstance(value, FromEnvironment)):
-            return value  # by type, as a bool is an instance of int
+            return value  # compared by type, as a bool is an instance of int
     said = f"must be {' or '.join(map(describe_type, options))}{_remedy(options, value, key, rules)}"
     words = [rule.rule for rule in rules if isinstance(rule, Word)]
     raise ConfigError(f"{key}={format_value(value)}: {words[0] if words else said}")
@@ -203,7 +203,7 @@ def expand_home(path: str) -> str:
 
 
 class OverLimitError(ValueError):
-    """A YAML document that would take for ever to read. The message says why."""
+    """A YAML document that would take too long to read. The message says why."""
 
 
 def _parse(text: str) -> Iterator[yaml.Event]:

@@ -88,8 +88,10 @@ def register_optimizer(name: str, build: Code, config: type[OptimConfig] = Optim
 
     Args:
         build: a subclass of Optimizer, or "module:class". It is called with the keys of `config` as keyword arguments:
-            without `kind`, `rates`, `clip_norm` and `adaptive_clip`, and with `lr` as `learning_rate`.
-        config: a dataclass that inherits from OptimConfig. What is returned and raised is as for `register_model`.
+            without `kind`, `rates`, `layer_decay`, `clip_norm` and `adaptive_clip`, and with `lr` as `learning_rate`.
+        config: a dataclass that inherits from OptimConfig.
+
+    It returns and raises the same as `register_model`.
     """
     return _register(OPTIMIZERS, name, build, config, OptimConfig)
 
@@ -98,8 +100,13 @@ def register_schedule(name: str, config: type[ScheduleConfig]) -> type[ScheduleC
     """Make `schedule=<name>` a choice.
 
     Args:
-        config: a dataclass that inherits from ScheduleConfig, with the keys and the method
-            `factor_at(t, total)`. What is returned and raised is as for `register_model`.
+        config: a dataclass that inherits from ScheduleConfig, with the keys and the method `factor_at(t, total)`.
+
+    It returns the same as `register_model`.
+
+    Raises:
+        ValueError: as for `register_model`.
+        TypeError: as for `register_model`; or `config` has no `factor_at` of its own.
     """
     keys: Any = with_kind(name, config, ScheduleConfig)
     if keys.factor_at is ScheduleConfig.factor_at:
@@ -122,10 +129,10 @@ def register_task(
     """Make `task=<name>` a choice.
 
     Args:
-        objective: a subclass of `accumtrain.Objective`, or "module:class": what is learned and measured.
-        answer: a subclass of `accumtrain.Answer`, or "module:class": what the trained model says. By default its
-            outputs as they are.
-        config: a dataclass that inherits from TaskConfig. What is returned and raised is as for `register_model`.
+        objective: a subclass of `accumtrain.Objective`, or "module:class", which has the targets, loss and metrics.
+        answer: a subclass of `accumtrain.Answer`, or "module:class", which tells what the outputs of the trained model
+            mean. The default tells the outputs as they are.
+        config: a dataclass that inherits from TaskConfig. It is returned as by `register_model`.
         loss: the dataclass of the loss that is minimised where none is chosen.
         metrics: names of the metrics that are measured where eval.metrics is null.
         best: the one of them that decides which state is the best, or `loss`.
@@ -172,13 +179,14 @@ def register_loss(
         whole_batch: the loss compares examples with each other, or divides by a number of the whole batch. It is then
             a function (labels [B], logits [B, classes]) -> one number, of the B examples of an update. Each micro-batch
             is computed twice (Gao et al. 2021, arXiv:2101.06983).
-        metrics: what is measured beside the loss where eval.metrics is null, by name: functions like the loss, or
-            "module:function". None is what the task measures. The best state is that of the highest `accuracy`; without
-            it, of the lowest loss.
-        targets: the form of the targets that it takes: `classes`, integers [N]; `labels`, floats [N, labels] of 0, 1
-            or NaN for an unknown one; `numbers`, floats [N, numbers], standardised, or NaN. Floats are float32: cast
-            them to the dtype of the logits, which is float64 in job=verify.
-        config: a dataclass that inherits from LossConfig. What is returned and raised is as for `register_model`.
+        metrics: the metrics where eval.metrics is null, by name: functions like the loss, or "module:function". None
+            is those of the task. The best state is that of the highest `accuracy`; without it, of the lowest loss.
+        targets: the form of the targets that it takes. `classes` are integers [N]. `labels` are float32 [N, labels] of
+            0, 1, or NaN for an unknown one. `numbers` are float32 [N, numbers], standardised, or NaN. Cast floats to
+            the dtype of the logits, which is float64 in job=verify.
+        config: a dataclass that inherits from LossConfig.
+
+    It returns and raises the same as `register_model`.
     """
     keys: Any = with_kind(name, config, LossConfig)
     LOSSES.add(LossEntry(keys, build, targets, metrics, whole_batch))
@@ -196,11 +204,11 @@ def register_metric(
         higher_is_better: the direction in which it decides which state is the best, as the first of eval.metrics.
         targets: the form of the targets that it takes, as of `register_loss`.
         whole_split: it is no mean over examples. The function takes NumPy arrays of all examples of a split, their
-            targets and the outputs of the model, and returns a number. Of task=regress, and of tasks that inherit from
+            targets and the outputs of the model, and returns a number. With task=regress, and tasks that inherit from
             it, both are in the units of the table. Evaluations keep both in memory.
 
     Raises:
-        ValueError: the name is taken, also by another value of a record; or it has another form: a letter or _, then
+        ValueError: the name is taken, also by another value of a record. Or it has another form: a letter or _, then
             letters, digits, - and _.
     """
     if name in TAKEN:
@@ -232,8 +240,10 @@ def register_data(
 
     Args:
         build: (config, seed) -> Source, or "module:function".
-        config: a dataclass that inherits from DataConfig. What is returned and raised is as for `register_model`.
+        config: a dataclass that inherits from DataConfig.
         targets: the form of its targets, as of `register_loss`.
+
+    It returns and raises the same as `register_model`.
     """
     keys: Any = with_kind(name, config, DataConfig)
     SOURCES.add(SourceEntry(keys, build, (targets,), takes_seed=True))

@@ -15,8 +15,8 @@ from accumtrain.fields import Role, roles_of
 def list_roles(values: Mapping[str, Any]) -> dict[str, Role]:
     """Return the role of each key that its class declares or `values` hold, by dotted key.
 
-    A key of `values` that its class does not declare has the role of the class. That of a kind which this program does
-    not know is the base class of the group.
+    A key of `values` that its class does not declare has the role of the class. The class of a kind that this program
+    does not know is the base class of the group.
 
     Args:
         values: the content of a config.yaml.

@@ -35,7 +35,7 @@ class Config:
     `optim`: the optimizer.
     `schedule`: a factor on the optimizer's rate at each update. Every length counts updates.
     `loss`: the loss function; None is that of the task.
-    `data`: the images.
+    `data`: the examples.
     `device`: the hardware that computes.
     `state`: the saved state that jobs such as evaluate, predict and export use: the best or the last.
     """

@@ -21,8 +21,8 @@ from accumtrain.fields import (
 )
 from accumtrain.registry import ComponentConfig, Entry, Registry
 
-# GiB of HBM that one device addresses, from "System architecture" of each version in the Cloud TPU documentation:
-# per chip 16, 32, 32, 16, 95 and 32. A chip of v2 and v3 has two devices; v4 and v5p join two cores into one device.
+# GiB of HBM that one device addresses. The Cloud TPU documentation gives them per chip ("System architecture"): 16, 32,
+# 32, 16, 95 and 32. A chip of v2 and v3 has two devices; v4 and v5p join two cores into one device.
 HBM = {"v2": 8, "v3": 16, "v4": 32, "v5e": 16, "v5p": 95, "v6e": 32}
 MEMORY, SESSION = Role.COMMAND | Role.MEMORY, Role.COMMAND | Role.SESSION
 TOPOLOGY = re.compile(r"(?P<generation>\w+):[1-9]\d*(x[1-9]\d*){1,2}")

@@ -15,7 +15,7 @@ from accumtrain.process.cuda import INSTALL, VISIBLE, has_gpu_node, hides_gpus
 from accumtrain.process.environment import CPU_LIMIT
 from accumtrain.process.machine import count_free_addresses, count_thread_addresses
 
-SMALLEST_PIECE = 28  # megabytes that are worth to be asked for at once
+SMALLEST_PIECE = 28  # megabytes; fewer are not worth asking for at once
 
 # ---- CPU ----
 
@@ -48,10 +48,10 @@ def split_cpu(count: int) -> None:
 def take_memory_in_one_piece() -> int:
     """Make the CPU's allocator ask the system for its first gigabyte at once. Initialise TensorFlow's devices.
 
-    Otherwise it grows by pieces of 2, 4, 8, ... MB, and free memory on both sides of a border can't be joined for a
-    large tensor: RevNet-104's peak was up to a tenth higher (docs/allocator.md). The allocator's tables take 3 % of the
-    gigabyte; the rest takes physical memory only when it is used. Of addresses that are limited (`ulimit -v`) it gets
-    half of what threads leave.
+    Otherwise it grows by pieces of 2, 4, 8, ... MB. Free memory on both sides of a border can't be joined for a large
+    tensor: RevNet-104's peak was up to a tenth higher (docs/allocator.md). The allocator's tables take 3 % of the
+    gigabyte; the rest takes physical memory only when it is used. If addresses are limited (`ulimit -v`), it gets half
+    of those that threads leave.
 
     Returns:
         Megabytes of the tensor for which the allocator was asked, and which it got back.
@@ -115,8 +115,8 @@ def require_gpus(kind: str) -> list[tf.config.PhysicalDevice]:
 def set_up_gpus(config: DeviceConfig, gpus: list[tf.config.PhysicalDevice]) -> None:
     """Set the limit and the precision of GPUs in this process, as the keys of the device say.
 
-    TensorFlow's own default is TensorFloat-32: gradients of a RevNet-38 are then 9e-2 of their size away from those in
-    float64, where float32 is 3e-6 away (docs/gpu.md).
+    TensorFlow's own default is TensorFloat-32. Gradients of a RevNet-38 then differ from those in float64 by 9e-2 of
+    their size, and by 3e-6 in float32 (docs/gpu.md).
     """
     limit_gpus(config, gpus)
     tf.config.experimental.enable_tensor_float_32_execution(config.tensor_float_32)

@@ -55,7 +55,7 @@ def wait_for_workers(cluster: Cluster, timeout: float) -> dict[int, socket.socke
 
 
 def _listen(cluster: Cluster) -> socket.socket:
-    """Open the port of this worker, which TensorFlow will use after us."""
+    """Open the port of this worker, which TensorFlow will use later."""
     _, number = _address(cluster.workers[cluster.index])
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
@@ -84,11 +84,11 @@ def _await_workers(port: socket.socket, cluster: Cluster, deadline: float, timeo
                 ) from error
             try:
                 index = _read_index(connection, cluster)
-            except OSError:  # whoever it was
+            except OSError:  # it is no worker, or has ended
                 connection.close()
                 continue
             for gone in [i for i, waiting in connections.items() if not _is_open(waiting)]:
-                connections.pop(gone).close()  # it may be started again
+                connections.pop(gone).close()  # the worker may connect again
             if index is None:
                 refused = "workers were started with different lists of workers; give all of them the same list"
             elif index in connections:
@@ -110,7 +110,7 @@ def _read_index(connection: socket.socket, cluster: Cluster) -> int | None:
 
 
 def _is_open(connection: socket.socket) -> bool:
-    """Return whether the worker at the other end, which says nothing more, still waits."""
+    """Return whether the worker at the other end still waits. It sends nothing while it does."""
     connection.settimeout(0)
     try:
         return connection.recv(1, socket.MSG_PEEK) != b""
@@ -230,7 +230,13 @@ class WorkerMonitor:
             self._lose(peer.index, f"has been silent for {SILENCE:g} s", GRACE_SILENT)
 
     def _lose(self, index: int, what: str, grace: float) -> None:
-        """Tell the others, and end the process if the main thread does not."""
+        """Tell the others that a worker is lost, and end the process if the main thread does not.
+
+        Args:
+            index: of the lost worker.
+            what: happened to it, in words.
+            grace: seconds for the main thread to end the process.
+        """
         for peer in self._peers:
             if peer.index != index:
                 peer.say(LOST, str(index).encode())
@@ -244,8 +250,8 @@ class WorkerMonitor:
     def _part(self) -> None:
         """Close the connections.
 
-        After a normal end it waits until the others have said goodbye, too. To close a connection while data is unread
-        resets it, and the other side could lose our goodbye.
+        After a normal end it waits until the others have said goodbye, too. A connection that is closed while data is
+        unread is reset, and the other side could lose the goodbye of this one.
         """
         end = time.monotonic() + FAREWELL
         for peer in self._peers if self._in_peace else ():
@@ -275,7 +281,7 @@ class _Peer:
         self._rest = b""
 
     def say(self, *words: bytes) -> None:
-        with suppress(OSError):  # the end of the connection is heard
+        with suppress(OSError):  # `hear` notices the end of the connection
             self._connection.send(b" ".join(words) + b"\n")
 
     def hear(self) -> list[bytes]:

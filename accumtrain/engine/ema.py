@@ -12,7 +12,7 @@ from accumtrain.optim.optimizer import PerShapeFunction, VariableHandle, apply_o
 
 
 class MovingAverage(tf.Module):
-    """average <- d * average + (1 - d) * weight, with d = min(decay, (1 + t) / (10 + t)) at update t = 1, 2, ...
+    """Moving averages: d * average + (1 - d) * weight, with d = min(decay, (1 + t) / (10 + t)) at update t = 1, ...
 
     The smaller d of the first updates makes the average forget the initial weights soon, as in
     tf.train.ExponentialMovingAverage with `num_updates`. Create it inside the strategy's scope.
@@ -35,7 +35,7 @@ class MovingAverage(tf.Module):
 
     def update(self, step: tf.Tensor) -> None:
         """Update the averages by the current weights. `step`: number of updates before this one, an int64 scalar."""
-        # 1 - d; were d rounded first, a d near 1 would leave few digits of it, or none
+        # 1 - d, subtracted in float64: in float32 a decay near 1 would leave few digits of it, or none
         shares = {
             dtype: tf.maximum(tf.constant(1.0 - self.decay, dtype), 9.0 / (10.0 + tf.cast(step + 1, dtype)))
             for dtype in {weight.dtype for weight in self.weights}

@@ -15,8 +15,8 @@ from accumtrain.engine.replica import join_replicas
 from accumtrain.errors import ConfigError
 
 PerExample = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-# inputs [N, ...], targets [N, ...]; optional weight float32 [N], by which an example counts in means, 1 for all if
-# absent; optional other_targets [N] and share float32 [N], the part of `targets` in a target of both
+# inputs [N, ...] and targets [N, ...]. The others are optional. weight, float32 [N], is that of each example in means.
+# other_targets [N, ...] are mixed with targets; share, float32 [N], is the part of targets in the mix.
 Batch = Mapping[str, tf.Tensor]
 SMALLEST_LOSS_SCALE = 1.0  # loss scale; a window that overflows at it has diverged
 
@@ -50,7 +50,7 @@ class WholeBatch:
     """A loss of all examples of an update, which may compare them: labels [B], outputs [B, ...] -> a number.
 
     Args:
-        or_say: the end of messages about models that it can't take, another remedy.
+        or_say: another remedy, for the end of messages about models that it can't take.
     """
 
     def __init__(self, function: Callable[[Any, Any], tf.Tensor], or_say: str = ""):
@@ -138,7 +138,7 @@ def weighted_sums(functions: Iterable[PerExample | WholeBatch], logits: tf.Tenso
 
 
 def _value(function: PerExample | WholeBatch, logits: tf.Tensor, batch: Batch) -> tf.Tensor:
-    if isinstance(function, WholeBatch):  # which is added later, for several batches
+    if isinstance(function, WholeBatch):  # `differentiate` adds it later, for several batches
         return tf.zeros_like(example_weights(batch))
     value = tf.convert_to_tensor(function(batch["targets"], logits))
     if value.shape.rank not in (None, 1):

@@ -15,7 +15,7 @@ from accumtrain.errors import ConfigError
 SUM = "sum_"  # before the name of a mean: its sum over the examples of all updates of a call
 WEIGHT = "weight"  # of the examples of an update, by which its means are divided
 
-# How names of operations begin that draw other random numbers each time.
+# Beginnings of the names of operations that draw other random numbers each time.
 DRAWS = (
     *("Random", "Truncated", "Parameterized", "Multinomial", "Rng", "Fractional", "AllCandidate", "Uniform"),
     *("StatefulRandom", "StatefulStandard", "StatefulTruncated", "StatefulUniform", "LogUniform"),
@@ -76,7 +76,7 @@ class TensorFlowPrograms:
         self._window, self._strategy = window, tf.distribute.get_strategy()
         self._eager, self._draws_checked = eager, False
         self.makes_updates_together = not (eager or window.whole_batch)
-        on_tpu = isinstance(self._strategy, tf.distribute.TPUStrategy)  # which compiles whatever it runs
+        on_tpu = isinstance(self._strategy, tf.distribute.TPUStrategy)  # it compiles whatever it runs
 
         def of_replica(function: Callable[..., Any]) -> Callable[..., Any]:
             traced = for_xla()(function) if xla else function
@@ -86,7 +86,7 @@ class TensorFlowPrograms:
         self._update = for_xla()(window.commit) if on_tpu else window.commit
         self.compiled_micro_steps = CompiledFunction(self._accumulate, FUSION_ONLY, eager=eager)
         self.compiled_commit = CompiledFunction(self._commit, NO_GRAPH_OPTIMIZER)
-        # what it calls is optimized as a part of it: without fusion some activations would have other bits here
+        # its functions are optimized as parts of it: without fusion some activations would have other bits here
         self.compiled_updates = CompiledFunction(self._updates, FUSION_ONLY)
         self._outputs = CompiledFunction(self._compute_outputs, FUSION_ONLY, eager=eager)
         self._loss = CompiledFunction(self._differentiate, NO_GRAPH_OPTIMIZER, eager=eager)
@@ -94,7 +94,7 @@ class TensorFlowPrograms:
 
     def prepare(self, batches: Any) -> Any:
         """Trace the micro-step. The commit is then traced in another thread, while the first micro-steps run."""
-        if self._eager or self._window.whole_batch:  # whose first micro-batch is traced when it is there
+        if self._eager or self._window.whole_batch:  # then the first micro-batch is traced when it is there
             return None
         micro_step = self.compiled_micro_steps.get_concrete_function(batches, tf.constant(1))
         self.compiled_commit.trace_ahead()
@@ -142,7 +142,7 @@ class TensorFlowPrograms:
 
     def _updates(self, batches: Any, count: tf.Tensor) -> dict[str, tf.Tensor]:
         names = ("loss", *self._window.metrics)
-        self.compiled_micro_steps.get_concrete_function(batches, tf.constant(1))  # as the commit needs what it finds
+        self.compiled_micro_steps.get_concrete_function(batches, tf.constant(1))  # finds the variables for the commit
 
         def body(
             done: tf.Tensor, update: dict[str, tf.Tensor], sums: dict[str, tf.Tensor]
@@ -156,7 +156,7 @@ class TensorFlowPrograms:
             return done + 1, update, {name: total + added[name] for name, total in sums.items()}
 
         scalars = self.compiled_commit.get_concrete_function().structured_outputs
-        # before the first update all that is a bool is true
+        # before the first update every bool is true
         start = {name: tf.ones(scalar.shape, scalar.dtype) for name, scalar in scalars.items()}
         nothing = dict.fromkeys((WEIGHT, *names), tf.zeros([], tf.float64))
         _, last, sums = tf.while_loop(

@@ -17,8 +17,8 @@ from accumtrain.engine.window import Window
 class Runtime(Protocol):
     """A runtime, which computes on the replicas of a strategy. JAX's is in pjrt/.
 
-    A runtime may keep the state on its devices. So whoever reads variables does it within `reading`, and whoever
-    assigns to them within `assigning`. Both take some variables, or the whole state without the sums of a window.
+    A runtime may keep the state on its devices. So variables are read within `reading`, and assigned within
+    `assigning`. Both take some variables, or the whole state without the sums of a window.
 
     Attributes:
         strategy: in whose scope models and windows are made.
@@ -47,7 +47,7 @@ class Runtime(Protocol):
     def assigning(self, variables: Iterable[tf.Variable] | None = None) -> AbstractContextManager[None]:
         """Return a context within which the variables have their newest values, and may be assigned.
 
-        What is assigned computes from then on, within the context and after it, also if it is left by an error.
+        Programs compute with the assigned values from then on, within the context and after it, also after an error.
         """
 
     def prepare_call(self, function: Callable[[], Any]) -> Callable[[], None]:
@@ -68,7 +68,7 @@ class Runtime(Protocol):
     def on_replicas(self, function: Callable[..., Any], variables: Iterable[tf.Variable] = ()) -> Callable[..., Any]:
         """Return a compiled function that runs `function` on all replicas, each with its part of the arguments.
 
-        What it returns are tensors of the host, or the values of the strategy's replicas.
+        It returns tensors of the host, or the values of the strategy's replicas.
 
         Args:
             variables: those that `function` may use through their handles alone.

@@ -19,11 +19,11 @@ class Step:
     """Run micro-steps and commits on all replicas. Create it inside the strategy's scope.
 
     A loss of the whole batch takes two passes over a window (Gao et al. 2021, arXiv:2101.06983). Its micro-batches and
-    their outputs are kept until all of them are there. The loss of all outputs and its gradient are computed then, and
-    each micro-batch is computed again and goes back from its part of that gradient.
+    their outputs are kept until all of them are there. Then the loss of all outputs and its gradient are computed. Each
+    micro-batch is computed again, and back-propagates its part of that gradient.
 
     Args:
-        programs: what computes; None is TensorFlow, with the current strategy.
+        programs: the compiled functions; None is those of TensorFlow, with the current strategy.
         xla: compile micro-steps with XLA. TensorFlow's own kernels compute a loss of the whole batch.
         eager: run micro-steps without graphs, slowly, so that a debugger and prints work inside layers.
     """
@@ -32,7 +32,7 @@ class Step:
         self._window = window
         self.programs = programs or TensorFlowPrograms(window, xla=xla, eager=eager)
         self._micro_steps_held: int | None = 0  # since the last commit; None if a call has failed amid them
-        self._held: list[tuple[Any, Any]] = []  # micro-batches and their outputs, whose loss is to come
+        self._held: list[tuple[Any, Any]] = []  # micro-batches and their outputs, before their loss is computed
 
     @property
     def makes_updates_together(self) -> bool:
@@ -73,9 +73,9 @@ class Step:
             return self.programs.commit()
 
     def go_back(self) -> None:
-        """Make the second pass of a loss of the whole batch over the micro-batches that wait for more of their window.
+        """Make the second pass of a loss of the whole batch over the micro-batches that are held.
 
-        Their gradients are in the sums then. A commit does it, too; other losses let no micro-batch wait.
+        It adds their gradients to the sums. A commit does it, too. With other losses no micro-batch is held.
         """
         if not self._held:
             return
@@ -98,8 +98,8 @@ class Step:
         It ends early after an update that is not finite, or that leaves a state that is not.
 
         Returns:
-            The scalars of the last update, but `exact` and `compared` of all; and, with SUM before its name, of the
-            loss and each metric the sum over the examples of all updates, and the weight of these.
+            The scalars of the last update; `exact` and `compared` are those of all updates. With SUM before its name:
+            the sum of the loss and of each metric over the examples of all updates, and their weight.
 
         Raises:
             ValueError: updates can't be made together, or the window is not empty; nothing is changed.

@@ -25,11 +25,11 @@ class Sums(NamedTuple):
     """The sums of a window, as buffers or as tensors. They are sent in the order of the fields."""
 
     gradients: list[tf.Variable]
-    weight: tf.Variable  # of the examples, by which means are divided
-    examples: tf.Variable  # whose weight is above 0
+    weight: tf.Variable  # the sum of the examples' weights, by which means are divided
+    examples: tf.Variable  # the number of examples with a weight above 0
     loss: tf.Variable
     metrics: list[tf.Variable]
-    stops: tf.Variable  # of workers that have asked to stop
+    stops: tf.Variable  # the number of workers that have asked to stop
     inexact: tf.Variable
     not_compared: tf.Variable
     out_of_range: tf.Variable
@@ -103,7 +103,7 @@ def all_finite(values: Iterable[tf.Tensor]) -> tf.Tensor:
 
 
 def values_of_workers(strategy: tf.distribute.Strategy, worker: int, workers: int, value: int) -> list[int]:
-    """Return the value that each worker calls it with, in the order of the workers."""
+    """Return the `value` of the call of each worker, in the order of the workers."""
     own = tf.one_hot(worker, workers, dtype=tf.float64)
 
     @tf.function(autograph=False)
@@ -111,5 +111,5 @@ def values_of_workers(strategy: tf.distribute.Strategy, worker: int, workers: in
         return strategy.run(lambda: all_reduce_sum([value * own])[0])
 
     total = strategy.experimental_local_results(sums())[0].numpy()
-    replicas = strategy.num_replicas_in_sync // workers  # each of a worker's adds its value
+    replicas = strategy.num_replicas_in_sync // workers  # each replica of a worker adds its value
     return [round(value) for value in total / replicas]

@@ -47,8 +47,8 @@ class Window(tf.Module):
         model: the model whose trainable variables are updated.
         optimizer: an optimizer that is not built yet; the window calls its `build`.
         micro_steps: number of micro-steps in a window.
-        reduction: `mean` makes the update of the mean gradient over the examples; `sum` of that times the number of
-            micro-steps, the sum of the micro-batches' mean gradients.
+        reduction: `mean` makes the update of the mean gradient over the examples; `sum` makes that of the sum of the
+            micro-batches' mean gradients.
         loss: (labels [N], logits [N, classes]) -> losses [N], whose mean over the window is minimised; or a
             `WholeBatch`.
         metrics: functions like `loss`; the commit returns the mean of each by its name.
@@ -155,7 +155,7 @@ class Window(tf.Module):
         """Run forward and backward pass of one micro-batch and add its sums to the buffers.
 
         Args:
-            batch: image [N, H, W, C], label [N] of an integer dtype, optional weight [N].
+            batch: see `Batch` in engine/losses.py.
             at_outputs: the gradient of a `WholeBatch` at the trained outputs of the model, from `differentiate`.
         """
         mode = self._mode(batch)
@@ -210,7 +210,7 @@ class Window(tf.Module):
             tape.watch(trained)
             own_weight, weight, loss = self.loss_function.of_batches(batches, outputs)
         at_outputs, at_weights = tape.gradient(loss, (trained, self.variables_))
-        own_weight = tf.cast(own_weight, self.dtype)  # by all of which the commit divides
+        own_weight = tf.cast(own_weight, self.dtype)  # the commit divides by the sum of these
         self.loss.assign_add(tf.cast(tf.cast(loss, self.dtype) * own_weight, self.loss.dtype))
         scale = own_weight if self.loss_scale is None else own_weight * self.loss_scale.value
         known = [(variable, at) for variable, at in zip(self.variables_, at_weights, strict=True) if at is not None]
@@ -267,7 +267,7 @@ class Window(tf.Module):
             finite: the update was made.
             state_finite: weights, optimizer state, moving statistics and averages are finite.
             stop: a worker has asked to stop.
-            exact: False if a reversal gave other bits; compared is False if that was not looked at.
+            exact: False if a reversal gave other bits; compared is False if the bits were not compared.
             in_range: False if a stream left the range of its numbers; then the update is not finite.
             loss_scale, skipped: with a loss scale, that of this window, and the windows without an update so far.
         """

@@ -24,7 +24,7 @@ from accumtrain.data.inputs.pixels import Pixels
 from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.tasks.answer import Answer
 
-CLASS_NAMES = "class_names"  # of texts
+CLASS_NAMES = "class_names"  # key of `Exported.texts`
 OPSET = 18  # the newest that tf2onnx 1.17 writes
 
 
@@ -33,7 +33,7 @@ class Exported:
     """A trained model in float32.
 
     Attributes:
-        inputs: what the model takes; images are pixels 0..255 of any size.
+        inputs: the kind of the inputs; images are pixels 0..255 of any size.
         quantize: the type of weights in the file: none for float32, float16 or int8.
     """
 
@@ -101,8 +101,8 @@ def write_keras(exported: Exported, path: Path) -> None:
 def write_tflite(exported: Exported, path: Path) -> None:
     """Write a file for LiteRT, which was TensorFlow Lite. LiteRT has its metadata in the archive, too.
 
-    int8 is of weights alone ("dynamic range"). Were activations int8 too, so were the matrices by which `resize` takes
-    images of any size, and answers were wrong.
+    With int8 the weights alone are quantized ("dynamic range"). With activations in int8, the matrices by which
+    `resize` takes images of any size would be in int8, too, and answers would be wrong.
     """
     infer = exported.function()
     converter = tf.lite.TFLiteConverter.from_concrete_functions([infer.get_concrete_function()], exported.model)

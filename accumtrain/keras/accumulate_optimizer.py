@@ -27,8 +27,8 @@ VALUE_FREE_OPS = ("Shape", "ShapeN", "Size", "Rank", "ReadVariableOp")  # they d
 class Accumulate(keras.optimizers.LossScaleOptimizer):
     """An optimizer around another one, which makes one update of every `steps` micro-batches.
 
-    Each micro-batch counts alike. Where masks or weights leave them different numbers of values, that is not the
-    gradient of the whole batch, and a warning says so. `accumulate(model, steps)` weighs them.
+    Each micro-batch counts alike. If masks or weights leave them different numbers of values, that is not the gradient
+    of the whole batch, and a warning says so. `accumulate(model, steps)` weights them correctly.
 
     A micro-batch only adds its gradients to buffers. With the last one of a window the wrapped optimizer makes its
     update. So schedules, averages, weight decay, clipping and constraints act once per update, and `iterations` counts
@@ -76,7 +76,7 @@ class Accumulate(keras.optimizers.LossScaleOptimizer):
             inner = inner.inner_optimizer
         fixed_scale = inner.loss_scale_factor
         super().__init__(inner, name=name, **scale)
-        inner.loss_scale_factor = fixed_scale  # which the base class has taken away
+        inner.loss_scale_factor = fixed_scale  # the base class has removed it
         for attribute in INNER_ATTRIBUTES:
             self.__dict__.pop(attribute)
         self.steps, self.reduction, self.at_end, self.adaptive_clip = int(steps), reduction, at_end, adaptive_clip

@@ -59,24 +59,24 @@ def accumulate(
     """Have `model.fit` compute each batch in `steps` micro-batches, in the memory of one of them.
 
     The update is that of the whole batch: gradients, losses, metrics and example weights. `steps` need not divide the
-    batch. Keras's own losses and metrics are known. Any other loss is computed for the whole batch, unless `loss` says
-    what it is: each micro-batch is then computed twice, and the outputs of the batch are kept (Gao et al. 2021,
-    arXiv:2101.06983). A line says so. Any other metric sees all outputs of the batch at once.
+    batch. Keras's own losses and metrics are known. Any other loss is computed for the whole batch, and a printed line
+    says so. Each micro-batch is then computed twice, and the outputs of the batch are kept (Gao et al. 2021,
+    arXiv:2101.06983). `loss` can declare it a mean or a sum instead. Any other metric is computed from all outputs of
+    the batch.
 
     Batch norm normalises each micro-batch by itself, and its moving statistics become those of the whole batch. Dropout
     is drawn for each micro-batch. Other state that layers change in a call, such as a counter, changes with each. The
     optimizer, and all there is around the step, stay as they are.
 
     Args:
-        model: compiled or not. What is saved or cloned is the model without this change: call `accumulate` again.
-        steps: number of micro-batches; a batch with fewer examples has as many. `auto` takes the smallest number with
-            which a step fits into memory on this CPU: child processes try it on a copy of the model, which must be
-            compiled.
-        loss: what your own losses, or the `compute_loss` of your model, are over the examples of a batch: "mean" or
-            "sum", which is taken at its word and saves the second pass, or "batch", which computes all losses for the
-            whole batch and says nothing.
-        layer_losses: the same for what your layers give to `add_loss`: "mean" or "sum". It is asked for if there are
-            any.
+        model: compiled or not. A model that is saved or cloned is without this change: call `accumulate` again.
+        steps: number of micro-batches; a batch with fewer examples has as many as examples. `auto` takes the smallest
+            number with which a step fits into memory on this CPU. Child processes try it on a copy of the model, which
+            must be compiled.
+        loss: the form of your own losses, or of the `compute_loss` of your model, over the examples of a batch. "mean"
+            and "sum" are not checked, and save the second pass. "batch" computes all losses for the whole batch, and
+            prints no line.
+        layer_losses: the same for the losses that your layers give to `add_loss`, if there are any: "mean" or "sum".
         data: for `auto`, what `fit` will get: (x, y), (x, y, sample_weight) or a data set. Some of it is used.
         batch_size: for `auto`, the number of examples in a batch.
         memory_limit_mb: for `auto`, the most that the tensors of a step may take in MiB; None is the memory that is
@@ -131,7 +131,7 @@ class SplitTrainStep:
 
     def __init__(self, model: keras.Model, steps: int, declared: Declared) -> None:
         self._model, self._steps, self._declared = model, steps, declared
-        self._told: Any = self  # the compiled loss of which the user knows that it is computed for the whole batch
+        self._told: Any = self  # the compiled loss for which `_tell` has printed its line; none yet
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, data: Any) -> dict[str, tf.Tensor]:
@@ -203,14 +203,14 @@ class BatchSums:
         self._model, self._examples, self._metrics = model, examples, metrics
         self._loss, self.statistics = loss, BatchStatistics(model)
         variables = [*model.non_trainable_variables, *model.metrics_variables]
-        # of each of several losses
+        # the means of each of several losses
         self._trackers = [] if model._compile_loss is None else model._compile_loss.metrics
         self._tracked = [variable for tracker in self._trackers for variable in tracker.variables] + metrics.variables
         others = {id(variable) for variable in (*self._tracked, *(v for v, _ in self.statistics.before))}
         self.state = [variable for variable in variables if id(variable) not in others]
         # indices of weights with a gradient before the first micro-batch, and of those without any
         self._given: set[int] = set()
-        self._assigned: Sequence[tuple[keras.Variable, tf.Tensor]] = ()  # what a loss of the whole batch has changed
+        self._assigned: Sequence[tuple[keras.Variable, tf.Tensor]] = ()  # by a loss of the whole batch
         self._missing: set[int] = set()
 
     def begin(self, whole: BatchLoss | None) -> dict[str, Any]:
@@ -403,7 +403,7 @@ def compiled_metrics(model: keras.Model) -> list[CompiledMetric]:
 
 
 class WholeBatchMetrics:
-    """The metrics of a model. Those whose state may be another after a batch than after its micro-batches get it whole.
+    """The metrics of a model. A metric gets the whole batch unless its state adds up over the micro-batches.
 
     A `compute_metrics` of the model's own gets all outputs of the batch.
 

@@ -95,8 +95,8 @@ def batch_of(data: Any, batch_size: int) -> Any:
     """Return a batch of `batch_size` examples, which are repeated where there are fewer.
 
     Args:
-        data: what `fit` gets: (x, y) or (x, y, sample_weight) of nested arrays [N, ...], or a data set of such
-            batches, of which the first is taken. Floats of arrays become floatx as in `fit`.
+        data: as for `fit`: (x, y) or (x, y, sample_weight) of nested arrays [N, ...], or a data set of such batches. Of
+            a data set the first batch is taken. Floats of arrays become floatx as in `fit`.
 
     Returns:
         Nested NumPy arrays [batch_size, ...], as `keras.utils.pack_x_y_sample_weight` makes them.
@@ -236,7 +236,7 @@ def budget(memory_limit_mb: float | None) -> float:
 
 def run_step_request(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Make the requested probe. Return peak_bytes of tensors, and added_bytes of resident memory."""
-    # TensorFlow reads them with its first tensor; all else is as in the parent, whose training is to be measured
+    # TensorFlow reads these with its first tensor; all else is as in the parent, whose training is measured
     os.environ.update(environment.VARIABLES | {environment.CPU_LIMIT: str(request["limit_mb"])})
     tf.config.threading.set_inter_op_parallelism_threads(request["inter_op"])
     tf.config.threading.set_intra_op_parallelism_threads(request["intra_op"])

@@ -1,8 +1,8 @@
-"""Keras's own losses and metrics, known by identity, and what a user declares of all others.
+"""Keras's own losses and metrics, known by identity, and the user's declaration of all others.
 
-A loss is the mean of the losses of its examples, or their sum, or it needs the whole batch. No few examples show which:
-a rare class, a later batch or another axis makes another loss of it. So it is known, declared, or of the whole batch.
-A subclass, or a function that calls one of Keras's, is the user's own.
+A loss is the mean of the losses of its examples, or their sum, or it needs the whole batch. A few examples do not show
+which: with a rare class, a later batch or another axis it may be another one. So it is known, declared, or computed for
+the whole batch. A subclass, or a function that calls one of Keras's, is the user's own.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import keras
 
 from accumtrain.config.compiled import OR_SAY
 
-EXAMPLES, LAST, ALL = 0, -1, None  # the axes along which a function reduces, where it is given none
-# of keras.losses, and of keras.metrics where it has the same
+EXAMPLES, LAST, ALL = 0, -1, None  # the axis along which a function reduces by default
+# Functions of keras.losses, with their default axis. Those that keras.metrics has, too, have the same one.
 FUNCTIONS: Mapping[str, int | None] = {
     "binary_crossentropy": LAST,
     "binary_focal_crossentropy": LAST,
@@ -79,7 +79,7 @@ class Join(Enum):
     BATCH = "batch"
 
 
-# --- what a user says -------------------------------------------------------------------------------------------------
+# --- the user's declaration -------------------------------------------------------------------------------------------
 
 MEANINGS = {
     "loss": {
@@ -93,7 +93,7 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class Declared:
-    """The user's word for losses that are not known; None where there is none.
+    """The user's declaration of losses that are not known; None where there is none.
 
     Attributes:
         loss: how the losses join that the model is compiled with, or its `compute_loss`; "batch" is for all of them.

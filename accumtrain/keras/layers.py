@@ -32,11 +32,12 @@ Pair = tuple[keras.layers.Layer, keras.layers.Layer]
 def recompute(layer: keras.layers.Layer, **kwargs: Any) -> Recompute:
     """Return a layer that computes what `layer` does, and keeps only its input (Chen et al. 2016, arXiv:1604.06174).
 
-    It saves what keras.remat (tf.recompute_grad) saves. Unlike there, batch norm moves once and dropout keeps its mask,
-    so that the gradient is that of `layer`; masks and keyword arguments work in graphs, too.
+    It saves the memory that keras.remat (tf.recompute_grad) saves. Unlike there, the gradient is that of `layer`: the
+    statistics of batch norm are updated once, and dropout keeps its mask. Masks and keyword arguments work in graphs,
+    too.
 
     Args:
-        layer: a Keras layer or model. What its call takes, the returned layer takes; masks arrive and come out.
+        layer: a Keras layer or model. The returned layer takes the same arguments, and masks pass through it.
         kwargs: `name` and `trainable`, as of any Keras layer.
 
     Raises:
@@ -294,9 +295,9 @@ class Reversible(ReversibleLayer):
             They must stay below 2^(30 - snap_bits). 0 stands for floats, which are reversed up to rounding.
 
     Raises:
-        ValueError: f or g is no Keras layer, changes the shape of its input, or requires a mask; or the last axis can't
+        ValueError: f or g is no Keras layer, changes the shape of its input, or requires a mask. Or the last axis can't
             be halved.
-        tf.errors.InvalidArgumentError: a stream has reached its limit in training; or the reversal has not found the
+        tf.errors.InvalidArgumentError: a stream has reached its limit in training, or the reversal has given another
             input. XLA has no assertions: there the output and the gradients are NaN beyond the limit.
     """
 
@@ -341,8 +342,8 @@ class ReversibleSequence(ReversibleLayer):
         memory: `reverse`, or `store`, which keeps all activations: the same function with the same gradient.
 
     Raises:
-        ValueError: a unit is no pair of Keras layers or has another snap_bits; f or g changes the shape of its input or
-            requires a mask; the last axis can't be halved.
+        ValueError: a unit is no pair of Keras layers or has another snap_bits. Or f or g changes the shape of its input
+            or requires a mask. Or the last axis can't be halved.
         tf.errors.InvalidArgumentError: as in `Reversible`.
     """
 
@@ -471,7 +472,7 @@ def parameters_of(layer: keras.layers.Layer) -> dict[str, inspect.Parameter]:
 
 
 def required_arguments(layer: keras.layers.Layer) -> list[str]:
-    """Return the names of what the layer's call takes at least, such as query and value of MultiHeadAttention."""
+    """Return the names of the arguments that the layer's call requires, such as query and value of attention."""
     parameters = parameters_of(layer).values()
     return [value.name for value in parameters if value.kind in POSITIONAL and value.default is value.empty]
 

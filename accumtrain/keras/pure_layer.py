@@ -56,7 +56,7 @@ class LayerVariables:
                     self.variables[key] = variable
                     kind = self.weights if key in trainable else self.state
                     kind[key] = tf.convert_to_tensor(variable.value)
-        self._shared = list(shared)  # so that their ids stay theirs
+        self._shared = list(shared)  # kept alive, as their ids are keys
         self.weights |= {id(tensor): tensor for tensor in self._shared}
         self.losses: list[tf.Tensor] = []
         self.assignments: Counter[int] = Counter()
@@ -82,8 +82,8 @@ class LayerVariables:
 class PureLayer:
     """One call of a built layer within a forward pass. It is a module of the engine (backprop/pullback.py).
 
-    Calling it is the pass that counts: the state and the losses of `values` move on. `pullback` is the replay of that
-    pass, from the same state, without these effects.
+    A call of it is the first pass: it updates the state and the losses of `values`. `pullback` replays that pass from
+    the same state, without these effects.
 
     Args:
         layer: a built layer.
@@ -152,7 +152,7 @@ class PureLayer:
         return y, backward
 
     def _compute(self, x: Any, weights: Tensors) -> tuple[Any, StatelessCall]:
-        """Return the output of the layer and its call, from the state before the pass that counts."""
+        """Return the output of the layer and its call, from the state before the first pass."""
         args, kwargs = self.arguments(x, [weights[id(tensor)] for tensor in self.shared])
         variables = self.layer.variables
         call = StatelessCall((v, weights[id(v)] if id(v) in weights else self._state[id(v)]) for v in variables)
@@ -264,7 +264,7 @@ def _marker(*tensors: tf.Tensor) -> tuple[tf.Tensor, Callable]:
 
 @tf.custom_gradient
 def _differentiable_once(*tensors: tf.Tensor) -> tuple[list[tf.Tensor], Callable]:
-    """Return the same tensors. A second derivative would need what is not kept. It arrives here and is refused."""
+    """Return the same tensors. Refuse a second derivative, as it would need values that are not kept."""
     return [tf.identity(tensor) for tensor in tensors], _refuse_second_derivative(tensors)
 
 

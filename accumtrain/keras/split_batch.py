@@ -90,7 +90,7 @@ def run_micro_batches(function: Callable[[tf.Tensor, Any, Any], Any], data: Any,
 
     count = tf.convert_to_tensor(split.count)
     before = [total for total in tf.nest.flatten(totals) if tf.is_tensor(total)]
-    with tf.control_dependencies(before):  # the second loop would begin beside the first
+    with tf.control_dependencies(before):  # else a second loop begins while the first runs
         start = tf.identity(0)
     # parallel iterations would hold the activations of several micro-batches
     _, totals = tf.while_loop(lambda number, _: number < count, body, (start, totals), parallel_iterations=1)

@@ -72,7 +72,7 @@ def compiled_losses(model: keras.Model) -> Sequence[Any]:
 
 
 def outputs_with_losses(model: keras.Model, y_pred: Any) -> list[Any]:
-    """Return what each compiled loss takes of the outputs of a model, or of their specs."""
+    """Return the outputs of a model, or their specs, that each compiled loss takes."""
     if not keras.tree.is_nested(y_pred):
         return [y_pred for _ in compiled_losses(model)]
     outputs = keras.tree.pack_sequence_as(model._compile_loss._y_pred_build_structure, keras.tree.flatten(y_pred))
@@ -80,7 +80,7 @@ def outputs_with_losses(model: keras.Model, y_pred: Any) -> list[Any]:
 
 
 def join_of_model(model: keras.Model, y_pred: Any, declared: Declared) -> Join:
-    """Return how the loss of a compiled and built model joins; MEAN also for several that are means and sums.
+    """Return how the loss of a compiled and built model joins. It is MEAN also for several that are means and sums.
 
     Args:
         y_pred: specs of its outputs.
@@ -262,7 +262,7 @@ def count_replicas() -> int:
     return replicas
 
 
-# --- calls of compiled losses, watched --------------------------------------------------------------------------------
+# --- records of the calls of compiled losses --------------------------------------------------------------------------
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """A loss of the whole batch in the memory of a micro-batch (Gao et al. 2021, arXiv:2101.06983).
 
-The outputs of all micro-batches are computed without a gradient. The loss and its gradient at them follow, for all at
-once. Then each micro-batch is computed again, and goes back from its part of that gradient.
+The outputs of all micro-batches are computed without a gradient. Then the loss of all outputs is computed, and its
+gradient at each. Then each micro-batch is computed again, and back-propagates its part of that gradient.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from accumtrain.models.keras.call import (
     separate_carried,
 )
 
-ASSIGNMENTS = ("Assign", "ResourceScatter")  # how names of operations begin that change a variable
+ASSIGNMENTS = ("Assign", "ResourceScatter")  # beginnings of the names of operations that change a variable
 Variables = Sequence[tuple[keras.Variable, tf.Tensor]]
 
 
@@ -111,7 +111,7 @@ class WholeBatchLoss:
     def _forward(
         self, x: Any, splits: Sequence[Split], state: Variables, fixed: Variables
     ) -> tuple[Any, list[tuple[keras.Variable, tf.Tensor]]]:
-        """Return the outputs of the batch, with what Keras carries with them separate, and the state after it.
+        """Return the outputs of the batch, as `separate_carried` has them, and the state after it.
 
         Each micro-batch goes on from the state of the one before.
         """
@@ -195,10 +195,10 @@ def _share_of_replica(loss: keras.losses.Loss, values: tf.Tensor) -> float:
 def trace_outputs(model: keras.Model, x: Any, or_say: str) -> Any:
     """Return a forward pass of x, nested tensors [N, ...], as a concrete function.
 
-    What Keras carries with its outputs stands beside them.
+    Masks and logits that Keras attaches to its outputs are outputs of their own (`separate_carried`).
 
     Args:
-        or_say: the end of messages, another remedy.
+        or_say: another remedy, for the end of messages.
 
     Raises:
         ValueError: it draws random numbers that another pass would not draw again.
@@ -246,7 +246,7 @@ def zeros_like_outputs(forward: Any, x: Any) -> list[tf.Tensor]:
 
 
 def describe_own_loss(model: keras.Model, outputs: Any, examples: int | None, function: str = "accumulate") -> str:
-    """Return a line for a user who did not ask for the whole batch: what it costs, and how to do without it.
+    """Return a line for a user who did not ask for the whole batch: its cost, and how to do without it.
 
     Args:
         outputs: specs of the outputs, [None, ...].

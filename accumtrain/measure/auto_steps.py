@@ -34,13 +34,13 @@ COLUMNS = ("memory", "steps", "micro-batch", "peak", "resident", "examples/s", "
 
 
 def find_accum_steps(config: Config, own_part: Config) -> int:
-    """Return accum.steps as the run in the folder began with, or by probes.
+    """Return accum.steps with which the run in the folder began, or that probes find.
 
     Args:
         own_part: the part of `config` that is probed: all, or that of one of several workers.
 
     Raises:
-        OutOfMemoryError: not even the smallest micro-batch fits. The message has the peaks of what would help.
+        OutOfMemoryError: not even the smallest micro-batch fits. The message has remedies with their peaks.
     """
     if (steps := read_started_steps(config)) is not None:
         say(f"accum.steps={steps}, as {folder_of(config)} began")

@@ -45,7 +45,7 @@ def measure(
     """
     windows = [_window_of(config, micro_batch, devices.replicas) for micro_batch in micro_batches]
     steps, micro_batch = windows[0]
-    # a loss of the whole batch holds what a whole window has, so no smaller one tells what it takes
+    # a loss of the whole batch keeps the outputs of a whole window, so a smaller one does not show its memory
     most = config.batch_size if LOSSES[config.loss.kind].whole_batch else MICRO_STEPS
     dry_run = DryRun(config.with_accum_steps(steps), objective, devices, micro_batch, directory, min(steps, most))
     found = [_measure_updates(dry_run, config.batch_size, steps, micro_batch)]

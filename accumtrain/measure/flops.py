@@ -48,7 +48,7 @@ def matmul_flops_per_second(dtype: tf.DType, runtime: Runtime | None = None) -> 
     """Return the operations per second of a product of two square matrices of PEAK_SIZE: the median of PEAK_REPEATS.
 
     Args:
-        runtime: what computes; None is TensorFlow's.
+        runtime: of the device; None is TensorFlow's.
     """
     runtime = runtime or TensorFlowRuntime()
     a, b = (tf.cast(tf.random.stateless_uniform([PEAK_SIZE] * 2, [0, seed]), dtype) for seed in (1, 2))
@@ -95,7 +95,7 @@ def called_graphs(graph: tf.Graph, operation: tf.Operation) -> Iterator[tf.Graph
 
 
 def _size(tensor: tf.Tensor, batch: int) -> int:
-    if tensor.op.type == "Reshape":  # which may have merged the first dimension with others
+    if tensor.op.type == "Reshape":  # it may have merged the first dimension with others
         return _size(tensor.op.inputs[0], batch)
     shape = tensor.shape.as_list()
     if None in shape[1:]:

@@ -29,7 +29,7 @@ from accumtrain.runs.names import CHECKPOINTS
 # Share of a limit that a probe may use, as the allocator packs memory less well over many updates than over two.
 SHARE = 0.95
 ROOM = (1, 1.25, 1.5, 2)  # times the lowest limit for a peak: the limits that are tried
-PLANNED_SHARE = 1.0  # where a compiler's figure is compared with the limit, which is the same in the run
+PLANNED_SHARE = 1.0  # if a compiler's figure is compared with the limit: it is the same in the run
 TASK = "accumtrain.measure.probe:run_probe_request"
 # Exit codes of a process that gets no memory: from the system, from C++, and from TensorFlow kernels that do not check.
 OUT_OF_MEMORY_EXITS = (-signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV)

@@ -32,7 +32,7 @@ from accumtrain.train.tell.remedies import remedies
 
 FILE = "memory_budget.json"  # in the run's folder, as a continued run keeps the same
 FOUND = {"model": {}, "peak_bytes": is_finite_number, "digest": is_text}  # the form of that file
-FILLED = 0.9  # of the budget: a run of RevNet-38 at 32 pixels took up to 8 % more than its probe
+FILLED = 0.9  # share of the budget for a probe: a run of RevNet-38 at 32 pixels took up to 8 % more than its probe
 
 
 # ---- the beginning of the run in the folder ----
@@ -108,9 +108,6 @@ def _config_file(config: Config) -> Path:
 
 
 # ---- model.memory=<MB> ----
-#
-# A model's memory steps go from the one that keeps least to the one that keeps all. None changes a bit of what is
-# learned.
 
 
 def find_kept_activations(config: Config) -> Config:

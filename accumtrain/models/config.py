@@ -75,7 +75,10 @@ class ModelConfig(ComponentConfig):
         return replace(self, memory=memory)
 
     def memory_steps(self) -> Sequence[ModelConfig]:
-        """Return the same model from the least kept for the backward pass to all. None changes a bit."""
+        """Return the model with less and less recomputation: first the least is kept, last all activations.
+
+        All give the same bits.
+        """
         return [self.with_policy(memory) for memory in dict.fromkeys((self.policies[-1], STORE))]
 
     @property
@@ -294,7 +297,7 @@ class RevNetConfig(ReversibleConfig, ResNetConfig):
 
     def convs_to_keep(self, stage: int, unit: int) -> int:
         changes_shape = unit == 0 and (stage > 0 or self.stream_widths[0] != self.stream_widths[1])
-        # what the last one gives is subtracted in the reversal, but for a unit whose input is kept
+        # the reversal needs the output of the last one, too, but for a unit whose input is kept
         return super().convs_to_keep(stage, unit) + (0 if changes_shape else 1)
 
     def check(self) -> None:

@@ -17,8 +17,8 @@ from accumtrain.process.environment import KERNELS_16BIT
 from accumtrain.process.machine import FOR_16_BITS, MATRIX_BFLOAT16, cpu
 from accumtrain.process.private import IsMklEnabled
 
-# With so many input channels oneDNN's matrix products in bfloat16 are faster than its kernels for 3x3 convolutions: at
-# any image size, or with instructions for matrices up to so many pixels along a row.
+# With so many input channels oneDNN's matrix products in bfloat16 are faster than its kernels for 3x3 convolutions.
+# With instructions for matrices that holds for up to FEW_PIXELS along a row, without them for any size.
 MANY_CHANNELS = 256
 FEW_PIXELS = 8
 

@@ -1,9 +1,9 @@
 """The parts of a model: its spec, variables with initial values, and layers as functions over plain variables.
 
 Images are NHWC; a layer computes in the dtype of its input. Kernels are initialised as in the RevNet authors' code
-(Gomez et al. 2017, renmengye/revnet-public): convolutions truncated normal with variance 2 / (k * k * out), dense
-layers uniform with variance 1 / in. Every draw is a pure function of (seed, order of creation), so all replicas and all
-resumed runs start from the same bits.
+(Gomez et al. 2017, renmengye/revnet-public). Those of convolutions are truncated normal with variance 2 / (k * k *
+out), those of dense layers uniform with variance 1 / in. Every draw is a pure function of (seed, order of creation), so
+all replicas and all resumed runs start from the same bits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Initializer:
     def _draw(self, shape: tuple[int, ...], name: str, draw: Callable[[list[int]], tf.Tensor]) -> tf.Variable:
         self.created += 1
         variable = tf.Variable(tf.zeros(shape, self.dtype), name=name)
-        if self.draws:  # added: a variable takes over the memory of what is assigned, which is up to twice too large
+        if self.draws:  # not assigned: the variable would take over the memory of the draw, up to twice as large
             variable.assign_add(tf.cast(draw([self.seed, self.created]), self.dtype))
         return variable
 

@@ -71,8 +71,8 @@ class BatchNorm(tf.Module):
     and never written here: the window turns them into the moving statistics at its commit. A frozen one normalises by
     its moving statistics in training, too.
 
-    In training x may come times a power of two, `factor`. The fused operation then needs no other pass over it, only
-    another epsilon. Gradients are those for x / factor.
+    In training x may be a multiple by `factor`, a power of two. The fused operation then needs no further pass over x,
+    only another epsilon. Gradients are those for x / factor.
     """
 
     def __init__(self, init: Initializer, channels: int):

@@ -30,14 +30,15 @@ class AdafactorRule:
 
         u = g / sqrt(v);  u /= max(1, RMS(u) / clip_threshold);  w -= rate * max(epsilon2, RMS(w)) * u
 
-    A weight of rank >= 2 is a stack of matrices, two of its axes, each with its own factors of v: a convolution kernel
-    [height, width, in, out] keeps height * width * (in + out) values. RMS is taken over the whole weight.
+    A weight of rank >= 2 is a stack of matrices along two of its axes. Each matrix has its own factors of v. So a
+    convolution kernel [height, width, in, out] keeps height * width * (in + out) values. RMS is taken over the whole
+    weight.
 
     `AdafactorConfig` says what the options do. Beyond that:
         beta2: corrected for the start at 0 as in Section 7.1 of the paper.
         epsilon1: a normal float32 number, so that zero gradients are no 0 / 0.
-        unscaled_relative_step: without `scale_parameter` the relative size of a step is an absolute one, and 0.05 is
-            about the size of a weight, as Mesh TensorFlow has it; 1 leaves it. `warmup_init` is as in transformers.
+        unscaled_relative_step: factor on the relative step without `scale_parameter`, which is then an absolute one.
+            0.05, as in Mesh TensorFlow, is about the size of a weight. `warmup_init` is as in transformers.
         min_dim_size_to_factor: with an axis of length 1 the factors are no smaller than v, and the update is the same.
         factored_axes: `last` takes the last two axes as the matrices, `largest` the two longest; of equal axes the
             later ones.
@@ -47,7 +48,7 @@ class AdafactorRule:
             decayed weight; with the others it is that of the weight before.
 
     Raises:
-        ValueError: an option is out of its range, or a rate is given, which `warmup_init` would not warm up.
+        ValueError: an option is out of its range, or `warmup_init` is given with a rate, which it would not warm up.
     """
 
     def __init__(self, learning_rate: object, **options: Any):

@@ -213,7 +213,7 @@ class OneCycleConfig(ScheduleConfig):
     def factor_at(self, t: tf.Tensor, total: int) -> tf.Tensor:
         """Follow Smith & Topin 2018, arXiv:1708.07120: the factor is 1 at update `rise` * total, or at the first.
 
-        Where the peak comes before update 2, the rise begins one update before the peak, and so before update 1.
+        If the peak comes before update 2, the rise begins one update before the peak, and so before update 1.
         """
         import tensorflow as tf
 

@@ -13,7 +13,7 @@ from accumtrain.optim.optimizer import Optimizer, VariableHandle, zeros_slot
 class SGD(Optimizer):
     """m = momentum * m + g; w -= rate * m, or w -= rate * (g + momentum * m) with Nesterov.
 
-    The rate multiplies m, as in TensorFlow 1 and PyTorch, so a change of the rate acts at once; in Sutskever et al.
+    The rate multiplies m, as in TensorFlow 1 and PyTorch, so a change of the rate acts at once. In Sutskever et al.
     2013 it multiplies g. Weight decay is L2: g + weight_decay * w. State: one value per weight, none without momentum.
 
     Raises:

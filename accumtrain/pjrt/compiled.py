@@ -30,8 +30,8 @@ class CompiledProgram:
 
     Attributes:
         graph: of TensorFlow, from which the program was lowered.
-        temporary_bytes: what it takes on a device beside the state: the inputs of the calls at hand, and, as planned by
-            the compiler, activations and other results. 0 before it is compiled.
+        temporary_bytes: bytes on a device beside the state: the inputs of BATCHES_HELD calls, and the temporaries and
+            results that the compiler has planned. 0 before it is compiled.
     """
 
     def __init__(
@@ -127,8 +127,8 @@ def _parts(values: Collection[Any]) -> list[PartitionSpec]:
 def _compiler_options(platform: str) -> dict[str, Any]:
     """Return the options of XLA by name.
 
-    Without those of a CPU, JAX 0.10 takes barriers away before it orders operations, and orders them for speed alone:
-    reversal would save no memory. JAX 0.12 does neither.
+    Without these options JAX 0.10 removes barriers on a CPU before it orders operations, and orders them for speed
+    alone. Reversal would then save no memory. JAX 0.12 does neither.
     """
     if platform == "cpu":
         return {

@@ -23,7 +23,7 @@ class Feed:
 
     def __init__(self, mesh: Mesh):
         self._mesh = mesh
-        # by iterator; an evaluation between two updates must not lose the batch that training has sent
+        # by iterator, as an evaluation between two updates must not lose the batch that training has sent
         self._ahead: WeakKeyDictionary[Iterator[Any], list[jax.Array] | Exception | None] = WeakKeyDictionary()
 
     def take(self, batches: Iterator[Any]) -> list[jax.Array]:
@@ -43,7 +43,7 @@ class Feed:
             coming = next(batches, None)
             self._ahead[batches] = None if coming is None else self.put(coming)
         except Exception as error:
-            self._ahead[batches] = error.with_traceback(None)  # which would hold the iterator
+            self._ahead[batches] = error.with_traceback(None)  # a traceback would keep the iterator alive
 
     def put(self, batch: Any) -> list[jax.Array]:
         """Return the leaves of a nested tensor as buffers."""

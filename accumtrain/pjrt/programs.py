@@ -53,7 +53,7 @@ class JaxPrograms:
         Raises:
             tf.errors.ResourceExhaustedError: they take more memory than the limit, or than there is.
         """
-        if self._window.whole_batch:  # whose first micro-batch is traced when it is there
+        if self._window.whole_batch:  # then the first micro-batch is traced when it is there
             return None
         if self.micro_step is None or self._spec != batches.element_spec:
             window, spec = self._window, batches.element_spec

@@ -26,7 +26,7 @@ def is_sum(value: Any) -> bool:
 
 
 class State:
-    """Buffers in the place of variables. Which of the two is newer is known; the other follows when it is asked for.
+    """Buffers in the place of variables. It is known which of the two is newer; the other is updated when it is read.
 
     Every device has the same value of a variable, but of a sum its own: the buffer is [replicas, *shape].
 
@@ -79,7 +79,7 @@ class State:
     def assigning(self, variables: Iterable[tf.Variable] | None) -> Iterator[None]:
         """Do as `reading`, and let the next program take the variables. A sum goes to the first replica.
 
-        The next program may be within it. What a program within it writes to the variables is lost.
+        The next program may be within it. The values that a program within it writes to the variables are lost.
         """
         variables = None if variables is None else list(variables)
         with self.reading(variables):

@@ -30,7 +30,7 @@ from accumtrain.registry import load
 REQUEST, ANSWER, DOING, STDERR_FILE = "request.json", "answer.json", "doing", "stderr"
 TASK = "task"  # key of a request: "module:function" that the child calls
 PREPARE = "prepare"  # key of a request: "module:function", and the argument with which the child calls it before
-STOP = b"."  # what the parent writes to stop the child; a parent that has ended writes nothing
+STOP = b"."  # the parent writes it to stop the child; a parent that has ended writes nothing
 SILENCE = 20.0  # seconds between two lines about a child's progress
 LOOK = 0.5  # seconds between two checks whether the child is still needed
 
@@ -224,5 +224,5 @@ def _end_with_parent(folder: Path) -> None:
     """Stop this process when its parent asks for it or has ended."""
     if os.read(sys.stdin.fileno(), 1) != STOP:
         shutil.rmtree(folder, ignore_errors=True)  # the parent can't remove it any more
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # it is after a first signal, and a job is saving then
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # it is after a first signal, while a job saves
         os.kill(os.getpid(), signal.SIGTERM)

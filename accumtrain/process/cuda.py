@@ -95,8 +95,8 @@ def shows_gpu() -> bool:
 def load_cusolver() -> None:
     """Load cuSOLVER from its wheel, so that TensorFlow finds it. Do nothing without the wheel or a GPU.
 
-    TensorFlow 2.21 searches the folders of all of CUDA's wheels but this one, and without cuSOLVER it uses no GPU. What
-    a process has loaded is found by name.
+    TensorFlow 2.21 searches the folders of all of CUDA's wheels but this one, and without cuSOLVER it uses no GPU. It
+    finds a library by its name if the process has loaded it already.
     """
     if shows_gpu():
         for library in _cusolver():

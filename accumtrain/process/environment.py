@@ -36,11 +36,11 @@ ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 # 0: accumtrain's layers compute convolutions and products of 16 bits in float32, though the CPU could in 16 bits
 KERNELS_16BIT = "ACCUMTRAIN_16BIT_KERNELS"
 CPU_LIMIT = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
-USERS_LIMIT = "ACCUMTRAIN_USERS_MEM_LIMIT_IN_MB"  # the user's own value of it, which children inherit, too
+USERS_LIMIT = "ACCUMTRAIN_USERS_MEM_LIMIT_IN_MB"  # the user's own value of CPU_LIMIT; children inherit it, too
 # Operations run one after the other, each on all cores: as fast, and no two of them hold memory at the same time.
 OPERATIONS_AT_ONCE = "TF_NUM_INTEROP_THREADS"
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
-# settings of TensorFlow, its compiler and its libraries: which kernels compute, and how, and what a graph becomes
+# Beginnings of the names of settings of TensorFlow, its compiler and its libraries. These decide which kernels compute.
 PREFIXES = (KERNELS_16BIT, "TF_", "XLA_", "ONEDNN_", "DNNL_", "MKL_", "KMP_", "OMP_", "EIGEN_", "KERAS_")
 
 _job_started: ContextVar[float] = ContextVar("job_started")  # by time.monotonic
@@ -93,7 +93,7 @@ def crashes_when_refused(device: DeviceConfig) -> bool:
     from accumtrain.process.machine import fewer_addresses_than_memory  # with psutil, which --help has no use for
 
     limited = device.memory_limit_mb is not None or CPU_LIMIT in os.environ or fewer_addresses_than_memory()
-    by_tensorflow = device.runtime != JAX  # which compares its compiler's figure before anything runs
+    by_tensorflow = device.runtime != JAX  # JAX compares the limit with its compiler's figure before anything runs
     return limited and by_tensorflow and device.may_compute_on_cpu and os.environ.get(ONEDNN) != "0"
 
 
@@ -104,8 +104,8 @@ def prepare(device: DeviceConfig, *, probed: bool = False) -> None:
         probed: a probe has shown that the run fits into device.memory_limit_mb, or this process may crash.
 
     Raises:
-        ConfigError: TensorFlow already computes in this process with another memory limit (a sweep over limits) or
-            with another allocator, there is no TPU for device=tpu, or JAX can't be used.
+        ConfigError: there is no TPU for device=tpu, or JAX can't be used. Or TensorFlow already computes in this
+            process with another allocator, or with another memory limit, as in a sweep over limits.
     """
     computing = "tensorflow" in sys.modules and computes_already()
     again = _job_started.get(None) is not None
@@ -129,7 +129,7 @@ def _start_tensorflow(device: DeviceConfig, *, probed: bool) -> None:
     if device.memory_limit_mb is not None and not probed:
         os.environ.setdefault(ONEDNN, "0")
     if device.runtime == JAX:
-        import_jax()  # TensorFlow's import does, too, and gives no answer where that fails
+        import_jax()  # before TensorFlow imports it, which does not report a failure
     _import_tensorflow()
     if os.environ.get(SHOW_LOGS) != "1":
         warnings.filterwarnings("ignore", module=r"tensorflow|keras|google\.protobuf")
@@ -170,8 +170,8 @@ def _set_limit(device: DeviceConfig) -> None:
 def _limit_of(device: DeviceConfig) -> str | None:
     """Return the value of CPU_LIMIT for a job: its limit, else the user's own.
 
-    With JAX there is none. The limit is that of the compiled programs, and TensorFlow, which only lowers them, crashes
-    the process where it gets no memory.
+    With JAX there is none: its limit is that of the compiled programs. TensorFlow only lowers them, and would crash the
+    process where it gets no memory.
     """
     if device.runtime == JAX:
         return None
@@ -218,12 +218,12 @@ def gc_disabled() -> Iterator[None]:
 
 @contextmanager
 def _frozen() -> Iterator[None]:
-    """Disable garbage collection in this context, and for ever of what was made here or before.
+    """Disable garbage collection in this context, and for good for the objects that exist at its end.
 
     Nothing of TensorFlow's 7,000 modules and classes is ever freed. To look through them again and again took a quarter
     of its import, and a tenth of the time that a graph takes to trace.
     """
-    gc.collect()  # what is garbage before the freeze would stay, too
+    gc.collect()  # garbage from before the freeze would stay, too
     with gc_disabled():
         try:
             yield

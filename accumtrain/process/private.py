@@ -13,17 +13,17 @@ from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 # the strategy of several workers; the public one takes one CPU device of each
 from tensorflow.python.distribute.collective_all_reduce_strategy import (
     CollectiveAllReduceExtended,
-    coordination_config_pb2,  # whose module differs between releases
+    coordination_config_pb2,  # its module differs between releases
 )
 from tensorflow.python.eager.context import FunctionCallOptions, context
 
-# whether a tape or a forward accumulator may be recording
+# tells if a tape or a forward accumulator may be recording
 from tensorflow.python.eager.record import could_possibly_record
 
-# whether a graph, or one around it, is compiled by XLA
+# tells if a graph, or one around it, is compiled by XLA
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
-# whether oneDNN's kernels compute; tf.sysconfig.get_build_info does not say it
+# tells if oneDNN's kernels compute; tf.sysconfig.get_build_info does not
 from tensorflow.python.util._pywrap_util_port import IsMklEnabled
 
 __all__ = [

@@ -74,8 +74,8 @@ def end_now(message: str, code: int) -> NoReturn:
 class StoppedBySignal(KeyboardInterrupt):
     """Raised by a signal.
 
-    It is a subclass, because of a KeyboardInterrupt itself that has passed through code in C. Then Python ends its own
-    process by SIGINT, without our exit code.
+    It is a subclass, because after a KeyboardInterrupt that has passed through code in C, Python ends its own process
+    by SIGINT. That would lose the exit code.
     """
 
 
@@ -83,8 +83,8 @@ class StoppedBySignal(KeyboardInterrupt):
 def without_traceback() -> Iterator[None]:
     """End the program without a traceback if a stop by a signal leaves this context and nobody catches it.
 
-    What the program does not catch, Python gives to `sys.excepthook`. The message and the exit code are those of the
-    command line.
+    Python gives exceptions that the program does not catch to `sys.excepthook`. The message and the exit code are those
+    of the command line.
     """
     try:
         yield
@@ -131,7 +131,7 @@ class JobSignals:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
-            if not number == self.received == signal.SIGHUP:  # which may still come again
+            if not number == self.received == signal.SIGHUP:  # SIGHUP may still come again
                 signal.signal(number, handler)
         _signals_of_job.reset(self._outer)
 
@@ -140,7 +140,7 @@ class JobSignals:
             return
         self.received = signal.Signals(number)
         time.sleep(TOGETHER)
-        signal.raise_signal(number)  # for Python to handle now whatever has come with it
+        signal.raise_signal(number)  # makes Python handle now the signals that have come with it
         for other in self._previous:
             signal.signal(other, signal.SIG_IGN if other == signal.SIGHUP else signal.SIG_DFL)
         if self.deferrals == 0:

@@ -12,7 +12,7 @@ from pathlib import Path
 from accumtrain.errors import CheckpointError
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
-ROOM = 2**20  # bytes: a disk with more is not the one that was full
+ROOM = 2**20  # bytes; a disk with more free space is not full
 REMEDY = "set TMPDIR to a folder on a disk that has room and may be written"
 
 

@@ -16,7 +16,7 @@ from accumtrain.errors import Preempted
 from accumtrain.process.environment import process_seconds
 from accumtrain.process.signals import end_now
 
-STAGES = 20  # that are remembered
+STAGES = 20  # the number of stages that are remembered
 TICK = 1.0  # seconds between two looks
 LAST_WORK = 60.0  # seconds that writing the file may take: a disk may be what hangs
 
@@ -96,7 +96,7 @@ class Deadline:
     """The time that a scheduler leaves to this process. It counts from the start of the process.
 
     Args:
-        seconds: after which the process will be killed; None: never.
+        seconds: the age of the process at which it will be killed; None: never.
     """
 
     def __init__(self, seconds: float | None):

@@ -36,7 +36,7 @@ class LabelCurve:
 
 @dataclass(frozen=True)
 class Numbers:
-    """True numbers, NaN where unknown, and those that a model says: [N] each."""
+    """True numbers, NaN where unknown, and the answers of a model: [N] each."""
 
     name: str
     numbers: np.ndarray
@@ -55,7 +55,7 @@ def draw_labels(labels: Sequence[LabelCurve], title: str, path: Path) -> None:
 
 
 def draw_numbers(numbers: Sequence[Numbers], title: str, path: Path) -> None:
-    """Draw what a model says against what is true, of the first MOST numbers. The line is that of no error."""
+    """Draw the answers of a model against the true values, of the first MOST numbers. On the line there is no error."""
     figure, panels = _make_panels([number.name for number in numbers], title)
     for axes, number in zip(panels, numbers, strict=False):
         known = number.numbers == number.numbers  # NaN is not
@@ -154,7 +154,7 @@ class NumberResult:
 
 @dataclass(frozen=True)
 class NumberReport:
-    """The errors of numbers, and the numbers that are true and that the model says, in the user's units."""
+    """The errors of numbers, the true values and the answers of the model, in the user's units."""
 
     results: list[NumberResult]
     numbers: list[Numbers]
@@ -170,7 +170,7 @@ class NumberReport:
         table("numbers", ("number", "examples", "MAE", "RMSE", "R2"), rows)
 
     def draw(self, title: str, folder: Path, end: str) -> list[Path]:
-        """Draw what the model says against what is true."""
+        """Draw the answers of the model against the true values."""
         picture = folder / f"numbers{end}.png"
         draw_numbers(self.numbers, title, picture)
         return [picture]

@@ -28,7 +28,7 @@ def write_page(runs: Sequence[ComparedRun], path: Path) -> None:
     """
     texts = {file.name: file.read_text(encoding="utf-8") for file in PARTS.iterdir() if file.is_file()}
     data = json.dumps(_content(runs, path.parent), allow_nan=False, separators=(",", ":"))
-    texts["data"] = data.replace("<", r"\u003c")  # which alone can end a script or begin a comment in it
+    texts["data"] = data.replace("<", r"\u003c")  # only < can end a script or begin a comment in it
     page = re.sub(r"@@([\w.]+)@@", lambda part: texts[part[1]], texts["page.html"])
     write_atomic(path, page)
 
@@ -128,5 +128,5 @@ def thin_curve(values: Sequence[float], most: int) -> list[int]:
 
 
 def _short(value: Any) -> float | None:
-    """Return seven digits of a number, which no screen can tell from all of them. None for what is not a number."""
+    """Return a number rounded to seven digits, more than a screen can show; None for a value that is no number."""
     return float(f"{value:.7g}") if is_finite_number(value) else None

@@ -14,7 +14,7 @@ from accumtrain.runs.files import replacing
 
 STEPS = {2: (1,), 10: (1, 2, 5)}  # multiples of the powers of a base that get a number
 MANY_POWERS = 3  # in a range of so many, only powers get a number
-KEY_MARKS = (".", "_")  # a word of a derived name with one of them is a key, which its value can't do without
+KEY_MARKS = (".", "_")  # a word of a derived name with one of them is a key, which must stay with its value
 TRAIN, TEST = "train", "test"  # the split of the updates themselves, and the one that is measured last
 NOT_METRICS = ("step", "epoch", "split", "loss", "examples", "examples_per_second", "seconds")  # of an evaluation
 MOST_METRICS = 3

@@ -1,8 +1,8 @@
 """The checkpoints of a run as folders: each is whole or absent, and the newest whole one is found by listing.
 
 A checkpoint is written into a hidden folder, synced, and made visible by one rename. Its manifest.json holds the size
-and the checksum of every file, and one of itself. What fails this check is moved to quarantine/, never deleted. No
-TensorFlow here.
+and the checksum of every file, and one of itself. A checkpoint that fails this check is moved to quarantine/, never
+deleted. No TensorFlow here.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class CheckpointStore:
         Args:
             write: writes files that begin with the prefix that it is called with.
             read_back: reads these files again from the disk, and raises an error if they are not as written.
-            facts: what else the manifest shall hold, such as the values that decide what is learned.
+            facts: further content of the manifest, such as the values that decide what is learned.
 
         Raises:
             CheckpointError: a file can't be written; nothing is left of the checkpoint, and others are untouched.

@@ -18,11 +18,11 @@ from typing import Any, TypeAlias
 from accumtrain.errors import CheckpointError
 
 # The form of a value in a JSON file. It is checked where a file is read, as anything may have been written there since.
-# A function that says whether a value fits; None, for null; a tuple of forms, of which one must fit; a list of the
-# form of all items; a mapping from keys to forms, where `str` stands for all other keys, and where keys may be missing.
+# It is a function that says if a value fits, or None for null. A tuple has forms of which one must fit. A list has the
+# form of all items. A mapping has the forms of keys, which may be missing; `str` stands for all other keys.
 Form: TypeAlias = Any
 
-UNFINISHED = re.compile(r"\.([0-9]{1,9})\.(.+)")  # a name, with the process and what is to be replaced
+UNFINISHED = re.compile(r"\.([0-9]{1,9})\.(.+)")  # a name, with the process and the name that is to be replaced
 ASIDE = ".before"  # ends the name of a folder that is put aside
 STALE = 3600.0  # seconds
 
@@ -89,10 +89,10 @@ def write_atomic(path: Path, text: str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a place beside `path`: the file or folder that is made there replaces `path` as a whole in the end.
+    """Yield a path beside `path`: the file or folder that is made there replaces `path` as a whole in the end.
 
-    After an error or a signal nothing of it is left, and what was at `path` is there. What a killed process leaves,
-    `remove_unfinished` removes.
+    After an error or a signal nothing of it is left, and `path` is unchanged. `remove_unfinished` removes the leftovers
+    of a killed process.
 
     Raises:
         CheckpointError: it can't be written.
@@ -138,7 +138,7 @@ def remove_unfinished(folder: Path) -> None:
     """
     for entry in list_folder(folder):
         match = UNFINISHED.match(entry.name)
-        with suppress(OSError):  # gone by now, or another user's: it is in nobody's way
+        with suppress(OSError):  # gone by now, or another user's
             if match and time.time() - entry.lstat().st_mtime > STALE:
                 import psutil  # takes 10 ms, and there is rarely anything
 

@@ -61,7 +61,7 @@ def result_file(config: Config) -> Path:
 
 
 def state_mark(config: Config) -> str:
-    """Return what the names of files of the last state end with, `_last`. Those of the best state end with nothing."""
+    """Return the end of the names of files of the last state, `_last`. It is empty for those of the best state."""
     used = JOBS[config.job].scope == "trained"
     return f"_{config.state}" if used and config.state != BEST_STATE else ""
 

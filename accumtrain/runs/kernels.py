@@ -1,9 +1,9 @@
 """The choice between two kinds of CPU kernels, of which either may be faster, by the machine and the configuration.
 
 On CPUs with instructions for neural networks TensorFlow uses oneDNN's kernels. It leaves them off on all others, where
-oneDNN's are the faster ones but for small images. And where the CPU has instructions for bfloat16, but none for
-matrices of it, float32 is faster on Intel's processors (docs/kernels.md). A run that goes on with another processor
-takes the kernels of that one.
+oneDNN's are the faster ones but for small images. On Intel's processors with instructions for bfloat16, but none for
+matrices of it, float32 is faster (docs/kernels.md). A run that goes on with another processor takes the kernels of that
+one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ IN_16_BITS = KernelKinds(KERNELS_16BIT, {"1": "bfloat16's", "0": "float32's"}, o
 def choose_kernels(config: Config, job: Job) -> Iterator[None]:
     """Choose the kernels of this process and its children by the environment, for the time of this context.
 
-    A choice of the user, or by TensorFlow's import, stays. Else a rule decides, for a run and for what uses it alike.
+    A choice of the user, or by TensorFlow's import, stays. Else a rule decides, for a run and for jobs that use it.
 
     Raises:
         ConfigError: a variable has another value than 0 or 1.
@@ -88,7 +88,7 @@ def _check(kinds: KernelKinds) -> None:
 def _open_kinds(config: Config, job: Job) -> KernelKinds | None:
     """Return the kinds of kernels of which either may be faster for this run on this machine."""
     instructions = set(cpu()["instructions"])
-    # under a limit what no probe has looked at computes without oneDNN, which may crash there
+    # under a limit a job that no probe has tried computes without oneDNN, which may crash there
     as_its_run = job.scope == "trained" and config.device.memory_limit_mb is None
     one_cpu = environment.on_one_cpu(config.device) and not config.device.has_workers
     by_xla = config.device.xla is True or config.device.runtime == JAX

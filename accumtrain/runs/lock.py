@@ -19,7 +19,7 @@ LOCK = ".lock"
 class Lock:
     """Context that holds the lock of a run's folder.
 
-    Locked are the file .lock, which names the owner, and the folder itself, in case somebody deletes that file.
+    It locks the file .lock, which names the owner, and the folder itself, in case somebody deletes that file.
 
     Raises (on entering):
         ConfigError: another process holds the lock, the file system has none, or .lock is a link.
@@ -91,7 +91,7 @@ class Lock:
 
     def _release(self) -> None:
         while self._held:
-            os.close(self._held.pop())  # which releases its lock
+            os.close(self._held.pop())  # this releases its lock
 
 
 def check_free(folder: Path) -> None:

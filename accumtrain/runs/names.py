@@ -171,9 +171,9 @@ def has_same_class_count(before: Mapping[str, Any], now: Mapping[str, Any]) -> b
 
 
 def _list_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield dotted key, old and new value of what both sides have and what differs.
+    """Yield dotted key, old and new value of each value that both sides have and that differs.
 
-    Of mappings with the same keys it is what differs in them.
+    Mappings with the same keys are compared key by key.
     """
     for key, new in now.items():
         old = before.get(key, new)

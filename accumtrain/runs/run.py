@@ -119,8 +119,8 @@ class Run:
         """Return a function that refuses the manifest of a checkpoint that this run does not continue.
 
         Args:
-            facts: `data`, the fingerprint of the source of this configuration, and `weights`, the checksum of what it
-                begins with.
+            facts: `data`, the fingerprint of the source of this configuration, and `weights`, the checksum of its first
+                weights.
         """
 
         def check(manifest: Mapping[str, Any]) -> None:
@@ -142,7 +142,7 @@ class Run:
         return check
 
     def check_not_begun(self) -> None:
-        """Raise CheckpointError if the folder holds traces of a run, whose checkpoints must then have been lost."""
+        """Raise CheckpointError if the folder holds files of a run whose checkpoints are lost."""
         traces = {
             "the metrics": self._has_metrics(),
             "damaged checkpoints": any(path.name != "step-0" for path in list_folder(self.checkpoints / QUARANTINE)),

@@ -1,4 +1,4 @@
-"""`Answer`: what a user of a trained model gets of its outputs. It is made of what the run keeps, without its data."""
+"""`Answer`: from the outputs of a trained model to the answers for its user. It needs only files of the run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Answer:
 
     Args:
         config: That of the run.
-        trained_on: What the run has kept of its data.
+        trained_on: The facts that the run has kept of its data.
         facts: About the answers, which evaluations have found, as JSON values by name.
 
     Attributes:
@@ -82,7 +82,7 @@ class Answer:
         return 1.0
 
     def texts(self) -> dict[str, Any]:
-        """Return what a user of the answers needs beside them, as JSON values by name."""
+        """Return facts that a user of the answers needs beside them, as JSON values by name."""
         return {}
 
     def keras_layer(self) -> Any:

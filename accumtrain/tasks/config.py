@@ -42,7 +42,7 @@ class LossConfig(ComponentConfig):
 
     ROLE: ClassVar[Role] = Role.RULE | Role.MEASURED
     factors_key: ClassVar[str] = "loss.class_weights"  # that `factors` come from
-    or_say: ClassVar[str] = ""  # the end of what is refused with a loss of the whole batch, another remedy
+    or_say: ClassVar[str] = ""  # another remedy, for the end of messages about a loss of the whole batch
 
     def for_training(self, names: Sequence[str], counts: Callable[[], list[int]]) -> LossConfig:
         """Return the loss that is minimised.
@@ -212,7 +212,7 @@ class HuberConfig(LossConfig):
 
 @dataclass(kw_only=True)
 class TokenCrossEntropyConfig(LossConfig):
-    """-log softmax(logits)[token], in nats: the mean over all masked tokens of an update, whatever example has them."""
+    """-log softmax(logits)[token], in nats: the mean over all masked tokens of the examples of an update."""
 
     kind: str = "token_cross_entropy"
 
@@ -243,8 +243,8 @@ class LossEntry(Entry[LossConfig]):
 
     Attributes:
         targets: the form of the targets that it takes.
-        metrics: what is measured beside it where eval.metrics is null, by name: functions like the loss, or
-            "module:function". None is what the task measures.
+        metrics: the metrics where eval.metrics is null, by name: functions like the loss, or "module:function". None is
+            those of the task.
         whole_batch: the loss is a function of the labels [B] and the outputs [B, ...] of an update to one number.
     """
 
@@ -320,21 +320,21 @@ class TaskConfig(ComponentConfig):
 
 @dataclass(kw_only=True)
 class ClassifyConfig(TaskConfig):
-    """Each image is of one class."""
+    """Each example is of one class."""
 
     kind: str = "classify"
 
 
 @dataclass(kw_only=True)
 class MultilabelConfig(TaskConfig):
-    """Each image has several labels, one or none."""
+    """Each example has several labels, one or none."""
 
     kind: str = "multilabel"
 
 
 @dataclass(kw_only=True)
 class RegressConfig(TaskConfig):
-    """Each image has a number, or several."""
+    """Each example has a number, or several."""
 
     kind: str = "regress"
 
@@ -425,7 +425,7 @@ TASKS.add(
 
 
 def chosen_metrics(task: TaskConfig, loss: LossConfig, chosen: Sequence[str] | None) -> list[MetricEntry]:
-    """Return what a run measures beside the loss: eval.metrics, or where it is null `default_metrics`."""
+    """Return the metrics of a run: eval.metrics, or `default_metrics` if that is null."""
     return default_metrics(task, loss) if chosen is None else [METRICS[name] for name in chosen]
 
 

@@ -28,7 +28,7 @@ from accumtrain.tasks.objective import Facts, Objective
 POSITIONS = "positions"  # a fact: P, the most positions of an example to predict
 SMALL = 1e-6  # share of a token that no training example has
 CHUNK = 16384  # examples that are read at a time
-LARGEST_LOSS = math.log(sys.float_info.max)  # whose exponential is finite
+LARGEST_LOSS = math.log(sys.float_info.max)  # its exponential is finite
 
 
 class MaskedTokens(Objective):
@@ -64,7 +64,7 @@ class MaskedTokens(Objective):
 
     @property
     def asked(self) -> Inputs:
-        """Tokens in which masks stand for those to tell."""
+        """Tokens with a mask in the place of each token to predict."""
         return replace(self._tokens, masks=self.facts[POSITIONS])
 
     def make_batch(self, examples: dict[str, Any]) -> dict[str, Any]:

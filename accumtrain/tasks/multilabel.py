@@ -18,7 +18,7 @@ from accumtrain.tasks.collected import Collected
 from accumtrain.tasks.config import SigmoidCrossEntropyConfig
 from accumtrain.tasks.objective import Facts, Objective
 
-THRESHOLDS = "thresholds"  # a fact: the least probability at which each label is said
+THRESHOLDS = "thresholds"  # a fact: the least probability at which each label counts as predicted
 SMALL = 1e-6  # share of a label that no training example has
 
 
@@ -48,7 +48,7 @@ class Multilabel(Objective):
 
 
 class LabelAnswer(Answer):
-    """The probabilities of the labels. Those are said whose probability reaches a threshold."""
+    """The probabilities of the labels. A label is predicted if its probability reaches a threshold."""
 
     name = "probabilities"
 

@@ -1,4 +1,4 @@
-"""`Objective`: what a model learns of the examples of a data set, and what is measured of it."""
+"""`Objective`: the targets, the loss and the metrics of the examples of a data set."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Objective:
 
     @property
     def asked(self) -> Inputs:
-        """The inputs that the trained model is asked."""
+        """The inputs for which the trained model is asked to predict."""
         return self.stored.inputs
 
     @property
@@ -177,7 +177,7 @@ class Objective:
         return {}
 
     def collectors(self, split: str, batch: int, replicas: int, *, reports: bool) -> list[Collector]:
-        """Return what else evaluations of a split measure. Call it inside the strategy's scope.
+        """Return the collectors of the other measures of a split. Call it inside the strategy's scope.
 
         Args:
             batch: Examples per batch over all replicas.
@@ -186,10 +186,10 @@ class Objective:
         return [self.collect(split, batch, replicas)] if self.whole_metrics else []
 
     def report(self, collectors: Sequence[Collector], split: str, facts: Facts) -> Report | None:
-        """Return what job=evaluate has found on all replicas, so all workers must call it; None if nothing.
+        """Return the findings of job=evaluate on all replicas, so all workers must call it; None if there are none.
 
         Args:
-            collectors: What `collectors` has returned for this evaluation.
+            collectors: The collectors that `collectors` has returned for this evaluation.
             facts: Those of the run and of its answers.
         """
         return None

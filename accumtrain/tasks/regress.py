@@ -68,7 +68,7 @@ class Regress(Objective):
         ]
 
     def guess(self) -> dict[str, float]:
-        """Return the losses by split of a model that says the means of the training examples."""
+        """Return the losses by split of a model that predicts the means of the training examples."""
         return self.losses_of(np.zeros(self.stored.num_classes))
 
     def collectors(self, split: str, batch: int, replicas: int, *, reports: bool) -> list[Collector]:

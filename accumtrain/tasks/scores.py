@@ -19,7 +19,7 @@ HALF = 0.5  # the threshold of a probability where none was chosen
 def precision_recall(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return precision, recall and threshold, float64 [M] each, at each score that occurs, falling.
 
-    At a threshold t the label is said of the examples with a score of t or more.
+    At a threshold t the label is predicted for the examples with a score of t or more.
 
     Args:
         labels: of one label, [N], at least one of them 1.
@@ -30,7 +30,7 @@ def precision_recall(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray
 
 
 def _count_said(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return how often a label is said rightly and at all, and the threshold, float64 [M], at each score, falling."""
+    """Return the true positives, the predicted positives and the threshold, float64 [M], at each score, falling."""
     known = ~np.isnan(labels)
     labels, scores = labels[known].astype(np.float64), scores[known]
     order = np.argsort(-scores, kind="stable")
@@ -72,7 +72,7 @@ def f1(labels: np.ndarray, said: np.ndarray) -> float:
 
 
 def macro_f1(labels: np.ndarray, outputs: np.ndarray) -> float:
-    """Return the mean of `f1` over labels, of which those are said whose probability is a half or more."""
+    """Return the mean of `f1` over labels, which are predicted if their probability is a half or more."""
     return _mean_over_labels(lambda one, logits: f1(one, logits >= 0), labels, outputs)
 
 

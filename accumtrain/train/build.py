@@ -43,7 +43,7 @@ def model_for(config: Config, data: Dataset, *, draws: bool = True) -> Model:
     """Build the model of a run, with its initial weights. Call it inside the strategy's scope.
 
     Args:
-        draws: whether kernels are drawn; if not, they are zeros.
+        draws: kernels are drawn; if not, they are zeros.
 
     Raises:
         ConfigError: the model can't be built for the images of this data.
@@ -55,7 +55,7 @@ def spec_for(config: Config, inputs: Inputs, outputs: int, *, precision: str = "
     """Return the spec of the model of a run.
 
     Args:
-        outputs: number of classes, labels or numbers; of masked tokens, of tokens.
+        outputs: number of classes, labels or numbers; with masked tokens that of tokens in the vocabulary.
         precision: in the place of that of the run.
     """
     return ModelSpec(
@@ -86,8 +86,8 @@ def build_window(
     """Build all state of a run, at update 0.
 
     Args:
-        model: what `model_for` has returned, with the weights to begin with; None calls it.
-        draws: whether kernels are drawn; if not, they are zeros, for what is restored or only measured.
+        model: of `model_for`, with the weights to begin with; None calls it.
+        draws: kernels are drawn. If not, they are zeros, for a state that is restored or only measured.
 
     Raises:
         ConfigError: the model can't be built for the images of this data, or the loss does not fit the classes. Or the

@@ -1,8 +1,8 @@
 """The checkpoints of a run by tf.train.Checkpoint: the last N states and the best one.
 
 A checkpoint holds model, optimizer, moving averages, loss scale and the update count, never the buffers of a window. A
-restored run continues bit for bit. As micro-steps change nothing but the buffers, a thread writes the state while the
-next window is filled; only the commit has to wait for it.
+restored run continues bit for bit. Micro-steps change nothing but the buffers. So a thread writes the state while the
+next window is filled, and only the commit has to wait for it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def find_whole(
 
     Args:
         candidates: at least one checkpoint.
-        dismiss: called for a damaged checkpoint with the reason. Returns what else the warning shall say.
+        dismiss: called for a damaged checkpoint with the reason. Returns further text of the warning.
 
     Raises:
         CheckpointError: none of them is whole.
@@ -211,11 +211,11 @@ class Checkpoints:
         window: the state to save and restore.
         keep: number of last states to keep.
         keep_hours: one more is kept for every so many hours; None keeps no others.
-        facts: returns what else the manifest of a checkpoint shall hold, when it is begun.
+        facts: returns further content of the manifest of a checkpoint, when it is begun.
         writes: False writes nothing, on workers that leave this to the chief.
         frees_first: as in `load_into`.
         best_by: decides which state is the best; None is the accuracy if it is measured, else the loss.
-        runtime: what computes; None is TensorFlow's.
+        runtime: of the devices; None is TensorFlow's.
     """
 
     def __init__(
@@ -234,8 +234,8 @@ class Checkpoints:
         self.directory, self.step, self._frees_first = directory, window.step, frees_first
         self._model, self._ema = window.model, window.ema
         self._keep, self._keep_hours, self._facts, self._writes = keep, keep_hours, facts, writes
-        # `best_accuracy` is the name in checkpoints of the value of the metric that decides, whichever that is; of 0
-        # where the loss decides alone. An infinite `best_loss` says that there is no best state yet.
+        # In checkpoints `best_accuracy` is the name of the value of the metric that decides, whichever that is. It is 0
+        # if the loss decides alone. An infinite `best_loss` says that there is no best state yet.
         with tf.device("CPU"):  # float64: what is read back must equal what was measured
             self.best_accuracy = tf.Variable(-1.0, trainable=False, dtype=tf.float64)
             self.best_loss = tf.Variable(float("inf"), trainable=False, dtype=tf.float64)
@@ -292,7 +292,7 @@ class Checkpoints:
     def _restore(self, accept: Callable[[Mapping[str, Any]], None], needed: bool) -> dict[str, Any] | None:
         found = newest_first(self.directory)
         if not found:
-            if needed or not tf.size(self.step):  # or an attempt to read one has freed the variables
+            if needed or not tf.size(self.step):  # the size is 0 if an attempt to read one has freed the variables
                 raise CheckpointError(
                     f"the checkpoints in {self.directory} are gone, which the run needs to go on: put them back and "
                     "run the same command again, or start anew under another run.name"
@@ -312,7 +312,7 @@ class Checkpoints:
             return restore_model(self.directory, self._model, self._ema, frees_first=self._frees_first)
 
     def _dismiss(self, saved: Saved, reason: str) -> str:
-        """Move a damaged checkpoint to quarantine/, unless another worker does. Return what is told of that."""
+        """Move a damaged checkpoint to quarantine/, unless another worker does. Return a text about that."""
         if not self._writes:
             return ""
         return f"; it is now {CheckpointStore(saved.path.parent).quarantine(saved, reason)}"
@@ -358,7 +358,7 @@ class Checkpoints:
             result: loss and metrics of an evaluation, by name.
 
         Returns:
-            Whether it is the best. A state whose loss or deciding metric is not finite is not.
+            True if it is the best. A state whose loss or deciding metric is not finite is not.
 
         Raises:
             CheckpointError: the checkpoint before it could not be written.
@@ -419,7 +419,7 @@ class Checkpoints:
         save = self._save.get_concrete_function(tf.constant(prefix))
         if self._yields:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
-        if len({variable.device for variable in save.captured_inputs}) > 1:  # which this executor does not join
+        if len({variable.device for variable in save.captured_inputs}) > 1:  # this executor takes one device
             save(tf.constant(prefix))
             return
         tf.raw_ops.PartitionedCall(

@@ -46,7 +46,7 @@ class BestBy:
         """Return the rank of an evaluation's result, which is higher for a better state.
 
         Args:
-            result: loss and metrics by name. What is missing, None or no number has the lowest rank.
+            result: loss and metrics by name. A value that is missing, None or no number has the lowest rank.
         """
         return self.score(result), self._signed(result.get(LOSS), higher_is_better=False)
 

@@ -46,7 +46,7 @@ def build_evaluator(
 
     Args:
         batch: examples per batch over all replicas.
-        reports: measure what job=evaluate does.
+        reports: measure all that job=evaluate measures.
     """
     of_means = objective.of_means
     means = {"loss": objective.evaluated_loss, **objective.means}
@@ -77,8 +77,8 @@ class Evaluator:
             whole batch.
         split: name of the split.
         batch: examples per batch over all replicas.
-        runtime: what computes, on the replicas of its strategy.
-        collectors: what else is measured, made in the same scope.
+        runtime: computes on the replicas of its strategy.
+        collectors: of the other measures, made in the same scope.
         together: number of batches that a loss of the whole batch sees at once; the last may be fewer.
         of_means: functions from one of the means to the metric of its name, for metrics that are no means themselves.
     """
@@ -100,7 +100,7 @@ class Evaluator:
         self._model, self._ema, self._runtime = model, ema, runtime
         self._means, self._of_means, self.collectors = dict(means), dict(of_means or {}), collectors
         self._whole_loss, self._together = means.get("loss"), together
-        self._held: list[tuple[Any, Any]] = []  # batches and outputs, whose loss is to come
+        self._held: list[tuple[Any, Any]] = []  # batches and outputs, before their loss is computed
         self.split, self._examples = split, data.splits[split]
         self._batches = -(-self._examples.size // batch)
         self._dataset = DistributedBatches(
@@ -139,7 +139,7 @@ class Evaluator:
         """
         started, pace, done = time.perf_counter(), CallLength(), 0
         batches = iter(self._dataset)
-        self._forget()  # what an abandoned evaluation leaves
+        self._forget()  # the sums of an abandoned evaluation
         with self._averages():
             while done < self._batches:
                 if stop():

@@ -1,4 +1,4 @@
-"""Functions of a user's program that a training calls: `add_hook`, and what they are given.
+"""Functions of a user's program that a training calls: `add_hook`, and the state that they are given.
 
 No TensorFlow here, as programs add hooks before the command line is read.
 """
@@ -34,17 +34,17 @@ class TrainingState:
         total_steps: updates of the whole run.
         total_epochs: epochs of the whole run, of which the last may be in part.
         epoch: passes over the training data.
-        metrics: loss, metrics, learning_rate and grad_norm of the update; loss and metrics of the evaluation after an
-            evaluation, and of the last one at the end; of the last update after a checkpoint.
+        metrics: loss and metrics by name. Hooks on updates and checkpoints get those of the last update, and its
+            learning_rate and grad_norm. Hooks on evaluations and on the end get those of the last evaluation.
         model: the model. Read it: changed weights are not supported.
         folder: the folder of the run.
         epoch_metrics: means of loss and metrics over the updates of this epoch so far.
         kept: JSON values by name that hooks keep in the checkpoints, or functions that return one for each. A
             continued run has the values again.
         log: writes numbers by name to metrics.jsonl (split "hook") and all trackers.
-        request_stop: stops the run as a signal does, for a reason that is told: its state is saved, the exit code is
+        request_stop: stops the run as a signal does, for a reason that is printed. Its state is saved, the exit code is
             75, and the same command goes on. All workers stop after the same update.
-        finish: ends the run as complete after this update, for a reason that is told. It is for one worker alone.
+        finish: ends the run as complete after this update, for a reason that is printed. It is for one worker alone.
     """
 
     step: int
@@ -63,7 +63,7 @@ class TrainingState:
 
 @dataclass(frozen=True)
 class Hook:
-    """A function that is called on an event; of updates on every so manieth.
+    """A function that is called on an event, on updates after each `every` of them.
 
     `on` is one of EVENTS, BEGINNINGS or EPOCH. One that `assigns` may change weights and variables of the optimizer.
     """
@@ -80,17 +80,17 @@ ADDED: list[Hook] = []  # in the order of the calls
 def add_hook(function: str | Callable[[TrainingState], Any], every: int = 1, on: str = "update") -> None:
     """Have job=train call a function, outside of graphs and on the chief alone.
 
-    After an update hooks run before its checkpoint. An update that a hook sees is the last of its call, so `every=1`
-    turns off that small models make several updates in one call. Hooks of one event run in the order in which they
-    were added. An error of a hook ends the run: an AccumtrainError with its message and exit code, any other as a bug.
-    The last checkpoint stays.
+    After an update hooks run before its checkpoint. Small models make several updates in one compiled call, and a hook
+    sees the last of these. With `every=1` each call makes one. Hooks of one event run in the order in which they were
+    added. An error of a hook ends the run: an AccumtrainError with its message and exit code, any other as a bug. The
+    last checkpoint stays.
 
     Args:
         function: takes a `TrainingState`; or "module:function", which is imported when the run begins.
         every: of on="update": the updates from one call to the next.
-        on: "update"; "evaluation" of the split that decides which state is the best, before that is saved;
-            "checkpoint", once its files are written; or "end", after the last update and evaluation of a run that has
-            finished.
+        on: "update", "evaluation", "checkpoint" or "end". An evaluation is that of the split that decides which state
+            is the best, before that is saved. The files of a checkpoint are written then. The end comes after the last
+            update and evaluation of a run that has finished.
 
     Raises:
         ValueError: there is no such event, or `every` is no number of updates.
@@ -126,7 +126,7 @@ class Hooks:
     """The hooks of one training, imported.
 
     Args:
-        added: what `add_hook` was given; empty on a worker that is not the chief.
+        added: the hooks of `add_hook`; empty on a worker that is not the chief.
         log: takes the update and the numbers that a hook logs.
         position: of the run.
         within: returns the context of their calls, where variables and files are those of the last update. It is given

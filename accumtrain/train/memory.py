@@ -62,7 +62,7 @@ class Meter:
     def read(self) -> dict[str, int | None]:
         """Return the bytes of tensors at the peak and when static, over all devices, and the peak resident memory.
 
-        What is not measured is None. peak_by_compiler: the peak is what a compiler has planned with, not measured.
+        A value that is not measured is None. peak_by_compiler: the peak is planned by a compiler, not measured.
         """
         static, peak = self._read_static_and_peak()
         return {
@@ -82,7 +82,7 @@ class Meter:
 
 
 def activation_bytes(memory: Mapping[str, int | None]) -> int | None:
-    """Return the bytes of the peak beyond the static ones, of what Meter reads; None where either is missing."""
+    """Return the bytes at the peak beyond the static ones; None if either is missing. `memory` is of `Meter.read`."""
     peak, static = (memory.get(f"tensor_{kind}_bytes") for kind in ("peak", "static"))
     return None if peak is None or static is None else peak - static
 
@@ -98,7 +98,10 @@ def at_peak(memory: Mapping[str, int | None]) -> str:
 
 
 def _rss_peak() -> int:
-    """Return that of this process alone: `getrusage` of Linux counts what its parent had taken at its start, too."""
+    """Return the peak resident memory in bytes, of this process alone.
+
+    `getrusage` of Linux also counts the memory that its parent had at its start.
+    """
     told = STATUS.read_text(encoding="utf-8").splitlines() if STATUS.exists() else []
     if line := next((line for line in told if line.startswith("VmHWM:")), ""):  # gVisor has none
         return int(line.split()[1]) * 1024

@@ -183,7 +183,7 @@ class MetricsLogger:
         means: names of the loss and the metrics.
 
     Attributes:
-        trackers: what gets the records and the summary, too; none until a session adds them.
+        trackers: they get the records and the summary, too; none until a session adds them.
     """
 
     def __init__(self, run: Run, batch_size: int, epochs: Epochs, means: Sequence[str]):
@@ -223,7 +223,7 @@ class MetricsLogger:
         return self._updates * self._batch_size / self._busy if self._updates else None
 
     def train(self, step: int, update: Mapping[str, float]) -> None:
-        """Log loss and metrics of an update, and what BESIDE_MEANS names."""
+        """Log loss and metrics of an update, and the values of BESIDE_MEANS."""
         updates, busy = self._updates - self._updates_logged, self._busy - self._busy_logged
         self._updates_logged, self._busy_logged = self._updates, self._busy
         per_second = updates * self._batch_size / busy if updates else self.examples_per_second
@@ -231,7 +231,7 @@ class MetricsLogger:
         self._write("train", step, self.values(update) | speed)
 
     def values(self, update: Mapping[str, float]) -> dict[str, float]:
-        """Return loss and metrics of an update, and what BESIDE_MEANS names."""
+        """Return loss and metrics of an update, and the values of BESIDE_MEANS."""
         return {name: update[name] for name in (*self._means, *BESIDE_MEANS) if name in update}
 
     def evaluation(self, step: int, split: str, result: Mapping[str, float]) -> None:

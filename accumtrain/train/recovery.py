@@ -178,7 +178,7 @@ NAMED = 3  # variables, or examples, named in a message
 
 
 def describe_window(window: Window, step: Step, runtime: Runtime, batches: Any) -> str:
-    """Say at which micro-step a window stops being finite and in which sums, or else what of the whole is not.
+    """Say at which micro-step which sums of a window stop being finite, or else which values of the commit are not.
 
     The window is empty before and after.
 
@@ -194,7 +194,7 @@ def describe_window(window: Window, step: Step, runtime: Runtime, batches: Any) 
             step.drop()
             what = [] if loss_finite else ["the loss"]
             what += [f"the gradients of {_listed(bad)}"] if bad else []
-            # a loss of the whole batch is computed at the last one, for all
+            # a loss of the whole batch is computed at the last micro-step, for all
             at = "" if window.whole_batch else f"at micro-step {micro_step + 1} of {window.micro_steps} "
             return f"{at}in {' and '.join(what)}"
     with runtime.reading(window.buffers):
@@ -204,7 +204,7 @@ def describe_window(window: Window, step: Step, runtime: Runtime, batches: Any) 
 
 
 def _nonfinite_of_whole(window: Window) -> list[str]:
-    """Return what the commit looks at and that is not finite, of what is not known at each micro-step."""
+    """Return the names of the values that are not finite, of those that only the commit knows."""
     gradients = [tf.cast(tf.convert_to_tensor(buffer), window.dtype) for buffer in window.gradients]
     values = {
         "the learning rate": [window.rate()],
@@ -221,7 +221,11 @@ def describe_state(window: Window) -> str:
 
 
 def _nonfinite(window: Window, values: Iterable[tuple[tf.Variable, tf.Variable]]) -> list[str]:
-    """Return the names of the variables, in the first places, whose values, in the second, are not finite."""
+    """Return the names of the variables whose values are not finite.
+
+    Args:
+        values: pairs of a variable to name, and the value.
+    """
     bad = [variable for variable, value in values if not bool(all_finite([tf.convert_to_tensor(value)]))]
     names = _names(window) if bad else {}
     return [names.get(variable.ref(), variable.name) for variable in bad]

@@ -88,7 +88,7 @@ def train(config: Config) -> dict[str, Any] | None:
 def open_trainer(config: Config) -> Iterator[Trainer]:
     """Lock the folder of a run and build all its parts. Raise AccumtrainError if one of them can't be used."""
     follows = config.device.has_workers and find_cluster(config.device).index > 0
-    with ReadOnlyRun(config) if follows else Run(config) as run:  # which the chief of several workers locks
+    with ReadOnlyRun(config) if follows else Run(config) as run:  # the chief of several workers locks it
         devices = resolve_devices(config.device)
         objective = open_objective(config)
         with devices.watch, explain_errors(config, objective.stored, devices.replicas, devices.workers):
@@ -282,7 +282,7 @@ class Trainer:
         return build_evaluator(self.config, self.objective, split, batch, self.window.model, runtime, self.window.ema)
 
     def _manifest_facts(self) -> dict[str, Any]:
-        """Return what the manifest of a checkpoint says of this run."""
+        """Return the facts about this run for the manifest of a checkpoint."""
         return {
             "learned": learned_values(self.config),
             "data": dict(self.data.fingerprint),
@@ -368,7 +368,7 @@ class Trainer:
 
     def _read(self, scalars: dict[str, tf.Tensor]) -> dict[str, float]:
         update = {name: np.asarray(value).item() for name, value in scalars.items()}
-        self.position.advance(update["step"])  # which does not count an update that is not finite
+        self.position.advance(update["step"])  # the step does not count an update that is not finite
         return update
 
     @contextmanager

@@ -33,7 +33,7 @@ from accumtrain.train.checkpoint import again_if_changed, find_state
 
 @dataclass(frozen=True)
 class Started:
-    """`loaded`: paths with their array. `left`: path -> why it has its initial value. `unused`: what else there was."""
+    """`loaded`: paths with their array. `left`: path -> the reason for its initial value. `unused`: other arrays."""
 
     loaded: list[str]
     left: dict[str, str]
@@ -78,7 +78,7 @@ LEAST_LOADED = 0.5  # share of the variables; a new head, or another stem, is le
 
 
 def place_of_weights(config: Config) -> Path | None:
-    """Return the folder of a run, or the file, that model.weights names; None without it and of `imagenet`.
+    """Return the folder of a run, or the file, that model.weights names; None without it and for `imagenet`.
 
     Raises:
         ConfigError: there is none, or it is the run itself.
@@ -104,9 +104,9 @@ def place_of_weights(config: Config) -> Path | None:
 
 
 def digest(config: Config) -> dict[str, Any]:
-    """Return what a manifest says of the weights that the run began with: their content, not their path.
+    """Return the checksum of the weights that the run began with, for a manifest: of their content, not their path.
 
-    Of published weights the word is enough, as model.name says the rest: a run that goes on need not find them.
+    For published weights it is the word `imagenet`, as model.name says the rest. A run that goes on need not find them.
     """
     place = place_of_weights(config)
     if place is None:
@@ -133,9 +133,9 @@ def _checkpoints(config: Config, place: Path) -> Path:
 
 
 def read_weights(config: Config, inputs: Inputs | None = None) -> Mapping[str, Any] | None:
-    """Return the arrays of the run that model.weights names, or of `imagenet`, by path; None of a file, or of nothing.
+    """Return the arrays of the run that model.weights names, or of `imagenet`, by path; None for a file, or null.
 
-    It builds their model and frees it again. Before the window is built, a memory limit need not hold both.
+    It builds their model and frees it again before the window is built, so a memory limit need not hold both.
 
     Args:
         inputs: those of the data; None if they are not known.
@@ -201,7 +201,7 @@ def begin_with_weights(config: Config, model: Model, arrays: Mapping[str, Any] |
     """Load model.weights into a model, before anything is built on its weights.
 
     Args:
-        arrays: what `read_weights` has returned, if it was called.
+        arrays: of `read_weights`, if it was called.
 
     Raises:
         ConfigError: there are no such weights, or hardly any of them fits the model.
@@ -260,7 +260,7 @@ def window_with_weights(
     with strategy.scope():
         model = model_for(config, objective.stored)
         started = begin_with_weights(config, model, arrays)
-    del arrays  # which take as much memory as the model
+    del arrays  # they take as much memory as the model
     return build_window(config, objective, total_steps, strategy, model=model), started
 
 

@@ -1,4 +1,4 @@
-"""The folder of a running sweep: it holds the outcome of each job, and the process that the sweep belongs to.
+"""The folder of a running sweep: it holds the outcome of each job, and names the process that runs the sweep.
 
 Jobs may run in other processes and on other machines, so their outcomes are exchanged as files in run.dir. Signals end
 a sweep whose jobs run in other processes: these save their state, then the table is shown.
@@ -134,7 +134,7 @@ def _close(folder: Path) -> None:
                 file.unlink(missing_ok=True)
         say(f"the files of the launcher, with the logs of the jobs, are kept in {folder}")
     else:
-        shutil.rmtree(folder.rename(folder.with_name(f"{folder.name}.ended")))  # where no job finds it
+        shutil.rmtree(folder.rename(folder.with_name(f"{folder.name}.ended")))  # no job finds it under this name
 
 
 # ---- signals ----
@@ -162,7 +162,7 @@ def stop_on_signals(folder: Path) -> Iterator[None]:
             if signal.sigtimedwait(held, SECONDS) is not None or asked.is_set():
                 time.sleep(TOGETHER)
                 while signal.sigtimedwait(held, 0) is not None:
-                    pass  # it has come together with the first
+                    pass  # the signal came together with the first
                 asked.clear()
                 _stop(folder, held - {signal.SIGHUP}, asked, over)
                 saved.set()
@@ -173,10 +173,10 @@ def stop_on_signals(folder: Path) -> Iterator[None]:
 
     main = threading.get_ident()
     held = TERMINAL_SIGNALS.intersection(list_heeded_signals())
-    # SIGTERM in any case: the thread sends it
+    # SIGTERM always has the handler, as the thread sends it
     previous = {number: signal.signal(number, on_signal) for number in {*list_heeded_signals(), signal.SIGTERM}}
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, held)
-    resource_tracker.ensure_running()  # joblib starts it, and up to Python 3.13 that unblocks SIGINT
+    resource_tracker.ensure_running()  # else joblib starts it later, which up to Python 3.13 unblocks SIGINT
     signal.pthread_sigmask(signal.SIG_BLOCK, held)
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -193,7 +193,13 @@ def stop_on_signals(folder: Path) -> Iterator[None]:
 
 
 def _stop(folder: Path, held: set[signal.Signals], asked_again: threading.Event, over: threading.Event) -> None:
-    """Return when all jobs have ended, at a second signal, `held` back or not, or when the launcher has given up."""
+    """End the sweep. Return when all jobs have ended, at a second signal, or when the launcher has given up.
+
+    Args:
+        held: the signals that are blocked.
+        asked_again: is set by a second signal that is not blocked.
+        over: is set when the launcher has returned.
+    """
     sys.stderr.write(NOTICE)
     sys.stderr.flush()
     end_sweep(folder)

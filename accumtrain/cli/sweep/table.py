@@ -172,7 +172,7 @@ def report_sweep(outcomes: Sequence[JobOutcome], run_dir: Path) -> None:
     ranked = sorted(outcomes, key=lambda outcome: (indices[outcome.data, outcome.ranked_by], *outcome.rank))
     settings = [dict(override.lstrip("+").partition("=")[::2] for override in outcome.overrides) for outcome in ranked]
     keys = dict.fromkeys(key for job in settings for key in job)
-    swept = [key for key in keys if len({job.get(key) for job in settings}) > 1]  # whose values differ
+    swept = [key for key in keys if len({job.get(key) for job in settings}) > 1]  # their values differ
     columns: dict[str, Column] = {}
     for job in dict.fromkeys(outcome.job for outcome in outcomes if outcome.job):
         columns |= JOBS[job].columns_of(outcome.result for outcome in outcomes if outcome.job == job)
@@ -184,7 +184,7 @@ def report_sweep(outcomes: Sequence[JobOutcome], run_dir: Path) -> None:
         ]
         for outcome, job in zip(ranked, settings, strict=True)
     ]
-    parts = list(map(set, zip(*groups, strict=True)))  # what differs between the groups
+    parts = list(map(set, zip(*groups, strict=True)))  # the values of each part in all groups
     names = [name for name, values in zip(("data set", "metric"), parts, strict=False) if len(values) > 1]
     order = f"best first within each {' and '.join(names)}" if names else "best first"
     table(f"{len(ranked)} runs, {order}", [*swept, "status", *columns], rows)

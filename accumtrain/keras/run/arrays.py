@@ -47,13 +47,13 @@ def as_arrays(model: keras.Model, data: Any, name: str = "data") -> tuple[Any, A
 
 
 def weigh_classes(examples: tuple[Any, Any], class_weight: Mapping[int, float] | None) -> tuple[Any, Any]:
-    """Return what `as_arrays` gives, with the weight of each example by its class, as `model.fit` makes it.
+    """Return the examples of `as_arrays` with the weight of each by its class, as `model.fit` makes it.
 
     Args:
         class_weight: weights by the numbers of classes; 1 for those that it lacks. None weighs nothing.
 
     Raises:
-        ConfigError: it holds other than weights, there are weights of examples, or the targets are no classes of one
+        ConfigError: a value is no weight, the examples have weights already, or the targets are no classes of one
             output.
     """
     if class_weight is None:

@@ -208,7 +208,7 @@ def _rate_of(model: keras.Model) -> float | None:
 
 
 def _parts_of(model: keras.Model) -> Any:
-    """Return what is equal as long as nothing is replaced that the compiled updates are made of."""
+    """Return values that change if a part of the model that the compiled updates hold is replaced."""
     parts = (model.optimizer, inner_optimizer(model)._learning_rate, model._compile_loss, model._compile_metrics)
     replaced = [name for name in OWN_STEPS if name in vars(model)]
     return [id(part) for part in (*parts, *model.trainable_variables)], replaced
@@ -220,8 +220,8 @@ def _parts_of(model: keras.Model) -> Any:
 def _changes(attributes: Mapping[str, Any], before: Mapping[str, Any], packed: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes that have changed: packed `values`, and the names of those that are `lost`.
 
-    What can't be packed and is still the same object, such as a function or a file, is no state. A kind of dict, such
-    as a defaultdict, would come back as a dict, so it is lost.
+    An attribute that can't be packed and is still the same object, such as a function or a file, is no state. A
+    subclass of dict, such as a defaultdict, would come back as a dict, so it is lost.
     """
     values, lost = {}, []
     for name, value in attributes.items():

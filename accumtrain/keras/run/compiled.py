@@ -1,7 +1,7 @@
 """A compiled Keras model in the engine: its layers, loss, metrics and optimizer, and the examples it learns from.
 
-`CompiledModel` lives in this process, or is read again in a child of it. The functions `build_*` and `open_given` make
-of it what config/compiled.py names.
+`CompiledModel` lives in this process, or is read again in a child of it. config/compiled.py names the functions
+`build_*` and `open_given`, which make the parts of a run of it.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def write_compiled(compiled: CompiledModel) -> Iterator[Path]:
 
 
 def read_compiled(folder: Path) -> CompiledModel:
-    """Read what `write_compiled` has written."""
+    """Return the model that `write_compiled` has written."""
     examples = pickle.loads((folder / EXAMPLES).read_bytes())
     splits = {name: InMemorySplit(*arrays) for name, arrays in examples.items()}
     return CompiledModel(read_model(folder), given_data(splits["train"], splits["val"]))
@@ -230,7 +230,7 @@ def build_batch_loss(config: LossConfig) -> Callable[[Any, Any], tf.Tensor]:
     def loss(targets: Any, outputs: Any) -> tf.Tensor:
         y_pred, penalty = _split(compiled, outputs)
         y, *weights = targets
-        # several losses keep means of each, which nobody reads here
+        # several losses keep a mean of each; the engine does not read these
         means = [variable for metric in compiled.model._compile_loss.metrics for variable in metric.variables]
         with StatelessCall(read_values(means)) as call:
             value = compiled.model._compile_loss(y, y_pred, weights[0] if weights else None)
@@ -242,7 +242,7 @@ def build_batch_loss(config: LossConfig) -> Callable[[Any, Any], tf.Tensor]:
 
 
 class CompiledObjective(Objective):
-    """The metrics of the compiled model. Its program uses the outputs itself, so nothing is told of them."""
+    """The metrics of the compiled model. Its program uses the outputs itself, so there is no report about them."""
 
     @property
     def means(self) -> dict[str, PerExample]:
@@ -468,7 +468,7 @@ class CompiledOptimizer(Optimizer):
         """Make an update. `rate` and `step` are the optimizer's own."""
         optimizer, own = self._of_model()
         scaled = [None if d is None else d * tf.cast(scale, d.dtype) for d in gradients]
-        optimizer.apply_gradients(zip(scaled, own, strict=True))  # which Keras's own fit calls
+        optimizer.apply_gradients(zip(scaled, own, strict=True))  # as Keras's own fit does
 
 
 def build_optimizer(**arguments: Any) -> Optimizer:

@@ -37,8 +37,8 @@ def take_data(
 
     Raises:
         DataError: it is none of the kinds that `accumtrain.fit` takes, or the arrays differ in length.
-        ConfigError: steps_per_epoch is no number of updates, or not that of a stream; class_weight holds other than
-            weights, or is not for such data.
+        ConfigError: steps_per_epoch is no number of updates, or not that of a stream. Or class_weight holds a value
+            that is no weight, or is not for such data.
     """
     notes: list[str] = []
     stream = open_stream(model, data)
@@ -125,7 +125,7 @@ def _check_alike(train: Split, test: Split) -> None:
         inputs, (targets, *_) = examples_of(split, 1)
         shapes.append(tf.nest.map_structure(lambda tensor: str(tensor.shape[1:].as_list()), (inputs, targets)))
     of_train, of_test = shapes
-    if of_train != of_test:  # whatever the order of keys
+    if of_train != of_test:  # the order of keys does not matter
         shown = [str(each).replace("'", "") for each in shapes]
         raise DataError(f"inputs and targets of an example have shapes {shown[0]}, in validation_data {shown[1]}")
 
@@ -153,8 +153,8 @@ class InMemorySplit(Split):
     """Nested arrays in memory.
 
     Args:
-        inputs: what the model takes: an array [size, ...], or a structure of such arrays.
-        targets: what the loss takes beside the outputs: such a structure, too.
+        inputs: an array [size, ...] for the model, or a structure of such arrays.
+        targets: such a structure, for the loss.
     """
 
     shape = None

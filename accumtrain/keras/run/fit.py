@@ -45,7 +45,7 @@ from accumtrain.train.hooks import hooked
 
 JOBS = ("train", "plan", "verify")
 PRECISIONS = {policy: precision for precision, policy in POLICIES.items()}
-MODEL_GROUPS = ("task", "model", "optim", "schedule", "loss", "data")  # which the compiled model decides
+MODEL_GROUPS = ("task", "model", "optim", "schedule", "loss", "data")  # the compiled model decides these
 YAML_TYPES = (int, float, str, bool, type(None))
 LOSS_ATTRIBUTES = vars(keras.losses.Loss()).keys()  # of every loss
 
@@ -89,23 +89,23 @@ def fit(
             accumulation and recomputation keep the gradient of this model. These two leave the model as it is.
         batch_size: examples per update. None is the size of the batches of a stream, else 32.
         epochs: passes over the data, which may be a fraction; the last update counts whole.
-        steps_per_epoch: of a stream, the updates that count as an epoch. None is a pass, of which a last batch counts
-            as a full one where its size is not known.
+        steps_per_epoch: of a stream, the updates that count as an epoch. None is a pass. A last batch of unknown size
+            counts as a full one.
         steps: micro-batches per update, which divide `batch_size`. "auto" finds the smallest number that fits into
             memory, by trials in child processes. None is "auto" with a memory limit, else 1.
         memory: `store` keeps activations, `recompute` computes them again between cut points that are found. A number
-            is a limit of all tensors in megabytes: the one of the two that keeps more and fits, by trials in child
-            processes, once for a run.
-        loss: what your own losses are over the examples of a batch: "mean", which is taken at its word, or "batch". By
-            default they are computed for the whole batch, where each micro-batch is computed twice, and examples and
-            outputs of an update are kept (docs/keras.md). Keras's own losses are known.
-        layer_losses: "mean" if your layers give means over the examples to `add_loss`. It is asked for.
+            is a limit of all tensors in megabytes: once for a run, trials in child processes find the one of the two
+            that keeps more and fits.
+        loss: the form of your own losses over the examples of a batch: "mean", which is not checked, or "batch". None
+            is "batch" for these, and Keras's own losses are known. With "batch" each micro-batch is computed twice, and
+            the examples and outputs of an update are kept (docs/keras.md).
+        layer_losses: "mean" if your layers give means over the examples to `add_loss`. Such layers need it.
         memory_limit_mb: megabytes of tensors at the peak, `data` not counted, that "auto" plans with.
         validation_data: like `data`. A stream must have an end. None holds out examples of arrays, evenly spaced.
         validation_split: the share of the examples that is held out without `validation_data`.
         class_weight: factor on the loss of the examples of a class, by its number, as in `model.fit`; 1 for the others.
-            It is for arrays with targets of classes [examples], [examples, 1] or one-hot [examples, classes]. What is
-            evaluated is not weighted.
+            It is for arrays with targets of classes [examples], [examples, 1] or one-hot [examples, classes].
+            Evaluations are not weighted.
         callbacks: called at the beginnings and ends of training, epochs, updates and evaluations, of job="train". A
             continued run gives each what it had noted in its attributes, or says that it begins anew.
         run_name: name of the run's folder in `run_dir`; None is that of the model.

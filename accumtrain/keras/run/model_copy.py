@@ -1,8 +1,8 @@
 """A copy of a Keras model in another process, by way of a folder.
 
-Keras saves architecture, weights, dtype policies and compile state, but not the state of random numbers. The classes
-and functions of the user's program, which Keras saves by name only, go beside it in a pickle: by value if they are
-defined in __main__ or in a function, else by the name of their module.
+Keras saves architecture, weights, dtype policies and compile state, but not the state of random numbers. It saves the
+classes and functions of the user's program by name only. These go beside it in a pickle: by value if they are defined
+in __main__ or in a function, else by the name of their module.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import tensorflow as tf
 
 MODEL, REST = "model.keras", "rest.pickle"
 SETTINGS = ("floatx", "image_data_format", "dtype_policy")  # of keras.config
-LAYER_ARGUMENTS = ("name", "dtype", "trainable")  # which Keras saves itself
+LAYER_ARGUMENTS = ("name", "dtype", "trainable")  # Keras saves these itself
 # objects that hold no layer, loss, metric, optimizer or function of a model
 LEAVES = (type, ModuleType, str, bytes, tf.Tensor, tf.Variable, keras.Variable, keras.KerasTensor)
 
@@ -47,7 +47,7 @@ def write_model(model: keras.Model, folder: Path) -> None:
 
 
 def read_model(folder: Path) -> keras.Model:
-    """Read what `write_model` has written, and set dtype policy, floatx and data format of Keras to those it had.
+    """Return the model that `write_model` has written, and set dtype policy, floatx and data format of Keras as there.
 
     Raises:
         ValueError: Keras can't make the model again from what it has saved, or makes another.
@@ -66,14 +66,14 @@ def read_model(folder: Path) -> keras.Model:
 
 
 def _check_constructors(model: keras.Model) -> None:
-    """Refuse what Keras saves with other arguments: it takes those of a subclassed model for the defaults."""
+    """Refuse a subclassed model without a get_config, as Keras does not save its arguments."""
     for layer in model._flatten_layers():
         own = type(layer)
         if not isinstance(layer, keras.Model) or _is_of_keras(own.__init__) or not _is_of_keras(own.get_config):
             continue
         arguments = inspect.signature(own).parameters.values()
         unknown = [a.name for a in arguments if a.kind is not a.VAR_KEYWORD and a.name not in LAYER_ARGUMENTS]
-        if unknown and "input_layers" not in layer.get_config():  # which holds a functional model as a whole
+        if unknown and "input_layers" not in layer.get_config():  # a functional model is saved as a whole
             raise ValueError(f"{own.__name__} has no get_config, and Keras loses its {', '.join(unknown)}")
 
 

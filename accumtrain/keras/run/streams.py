@@ -155,15 +155,15 @@ class GivenStream(Stream):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turn what the user's code raises here into DataError."""
+        """Turn an error of the user's code in this context into DataError."""
         try:
             yield
-        except Exception as error:  # of any kind, as it is not ours
+        except Exception as error:  # of any kind, as it is the user's
             raise self._unreadable(self.failure or error) from error
 
     @contextmanager
     def _noted(self) -> Iterator[None]:
-        """Keep what the user's code raises here, as TensorFlow makes a text of it."""
+        """Keep an error of the user's code in this context, as TensorFlow makes a text of it."""
         try:
             yield
         except Exception as error:

@@ -20,7 +20,7 @@ def lower_update(window: Window, batch: Mapping[str, Any]) -> tuple[Program, int
     The program takes one micro-batch, as a device holds one at a time. Every micro-step computes with it.
 
     Args:
-        batch: the form of a micro-batch: nested tf.TensorSpec of image, label and weight, each [N, ...].
+        batch: the form of a micro-batch: nested tf.TensorSpec of inputs, targets and weight, each [N, ...].
 
     Returns:
         The program, and the floating-point operations of an update (see count_flops).
@@ -31,7 +31,7 @@ def lower_update(window: Window, batch: Mapping[str, Any]) -> tuple[Program, int
 
     def update(batch: Batch) -> dict[str, tf.Tensor]:
         def micro_step(done: tf.Tensor) -> tuple[tf.Tensor]:
-            # Without this XLA computes what depends only on images or weights once, and keeps it through the window.
+            # Without this XLA computes values of inputs or weights alone once, and keeps them for the whole window.
             weights = window.model.learnable
             values = after([done], [tf.identity(weight) for weight in weights])
             for weight, value in zip(weights, values, strict=True):

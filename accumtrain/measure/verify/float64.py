@@ -24,8 +24,8 @@ from accumtrain.measure.verify.window import WindowOfExamples, assign_weights, m
 from accumtrain.tasks.config import LossConfig
 
 DIRECTIONS = 3
-# Of a direction as long as the weights. The best counts, as kinks of ReLUs lie within a long one, and roundings blur a
-# short one.
+# Shares of a direction as long as the weights. The best step counts: a long one may cross the kink of a ReLU, and
+# rounding blurs a short one.
 STEPS = 1e-8, 1e-9, 1e-10
 DERIVATIVE_BOUND = 1e-5  # of the standard deviation of the derivative over directions
 LOSS_BOUND = 1e-10
@@ -82,7 +82,7 @@ def check_precision(
     along = {
         path: abs(float(np.vdot(actual, expected) / np.vdot(expected, expected)) - 1.0)
         for path, actual, expected in zip(paths, found.gradient, exact.gradient, strict=True)
-        if not np.linalg.norm(expected) <= least  # so that NaN counts
+        if not np.linalg.norm(expected) <= least  # true of NaN
     }
     error = relative_difference(found.gradient, exact.gradient)
     path = max_or_nan(along, along.__getitem__) if along else "the gradient in float64 is 0"
@@ -183,7 +183,7 @@ def check_evaluation(window: Window, examples: WindowOfExamples, random: bool) -
     assign_weights(window, weights)
     for norm, old in zip(norms, before, strict=True):
         for variable, value in zip((norm.moving_mean, norm.moving_variance), old, strict=True):
-            variable.assign(value + (variable.numpy() - value) / (1.0 - norm.momentum))  # all of the way to the batch's
+            variable.assign(value + (variable.numpy() - value) / (1.0 - norm.momentum))  # the batch's own statistics
 
     batch = examples.as_batch()
     training, evaluated = (_logits(window, batch, mode) for mode in (_training(window, batch, 0), EVALUATION))

@@ -1,5 +1,7 @@
-"""Check gradients that JAX computes, by bounds. XLA fuses the operations of each program in its own way, so the bits of
-two programs differ, and with them those of a stream that is computed back.
+"""Check gradients that JAX computes, by bounds.
+
+XLA fuses the operations of each program in its own way, so the bits of two programs differ. So do those of a stream
+that is computed back.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from accumtrain.measure.verify.float64 import is_random
 from accumtrain.measure.verify.result import CheckResult, relative_difference
 from accumtrain.measure.verify.window import WindowOfExamples, mean_gradient
 
-# Bound on the relative difference of gradients. Measured: in float64 4e-15 at most; in float32 1e-6, and 8e-4 where a
-# stream of a RevNet fell on the next point of its grid; in bfloat16 9e-2 between two programs of JAX.
+# Bound on the relative difference of gradients. Measured in float64: 4e-15 at most. In float32: 1e-6, and 8e-4 where a
+# stream of a RevNet fell on the next point of its grid. In bfloat16: 9e-2 between two programs of JAX.
 BOUND = {"float64": 1e-9, "float32": 1e-2, "bfloat16": 2e-1}
 
 

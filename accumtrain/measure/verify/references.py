@@ -114,8 +114,8 @@ def _half_cosine(start: float, end: float, passed: float, length: float) -> floa
 # ---- optimizers ----
 
 
-# The rule for one weight, with its state: from the weight, a gradient of its shape, the rate, and weight_decay (0 for a
-# weight that is not decayed) to the weight after its next update.
+# The rule for one weight, with its state. It takes the weight, a gradient of its shape, the rate, and weight_decay or 0
+# for a weight that is not decayed. It returns the weight after its next update.
 Rule = Callable[[np.ndarray, np.ndarray, float, float], np.ndarray]
 
 
@@ -243,7 +243,7 @@ RULES: dict[type[OptimConfig], Callable[[Any], Rule]] = {
 
 
 def rule_of(config: OptimConfig) -> Callable[[], Rule] | None:
-    """Return what makes the rule of an optimizer for one weight. None for an optimizer that is not written here."""
+    """Return a function that makes the rule of an optimizer for one weight; None if its rule is not written here."""
     rule = RULES.get(type(config))
     return None if rule is None else lambda: rule(config)
 

@@ -22,7 +22,7 @@ class CheckResult:
     """One check.
 
     Attributes:
-        name: what is compared with what.
+        name: the two values that are compared.
         measured: the difference, in the unit that the name gives.
         bound: the largest difference that passes. None where no bound can hold, and `note` says why.
         note: one sentence for the reader, or empty.

@@ -189,7 +189,7 @@ def _clipped(gradient: np.ndarray, weight: np.ndarray, share: float) -> np.ndarr
 
 RATE_BOUND = 1e-6  # of the rate before its factor, both of which are float32
 AVERAGE_BOUND = 1e-6  # of the change that the update makes of the average, beside the rounding of both
-MOST_UPDATES = 20  # whose rate is looked at
+MOST_UPDATES = 20  # the most updates whose rate is compared
 LATE = 10**6  # updates after which the average's own decay holds
 
 

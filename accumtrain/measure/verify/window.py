@@ -30,7 +30,7 @@ class WindowOfExamples:
     """The examples of one window, as `steps` micro-batches or as one (`micro_batches(steps=1)`).
 
     Attributes:
-        arrays: image, label and weight, of `steps` * `batch` rows each. They are arrays or structures of arrays.
+        arrays: inputs, targets and weight, of `steps` * `batch` rows each. They are arrays or structures of arrays.
         steps: number of micro-steps.
         batch: examples per micro-step over all replicas.
     """
@@ -128,7 +128,7 @@ def _split_against_whole(
     difference, bound, note = relative_difference(split, whole), ROUNDING[precision], ""
     if window.model.norms:
         note = "no bound can hold with batch norm: each micro-batch is normalised by its own statistics"
-    elif random and difference > bound:  # what is drawn per example does not depend on the split
+    elif random and difference > bound:  # numbers that are drawn per example do not depend on the split
         note = "no bound can hold: the model draws other random numbers per micro-batch"
     return CheckResult(name, difference, None if note else bound, note)
 
@@ -196,9 +196,7 @@ def _relative(moving: tf.Variable, expected: np.ndarray, scale: np.ndarray) -> l
     return [ratio(float(error), float(size)) for error, size in zip(abs(moving.numpy() - expected), scale, strict=True)]
 
 
-# ---- the reference: one tf.GradientTape around the whole model, without our tape and buffers ----
-#
-# It keeps every activation, so it takes the memory of model.memory=store for one micro-batch.
+# ---- the reference: one tf.GradientTape around the whole model, without accumtrain's tape and buffers ----
 
 
 @dataclass(frozen=True)
@@ -221,6 +219,8 @@ class Pass:
 class PlainGradient:
     """Runs the reference on every replica. Create it inside the strategy's scope.
 
+    It keeps every activation, so it takes the memory of model.memory=store for one micro-batch.
+
     Args:
         loss: (labels [N], logits [N, classes]) -> losses [N], or one of the whole batch.
         seed: the run's seed. Random layers draw the same numbers as in the same micro-step of update 0.
@@ -237,7 +237,7 @@ class PlainGradient:
     ):
         self._model, self._loss, self._strategy = model, loss, strategy
         self._seed, self._micro_steps = seed, micro_steps
-        # With the options of Step, as others give other bits.
+        # It has the options of a step, as others give other bits.
         self._run = CompiledFunction(self._differentiate_on_all, FUSION_ONLY)
 
     def __call__(self, examples: WindowOfExamples, count: int) -> Iterator[Pass]:

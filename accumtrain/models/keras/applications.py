@@ -26,7 +26,7 @@ from accumtrain.models.resnet.blocks import with_norm_momentum
 
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16", "float64": "float64"}
 WEIGHTS = "model.weights.h5"  # in a .keras file
-SEED = "seed_generator"  # part of the key of what is no weight
+SEED = "seed_generator"  # part of the key of the state of random numbers, which is no weight
 OPTIMIZER = "optimizer"  # group of a file that holds a training, too
 
 
@@ -105,8 +105,8 @@ IN_CACHE = {"NASNet-mobile.h5": "nasnet_mobile.h5", "NASNet-large.h5": "nasnet_l
 def read_published(config: KerasModelConfig) -> dict[str, np.ndarray]:
     """Return the weights trained on ImageNet that Keras publishes for a model, by the path of their variable.
 
-    Keras finds them in its cache or downloads them. They are for images with red first and with the pixels that
-    `PUBLISHED` has for the model: a first kernel that expects blue first is turned.
+    Keras finds them in its cache or downloads them. They are for images with red first and with the pixels of
+    `PUBLISHED`. A first kernel that expects blue first is turned.
 
     Raises:
         ConfigError: they are neither in the cache nor can they be downloaded, or Keras has none for model.args.
@@ -117,7 +117,7 @@ def read_published(config: KerasModelConfig) -> dict[str, np.ndarray]:
         try:
             builder = getattr(keras.applications, config.name)
             model = builder(weights=IMAGENET, classifier_activation=None, **config.args)
-        except Exception as error:  # of which Keras raises this very class where a download fails
+        except Exception as error:  # Keras raises this very class if a download fails
             if failed := NOT_FETCHED.match(str(error)):
                 raise ConfigError(_explain_absence(config.name, failed[1], failed[2])) from error
             if not isinstance(error, OSError | KeyError | TypeError | ValueError):

@@ -1,7 +1,8 @@
 """One call of a Keras layer or model that changes none of its variables.
 
 Keras reads and assigns variables, adds losses and carries masks while it calls a layer. Here variables have values for
-the call alone. What the call does to them is known afterwards, so that it can be replayed, split or left out.
+the call alone. The changes that the call makes to them are known afterwards, so a call can be replayed, split or left
+out.
 """
 
 from __future__ import annotations
@@ -110,8 +111,8 @@ def call_stateless(
         Its output, the new values of its non-trainable variables, and the sum of the losses of its layers and weights.
 
     Raises:
-        ConfigError: a batch normalisation is called twice, so that its statistics are those of no batch; a weight or a
-            variable that is not the model's is assigned; or a loss of a layer is no scalar.
+        ConfigError: a batch normalisation is called twice, so that its statistics are those of no batch. Or a weight or
+            a variable that is not the model's is assigned. Or a loss of a layer is no scalar.
     """
     weights = read_values(model.trainable_variables)
     with StatelessCall([*weights, *zip(model.non_trainable_variables, state, strict=True)]) as call:
@@ -188,7 +189,7 @@ def join_masks(structure: Any) -> Any:
     return structure.tensors
 
 
-# ---- and logits: what a softmax or a sigmoid was taken of, which Keras's losses compute with ----
+# ---- logits: the inputs of a softmax or a sigmoid, with which Keras's losses compute ----
 
 
 class WithLogits(NamedTuple):

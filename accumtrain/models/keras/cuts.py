@@ -2,7 +2,7 @@
 
 A cut point is a tensor through which every path from the images to the logits goes. The sum at the end of a residual
 block is one. The part of the model between two cut points is a function of one tensor, so it can be computed again.
-Where no such tensors are, two together may be a cut point, as between the cells of NASNet.
+In a part without such tensors two together may be a cut point, as between the cells of NASNet.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def choose_kept_segments(segments: Sequence[CutPiece], share: float) -> set[int]
     worths = [segment.multiplications / max(segment.inner, 1) for segment in segments]
     for index in sorted(range(len(segments)), key=lambda index: (-worths[index], -index)):
         if segments[index].inner > left:
-            break  # a smaller one that follows would make the dial jump back
+            break  # with a smaller one that follows, a larger share could keep fewer segments
         left -= segments[index].inner
         kept.add(index)
     return kept
@@ -204,7 +204,7 @@ def cut_model(name: str, model: keras.Model, kept_share: float = 0.0) -> tuple[l
     try:
         parts = _build_parts(model, segments)
     except ValueError as error:
-        reason = str(error).partition(" The following")[0]  # what follows names every layer
+        reason = str(error).partition(" The following")[0]  # the rest names every layer
         raise ConfigError(
             f"{name} can't be cut into segments, for example where one layer is called in several places ({reason}); "
             "use a layer for each place, or model.memory=store"

@@ -40,9 +40,8 @@ class KerasNorm(tf.Module):
 class KerasSegment:
     """A Keras model or a part of one, from its input to its output: tensors [N, ...] or structures of them.
 
-    Where tensors have masks at a cut point, they and their masks are `Masked` there.
-
-    It is not a tf.Module, as KerasModel holds the variables.
+    Tensors at a cut point that have masks are passed on as `Masked`. It is not a tf.Module, as KerasModel holds the
+    variables.
 
     Args:
         part: a built model.
@@ -50,9 +49,9 @@ class KerasSegment:
         norms: id of a BatchNormalization -> its moving statistics. Those of other layers don't change.
         draws: id of the state of a seed generator -> the generator's number in the whole model.
         dtype: dtype of the output, if it is that of the whole model; None for other parts, which keep their own.
-        penalised: carries the losses of layers and weights along: input and output are pairs of a tensor or structure
+        penalised: passes on the losses of layers and weights. Input and output are then pairs of a tensor or structure
             and the sum of these losses so far, a scalar.
-        carries: what Keras carries with the output of the whole model stands beside it (`separate_carried`).
+        carries: the masks and logits of the whole model's output are outputs, too (`separate_carried`).
     """
 
     def __init__(

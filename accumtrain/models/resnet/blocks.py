@@ -71,8 +71,8 @@ class Residual(tf.Module):
         inputs: channels of the input.
         outputs: channels of the output. A bottleneck has a quarter of them inside.
         preactivated: False leaves out the first norm and ReLU: in the first unit, as the stem ends with them.
-        keep_activations: False is for a low peak: a replay computes the outputs of norm and ReLU once more for their
-            gradient, and that of the first norm takes longer.
+        keep_activations: False is for a low peak. A replay then computes the outputs of norm and ReLU once more for
+            their gradient, and the gradient of the first norm takes longer.
         kept_convs: numbers of the convolutions whose output the forward pass keeps for the replay.
         drop_path: leaves it out for some examples; None for none.
         numerics: of its input, computation and output, as for the shortcuts.

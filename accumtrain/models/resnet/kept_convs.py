@@ -62,8 +62,9 @@ def _list_addresses(config: ResNetConfig) -> Iterable[ConvAddress]:
 def count_without_cost(addresses: Sequence[ConvAddress], first_stream: int) -> int:
     """Return the number of `addresses` that a reversed network keeps without a higher peak.
 
-    Memory peaks late in the backward pass, in the first stage, whose images are the largest. What the later stages keep
-    is freed by then. So they keep as much as one and a half streams of the first stage, of `first_stream` channels.
+    Memory peaks late in the backward pass, in the first stage, whose images are the largest. The tensors of the later
+    stages are freed by then. So these keep as much as one and a half streams of the first stage, of `first_stream`
+    channels.
     """
     left = STREAMS_WITHOUT_COST * first_stream
     for count, address in enumerate(addresses):

@@ -16,8 +16,8 @@ from accumtrain.backprop.tracing import after
 from accumtrain.models.layers import Conv, Initializer, Numerics
 from accumtrain.models.norms import ALL, NORMS, Reread
 
-# TensorFlow fuses batch norm with the ReLU behind it for multiples of 4 channels. oneDNN's fused kernel gives the same
-# bits with the statistics of a batch, in the first pass, and with known ones, in a replay, for multiples of these only.
+# TensorFlow fuses batch norm with the ReLU behind it for multiples of 4 channels. The first pass has the statistics of
+# a batch, a replay known ones. oneDNN's fused kernel gives the same bits for both for multiples of these channels only.
 FUSED_BLOCK = 8
 
 

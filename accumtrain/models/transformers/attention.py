@@ -116,7 +116,7 @@ def _widen(x: tf.Tensor) -> tf.Tensor:
 
 
 def _hidden_scores(mode: Mode) -> tf.Tensor | None:
-    """Return what is added to the scores of each key, float32 [N, 1, 1, T]; None if none is hidden."""
+    """Return the values to add to the scores of each key, float32 [N, 1, 1, T]; None if none is hidden."""
     if "mask" not in mode.side:
         return None
     return tf.where(mode.side["mask"], 0.0, HIDDEN)[:, tf.newaxis, tf.newaxis, :]

@@ -72,7 +72,7 @@ class AddTo(tf.Module):
         self.function = function
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        with tf.control_dependencies([x]):  # or the kernels of all blocks are cast, and kept, from the start
+        with tf.control_dependencies([x]):  # without it the kernels of all blocks are cast, and kept, from the start
             return x + tf.cast(self.function(x, mode), x.dtype)
 
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:

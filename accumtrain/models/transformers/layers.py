@@ -57,7 +57,8 @@ class Linear(OwnGradient):
     """The function x @ kernel + bias over the last axis, in the dtype of x [..., inputs].
 
     Args:
-        numerics: of what the output is added to. Kernel and bias are multiplied by its factor, not the larger output.
+        numerics: of the stream that the output is added to. Its factor multiplies kernel and bias, which are smaller
+            than the output.
     """
 
     def __init__(self, init: Initializer, inputs: int, outputs: int, numerics: Numerics = FLOATS_ONLY):
@@ -137,7 +138,7 @@ class LayerScale(OwnGradient):
 
     Args:
         start: the factors at the start.
-        numerics: of what the output is added to, as for `Linear`.
+        numerics: of the stream that the output is added to, as for `Linear`.
     """
 
     def __init__(self, init: Initializer, width: int, start: float, numerics: Numerics = FLOATS_ONLY):

@@ -23,7 +23,7 @@ from accumtrain.runs.names import learned_values
 if TYPE_CHECKING:
     from accumtrain.data.source import Dataset
 
-BUDGET = re.compile(r"\+*model\.memory=\d+")  # beside which the rules refuse accum.steps=auto
+BUDGET = re.compile(r"\+*model\.memory=\d+")  # the rules refuse accum.steps=auto beside it
 LAST_RESORT = "a smaller model or smaller images"
 EFFECTS = {RECOMPUTE: "activations are computed again", REVERSE: "activations are computed back"}
 
@@ -163,7 +163,7 @@ def explain_errors(config: Config, data: Dataset | None, replicas: int = 1, work
     """Make errors with a remedy of TensorFlow's errors about memory, data or a lost worker, within this context.
 
     Args:
-        data: what is read there; None if nothing is.
+        data: that is read in this context; None if none is.
     """
     import tensorflow as tf
 

@@ -45,7 +45,7 @@ USE_AFTER_FIT = (
 TEST_CHOSE = "it was chosen on test examples, so its test figures are too good: give a new run data.val_fraction=0.1"
 LEARNED = 0.99  # of the loss of a guess; a model that has learned anything is below
 BEHIND = 0.05  # share of their initial values in moving statistics that says that they lag behind
-CAUGHT_UP = 0.01  # as much is no matter
+CAUGHT_UP = 0.01  # such a share does not matter
 
 
 def speed_and_memory(window: Window, logbook: MetricsLogger, meter: Meter) -> dict[str, Any]:
@@ -253,7 +253,7 @@ def print_banner(
 
 
 def tell_changes(config: Config, run: Run) -> None:
-    """Say what computes a run from here on in another way. A config.yaml that can't be read says nothing."""
+    """Say which keys change how the run is computed from here on. Say nothing if its config.yaml can't be read."""
     with suppress(CheckpointError):
         before = read_config(run.path / "config.yaml")
         for key, now in (("accum.steps", config.accum.count), ("device.runtime", config.device.runtime)):

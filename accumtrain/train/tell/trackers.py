@@ -1,4 +1,4 @@
-"""Receivers of what a run tells beside metrics.jsonl: TensorBoard, also of profiles, and the service of log.tracker."""
+"""Receivers of a run's records beside metrics.jsonl: TensorBoard, also of profiles, and the service of log.tracker."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class TensorBoardTracker:
             if split not in self._writers:
                 make_inner_folder(self.directory)
                 self._writers[split] = self._open(self.directory / split)
-                # what holds for the whole run is written again
+                # values of the whole run are written again
                 self._begin(split, self._done if split == WHOLE_RUN else self._done + 1)
             self._writers[split].write(_event(step=step, summary=summary))
 
@@ -234,7 +234,7 @@ class Tracker(Protocol):
 
 
 class GuardedTracker:
-    """A tracker that is somebody else's program: its first error is told, and the training goes on without it."""
+    """A tracker that is another's program: its first error is printed, and the training goes on without it."""
 
     def __init__(self, name: str, tracker: Tracker):
         self._name, self._tracker = name, tracker
@@ -295,7 +295,11 @@ def metrics(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def identifier(folder: Path, service: str, make: Callable[[], str]) -> str:
-    """Return what a service calls this run: made once, and kept in tracker.json, so a continued run goes on there."""
+    """Return the service's identifier of this run. It is kept in tracker.json, so a continued run goes on there.
+
+    Args:
+        make: makes the identifier.
+    """
     file = folder / "tracker.json"
     known = read_json(file) if file.exists() else {}
     if service not in known:
@@ -314,7 +318,7 @@ EPOCH = "/epoch"  # ends the name of a metric that each record has, after its sp
 
 
 class MlflowTracker:
-    """An MLflow run. A continued run of ours continues it; what it has been told already stays."""
+    """An MLflow run. A continued run of accumtrain continues it, and records that it has already stay."""
 
     def __init__(self, name: str, folder: Path, hyperparameters: Mapping[str, Any]):
         from mlflow import MlflowClient
@@ -365,7 +369,7 @@ PROJECT = "accumtrain"  # unless WANDB_PROJECT says another
 
 
 class WandbTracker:
-    """A run of Weights & Biases. A continued run of ours continues it; what it has been told already stays."""
+    """A run of Weights & Biases. A continued run of accumtrain continues it, and records that it has already stay."""
 
     def __init__(self, name: str, folder: Path, hyperparameters: Mapping[str, Any]):
         import wandb

@@ -1,6 +1,6 @@
 """job=evaluate: loss and metrics of a trained run on its test split, or on all of other data with labels.
 
-Without a test split it is the validation split. The task says what else is found, such as the confusions of classes.
+Without a test split it is the validation split. The task has further findings, such as the confusions of classes.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def measure_model(
 def describe_evaluation(
     config: Config, measured: Measured, data: Dataset, trained: Trained, *, own: bool
 ) -> dict[str, Any]:
-    """Return what `evaluate_run` does, but for the pictures."""
+    """Return the result of `evaluate_run`, but for the pictures."""
     left_out = data.splits[measured.split].skipped.values()
     chosen, monitor = config.eval.metrics, config.train.monitor
     best_by = BestBy.of(config.task, config.loss, chosen, monitor, measured.means)
@@ -109,10 +109,14 @@ def evaluate_run(config: Config) -> dict[str, Any] | None:
     """Evaluate the best or the last state of a run. Draw its pictures.
 
     Returns:
-        status, step, epoch, checkpoint, test or val (loss and metrics), examples_per_second, seconds, own_data (whether
-        it is what the run was trained on), skipped (examples of the split that can't be read), and if the classes are
-        told apart classes (lowest accuracy first), confused (pairs), mistakes (highest loss first), pictures (their
-        files). None on a worker that is not the chief.
+        None on a worker that is not the chief, else:
+        status, step, epoch, checkpoint, examples_per_second, seconds.
+        test or val: loss and metrics.
+        own_data: the run was trained on this data.
+        skipped: examples of the split that can't be read.
+        classes (lowest accuracy first), confused (pairs), mistakes (highest loss first): with task=classify. Other
+        tasks have findings of their own.
+        pictures: their files.
 
     Raises:
         CheckpointError: there is no trained run, its checkpoint can't be used, or a picture can't be written.

@@ -28,9 +28,9 @@ CLASSES = "data.classes"
 
 
 def find_trained_on(config: Config) -> tuple[TrainedOn, Mapping[str, Any]]:
-    """Return what the run was trained on, and the fingerprint of its data if that had to be opened.
+    """Return the content of inputs.json, and the fingerprint of the data if that had to be opened.
 
-    It has to be where inputs.json is gone.
+    The data is opened if inputs.json is gone.
 
     Raises:
         AccumtrainError: the file of a run is damaged, or the data can't be opened.
@@ -78,7 +78,7 @@ def open_measured(config: Config) -> tuple[Objective, bool]:
 
 
 class Trained(NamedTuple):
-    """A model with the weights of a checkpoint, the checkpoint, its manifest, and what the model answers."""
+    """A model with the weights of a checkpoint, the checkpoint, its manifest, and the answers of the model."""
 
     model: Model
     saved: Saved
@@ -97,8 +97,8 @@ def trained_model(config: Config, noted: TrainedOn, fingerprint: Mapping[str, An
     With ema.decay these are the averages. Call it inside the strategy's scope.
 
     Args:
-        noted: the first of the two that `find_trained_on` returned.
-        fingerprint: the second of them.
+        noted: the content of inputs.json, of `find_trained_on`.
+        fingerprint: that of the data, of `find_trained_on`.
         state: `best` or `last`.
 
     Raises:
@@ -115,7 +115,7 @@ def trained_model(config: Config, noted: TrainedOn, fingerprint: Mapping[str, An
 
 
 def check_evaluates(config: Config, fingerprint: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
-    """Compare what the checkpoint's manifest says of model, images and classes with this configuration.
+    """Compare model, inputs and classes in the checkpoint's manifest with this configuration.
 
     Args:
         fingerprint: that of the data, as far as it is known.

@@ -112,8 +112,11 @@ def predict(config: Config) -> dict[str, Any]:
     """Print the answers for the images that predict.input names, and write them into files.
 
     Returns:
-        status, step, checkpoint, images (that have an answer), files (with the answers), bad (the images that can't be
-        used), and the summary of the task, such as classes (the images of each).
+        status, step, checkpoint.
+        images: the number of those that have an answer.
+        files: with the answers.
+        bad: the number of images that can't be used, and the name and reason of each.
+        The summary of the task, such as classes: the images of each.
 
     Raises:
         DataError: there are no images; or some can't be used and data.on_error=raise. The others have answers then.
