@@ -209,6 +209,50 @@ def test_an_empty_cell_among_numbers_is_refused_with_its_row(tmp_path, write, em
         opened(write(tmp_path, columns), NUMBERS, number_columns=["x"], label_column="y")
 
 
+@pytest.mark.parametrize("write", FORMATS)
+@pytest.mark.parametrize(
+    ("numbers", "fault"),
+    [
+        (
+            [1_700_000_000 + number for number in range(8)],  # one value in float32
+            r"between 1700000000 and 1700000007, .* apart: subtract 1700000000 from all of them, in rows to predict",
+        ),
+        (
+            [1_700_000_000 + 1000 * number for number in range(8)],  # eight, all rounded
+            r"between 1700000000 and 1700007000, .* apart: subtract 1700000000 from all of them, in rows to predict",
+        ),
+        (
+            [1e-50 * number for number in range(8)],  # zeros
+            r"between 0 and 7e-50, .* apart: multiply all of them, so that they differ by about 1, in rows to predict",
+        ),
+    ],
+)
+def test_a_column_that_float32_rounds_to_few_values_is_not_trained_on(tmp_path, write, numbers, fault):
+    keys = {"number_columns": ["t"], "label_column": "y", "split_column": "part", "val_fraction": None}
+    rows = {"y": [0, 1] * 5, "part": ["train"] * 8 + ["test"] * 2}
+    with pytest.raises(DataError, match=rf"^column t is {fault}"):
+        opened(write(tmp_path, rows | {"t": [*numbers, 0, 0]}), **keys)
+    moved = [(number - numbers[0]) / (numbers[1] - numbers[0]) for number in numbers]  # as the message says
+    data = opened(write(tmp_path, rows | {"t": [*moved, 0, 0]}), **keys)
+    assert sorted(inputs for inputs, _ in examples(data)) == [[float(number)] for number in (0, 0, *range(8))]
+
+
+def test_rows_that_are_not_trained_on_may_be_few_and_close(tmp_path):
+    """A column whose training rows float32 tells apart has any two of its values in another table."""
+    close = {"t": [1_700_000_000, 1_700_000_001], "y": [0, 1]}
+    config = TableConfig(path=as_json(tmp_path, close), number_columns=["t"], label_column="y")
+    inputs = Arrays((1,), ("t",), (1.6e9,), (1e8,))
+    data = open_labelled(config, TrainedOn(inputs, CLASSES, ["0", "1"]), {}, 0)
+    np.testing.assert_allclose(join(make_eval_batches(data, batch=2))["inputs"], [[1.0], [1.0]], atol=1e-6)
+    asked = inputs.open_named([config.path], config, "predict.input")
+    np.testing.assert_allclose(join(make_eval_batches(asked.data, batch=2))["inputs"], [[1.0], [1.0]], atol=1e-6)
+    test = tmp_path / "more"
+    test.mkdir()
+    path = as_json(test, {"t": [1_600_000_000 + 10_000 * number for number in range(8)], "y": [0, 1] * 4})
+    keys = {"number_columns": ["t"], "label_column": "y", "test_path": config.path}
+    assert opened(path, **keys).test.size == 2
+
+
 def test_a_row_that_is_left_out_may_be_empty(tmp_path):
     path = as_json(tmp_path, {"x": [1.0, 2.0, None, 4.0], "y": [1, 2, None, 4]})
     assert len(examples(opened(path, NUMBERS, number_columns=["x"], label_column="y"))) == 3

@@ -16,7 +16,15 @@ from accumtrain.data.local_files import list_first, readable
 from accumtrain.data.source import UnreadableExample
 from accumtrain.data.sources.folder import find_split
 from accumtrain.data.table.reader import Table, clean, is_image, open_tables
-from accumtrain.data.targets import ClassTargets, Column, Locate, TargetReader, as_texts, read_numbers
+from accumtrain.data.targets import (
+    ClassTargets,
+    Column,
+    Locate,
+    TargetReader,
+    as_texts,
+    find_rounding,
+    read_exact_numbers,
+)
 from accumtrain.data.text.texts import Text
 from accumtrain.errors import DataError
 
@@ -159,9 +167,22 @@ def read_named_texts(path: Path, key: str, name: str | int, *, header: bool) -> 
         yield from read_texts(_as_documents(column, table.describe_fully(found)), table.locate)
 
 
-def read_inputs(columns: Mapping[str, Column], locate: Locate) -> np.ndarray:
-    """Return numbers as inputs, float32 [N, columns]. Raise DataError with its row for an empty cell."""
-    values = np.stack([read_numbers(name, column, locate, _NEEDED) for name, column in columns.items()], axis=1)
+def read_inputs(columns: Mapping[str, Column], locate: Locate, trained: np.ndarray | None = None) -> np.ndarray:
+    """Return numbers as inputs, float32 [N, columns].
+
+    Args:
+        trained: The indices of the rows to train on; None if there are none.
+
+    Raises:
+        DataError: A cell is empty or holds no number, or float32 rounds those to train on to few values.
+    """
+    values = np.empty([len(next(iter(columns.values()))), len(columns)], np.float32)
+    for index, (name, column) in enumerate(columns.items()):
+        numbers = read_exact_numbers(name, column, locate, _NEEDED)
+        values[:, index] = numbers
+        own = numbers if trained is None else numbers[trained]
+        if trained is not None and np.ptp(own) > 0 and (fault := find_rounding(own)):
+            raise DataError(f"column {name} {fault}, in rows to predict, too")
     empty = np.isnan(values)
     if empty.any():
         row, column = np.argwhere(empty)[0].tolist()

@@ -443,7 +443,8 @@ def _make_texts(
 def _make_numbers(examples: _Examples, chosen: Mapping[str, np.ndarray], notes: Sequence[str]) -> Source:
     names = examples.rows.parts[0].columns.inputs
     columns = {name: examples.cells(column) for name, column in zip(names, examples.rows.inputs, strict=True)}
-    numbers, targets = read_inputs(columns, examples.locate), examples.targets
+    trained = chosen["train"] if len(chosen) > 1 else None  # a whole table is asked of a trained run
+    numbers, targets = read_inputs(columns, examples.locate, trained), examples.targets
     splits = {name: (numbers[indices], targets.values[indices]) for name, indices in chosen.items()}
     opened = {name: ArraySplit(*arrays) for name, arrays in splits.items()}
     return Source(
