@@ -225,6 +225,10 @@ def test_an_empty_cell_among_numbers_is_refused_with_its_row(tmp_path, write, em
             [1e-50 * number for number in range(8)],  # zeros
             r"between 0 and 7e-50, .* apart: multiply all of them, so that they differ by about 1, in rows to predict",
         ),
+        (
+            [1e-40 * number for number in range(8)],  # below the normal numbers
+            r"between 0 and 7e-40, .* apart: multiply all of them, so that they differ by about 1, in rows to predict",
+        ),
     ],
 )
 def test_a_column_that_float32_rounds_to_few_values_is_not_trained_on(tmp_path, write, numbers, fault):
@@ -235,6 +239,18 @@ def test_a_column_that_float32_rounds_to_few_values_is_not_trained_on(tmp_path, 
     moved = [(number - numbers[0]) / (numbers[1] - numbers[0]) for number in numbers]  # as the message says
     data = opened(write(tmp_path, rows | {"t": [*moved, 0, 0]}), **keys)
     assert sorted(inputs for inputs, _ in examples(data)) == [[float(number)] for number in (0, 0, *range(8))]
+
+
+def test_a_column_whose_deviation_is_too_small_to_divide_by_is_not_trained_on(tmp_path):
+    """Its numbers reach far enough for float32, but few of them do."""
+    columns = {"x": [0.0] * 19_999 + [1.3e-36], "size": [1, 2] * 10_000, "y": [0, 1] * 10_000}
+    keys = {"number_columns": ["size", "x"], "label_column": "y", "split_column": "part"}
+    rows = columns | {"part": ["test"] * 2 + ["train"] * 19_998}
+    message = r"^column x has the standard deviation 9.19e-39, and float32 can't divide by less than 1.18e-38: multiply"
+    with pytest.raises(DataError, match=message):
+        opened(as_parquet(tmp_path, rows), **keys)
+    larger = [1e36 * number for number in columns["x"]]
+    assert opened(as_parquet(tmp_path, rows | {"x": larger}), **keys).inputs.std[1] == pytest.approx(9.19e-3, rel=1e-3)
 
 
 def test_rows_that_are_not_trained_on_may_be_few_and_close(tmp_path):
