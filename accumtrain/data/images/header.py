@@ -19,7 +19,7 @@ from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
-from accumtrain.data.images.by_pillow import is_by_pillow, open_image
+from accumtrain.data.images.by_pillow import SEVERAL, is_by_pillow, open_image
 from accumtrain.data.images.decode import JPEG, PNG
 from accumtrain.data.local_files import find_file_fault
 
@@ -95,7 +95,7 @@ def _examine(stream: BinaryIO) -> Header:
 def _may_be_unusual(head: bytes) -> bool:
     """Return whether to parse the header, which takes ten times as long: also if it goes on after `head`."""
     if head.startswith(PNG):
-        has_chunk = b"eXIf" in head or b"tRNS" in head or b"IDAT" not in head
+        has_chunk = any(name in head for name in (b"eXIf", b"tRNS", b"acTL")) or b"IDAT" not in head
         return has_chunk or head[_DEPTH] > b"\x08" or head[_COLOUR] in (b"\x04", b"\x06")
     return not head.startswith(JPEG) or b"Exif" in head or b"Adobe" in head or not _reaches_scan(head)
 
@@ -117,6 +117,8 @@ def _parse_header(stream: BinaryIO, head: bytes) -> Header:
 
 
 def _describe(image: ImageFile) -> Header:
+    if isinstance(image, PngImageFile) and image.is_animated:
+        return Header(SEVERAL.format("PNG"))
     return Header(None, _read_orientation(image), _find_loss(image))
 
 
