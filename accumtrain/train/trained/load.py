@@ -11,7 +11,7 @@ from accumtrain.backprop.model import Model
 from accumtrain.config.read import to_mapping
 from accumtrain.config.roles import keys_with
 from accumtrain.config.schema import Config
-from accumtrain.data.config import FolderConfig, TableConfig, TextsConfig
+from accumtrain.data.config import FolderConfig, NpzConfig, TableConfig, TextsConfig
 from accumtrain.data.inputs.trained_on import TrainedOn, read_trained_on
 from accumtrain.errors import CheckpointError, DataError
 from accumtrain.fields import Role
@@ -60,7 +60,7 @@ def open_measured(config: Config) -> tuple[Objective, bool]:
     try:
         data = open_stored(config)
     except DataError:
-        if noted is None or not isinstance(config.data, FolderConfig | TableConfig | TextsConfig):
+        if noted is None or not isinstance(config.data, FolderConfig | NpzConfig | TableConfig | TextsConfig):
             raise
         data = None  # a class may have too few images to train on, and enough to be measured
     if data is not None and (noted is None or data.fingerprint == trained):
