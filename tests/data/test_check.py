@@ -65,7 +65,10 @@ def test_everything_bad_is_named(photos, command, tmp_path):
     (photos / "test/bee/1.png").write_bytes(b"a text, and no image at all")
     answer = command(*ARGUMENTS)
     assert answer.code == DataError.exit_code
-    assert "4 of 14 examples are bad, runs/trials/check-one/check.json names them" in answer.err
+    bad = "4 of 14 examples are bad, runs/trials/check-one/check.json names them: replace them"
+    without = "on without those that can't be read\n"
+    assert f"{bad}, or train with data.on_error=skip to go {without}" in answer.err
+    assert f"{bad}, or a training goes {without}" in command(*ARGUMENTS, "data.on_error=skip").err
     found = result(tmp_path)
     assert found["status"] == "bad"
     assert found["train"]["classes"] == {"ant": 3, "bee": 4}

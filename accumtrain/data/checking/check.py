@@ -81,9 +81,11 @@ def check_data(config: Config) -> dict[str, Any]:
     say(_verdict(result, targets, inputs))
     if bad:
         total = sum(split.size for split in data.whole_splits.values())
+        skips = config.data.on_error == "skip"
+        skipped = "a training goes" if skips else "train with data.on_error=skip to go"
         raise DataError(
             f"{len(bad)} of {total} examples are bad, {result_file(config)} names them: "
-            "replace them, or train with data.on_error=skip to go on without those that can't be read",
+            f"replace them, or {skipped} on without those that can't be read",
             result,
         )
     return result
