@@ -187,7 +187,7 @@ def test_tables_of_numbers_may_have_their_columns_in_another_order(tmp_path):
     assert data.inputs.columns == ("a", "b")
     assert data.test.read(tf.constant([0, 1], tf.int64))[0].numpy().tolist() == [[3, 4], [5, 6]]
     (tmp_path / "test.csv").write_text("a,y\n3,1\n5,0")
-    with pytest.raises(DataError, match=r"data.number_columns=b: .*test.csv has the columns a, y; give a name"):
+    with pytest.raises(DataError, match=r"data.number_columns=b: .*test.csv has no column b, only a, y; give"):
         opened(str(tmp_path / "train.csv"), **keys)
 
 
@@ -292,7 +292,7 @@ def test_a_name_that_looks_like_a_number_is_a_name(tmp_path):
     other = as_csv(tmp_path, {"1": [5, 6], "x": [7, 8], "kind": ["cat", "dog"]})
     with pytest.raises(DataError, match=r"t.csv lacks the columns 2 that the run has learned from, and has 1, x, kind"):
         inputs.open_named([other], config, "predict.input")
-    with pytest.raises(DataError, match=r"data.number_columns=2: .*; give a name, .* or call one of them 2$"):
+    with pytest.raises(DataError, match=r"data.number_columns=2: .*; give the name of one, .* or call one of them 2$"):
         open_labelled(
             TableConfig(path=other, number_columns=["*"], label_column="kind"),
             TrainedOn(inputs, CLASSES, ["cat", "dog"]),

@@ -27,6 +27,7 @@ from accumtrain.data.targets import (
 )
 from accumtrain.data.text.texts import Text
 from accumtrain.errors import DataError
+from accumtrain.fields import normal_form
 
 SPLITS = ("train", "val", "test")
 _CHOOSE = "data.image_column=<name>, data.text_column=<name> or 'data.number_columns=[<name>,...]'"
@@ -154,7 +155,7 @@ def read_texts(column: Column, locate: Locate) -> Iterator[Text]:
 
 
 def read_named_texts(path: Path, key: str, name: str | int, *, header: bool) -> Iterator[Text]:
-    """Yield the texts of a column of a table. Raise DataError if it can't be read.
+    """Yield the texts of the column of a table in which a run finds its texts. Raise DataError if it can't be read.
 
     Args:
         key: That gives the table, for messages.
@@ -162,6 +163,12 @@ def read_named_texts(path: Path, key: str, name: str | int, *, header: bool) -> 
     with readable():
         tables = open_tables(path, key, header=header)
     for table in tables.values():
+        by_number = isinstance(name, int) and name <= len(table.names)
+        if normal_form(str(name)) not in table.names and not by_number:
+            raise DataError(
+                f"{key}={path} has no column {name}, in which the run finds its texts, only "
+                f"{', '.join(table.names)}: call that of its texts {name}"
+            )
         found = table.find("data.text_column", name)
         (column,) = table.columns([found])
         yield from read_texts(_as_documents(column, table.describe_fully(found)), table.locate)
