@@ -38,7 +38,7 @@ _NO_HEADER = (OSError, SyntaxError, ValueError, EOFError, struct.error, Decompre
 
 @dataclass(frozen=True)
 class Header:
-    """What decoding does with an image.
+    """The header of an image.
 
     Attributes:
         fault: what keeps it from being read, to stand after its name.
