@@ -31,6 +31,7 @@ class Arrays(Inputs):
     """
 
     kind: ClassVar[str] = "arrays"
+    alike: ClassVar[str] = "number for number"
 
     columns: tuple[str, ...] = ()
     mean: tuple[float, ...] = ()
@@ -57,6 +58,10 @@ class Arrays(Inputs):
 
     def batch(self, inputs: Any, key: tf.Tensor | None, *, training: bool) -> Any:
         return (inputs - np.array(self.mean, np.float32)) / np.array(self.std, np.float32) if self.mean else inputs
+
+    @property
+    def is_checked(self) -> bool:
+        return bool(self.columns)
 
     def describe(self) -> str:
         return f"{len(self.columns)} numbers" if self.columns else super().describe()

@@ -75,6 +75,16 @@ class Rows:
         part = self.part_of(row)
         return part.table.locate(row - part.first)
 
+    def make_locate(self, chosen: np.ndarray) -> Locate:
+        """Return `locate` of some rows, integers [N], by their place among these. It keeps no cell in memory."""
+        places = [(part.first, part.table.locate) for part in reversed(self.parts)]
+
+        def locate(index: int) -> str:
+            row = int(chosen[index])
+            return next(of_table(row - first) for first, of_table in places if first <= row)
+
+        return locate
+
     @property
     def hold_images(self) -> bool:
         """True if they hold images; they name files otherwise."""

@@ -447,6 +447,8 @@ def _make_numbers(examples: _Examples, chosen: Mapping[str, np.ndarray], notes: 
     numbers, targets = read_inputs(columns, examples.locate, trained), examples.targets
     splits = {name: (numbers[indices], targets.values[indices]) for name, indices in chosen.items()}
     opened = {name: ArraySplit(*arrays) for name, arrays in splits.items()}
+    for name, indices in chosen.items():
+        opened[name].locate = examples.rows.make_locate(examples.chosen[indices])
     return Source(
         opened["train"],
         opened.get("test"),
