@@ -44,7 +44,8 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
     Raises:
         ConfigError: an override changes what was learned and the job uses it, or the run has a kind that this program
             does not.
-        CheckpointError: the job is no training, and there is no run or its config.yaml can't be read.
+        CheckpointError: the job is no training, and the run's config.yaml can't be read, or there is no run and the
+            values have a mistake.
     """
     job = JOBS.entries.get(str(values.get("job")))
     run = resolve_interpolations(values).get("run")
@@ -55,9 +56,9 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
         return values
     name = name or run_name(from_mapping(values), overrides)
     file = Path(expand_home(str(run.get("dir"))), str(name), "config.yaml")
-    if job.scope == "trained":
-        check_has_run(file.parent)  # before anything is said of values that would be those of the run
     if not file.exists() or not has_checkpoints(file.parent):
+        if job.scope == "trained":
+            _check_without_run(values, file.parent)
         return values
     try:
         before = read_config(file)
@@ -102,6 +103,15 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
             chosen = {key: item for key, item in new.items() if key in own or f"{group}.{key}" in given}
             merged[group] = {**kept, **chosen}
     return merged
+
+
+def _check_without_run(values: Mapping[str, Any], folder: Path) -> None:
+    """Raise CheckpointError for values with a mistake, which those of a run in the folder might not have."""
+    try:
+        from_mapping(values)
+    except ConfigError:
+        check_has_run(folder)
+        raise
 
 
 def add_data_choice(overrides: list[str]) -> list[str]:
