@@ -26,6 +26,7 @@ from accumtrain.data.config import SOURCES
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.fields import Role, format_value, value_at
 from accumtrain.runs.contents import check_values, read_config
+from accumtrain.runs.folder import check_has_run
 from accumtrain.runs.names import has_checkpoints, learned_values, run_name
 
 DEPENDENT_KEYS = {  # keys that a given key makes obsolete
@@ -43,7 +44,8 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
     Raises:
         ConfigError: an override changes what was learned and the job uses it, or the run has a kind that this program
             does not.
-        CheckpointError: the run's config.yaml can't be read, and the job is no training.
+        CheckpointError: the job is no training, and the run's config.yaml can't be read, or there is no run and the
+            values have a mistake.
     """
     job = JOBS.entries.get(str(values.get("job")))
     run = resolve_interpolations(values).get("run")
@@ -55,6 +57,8 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
     name = name or run_name(from_mapping(values), overrides)
     file = Path(expand_home(str(run.get("dir"))), str(name), "config.yaml")
     if not file.exists() or not has_checkpoints(file.parent):
+        if job.scope == "trained":
+            _check_without_run(values, file.parent)
         return values
     try:
         before = read_config(file)
@@ -101,23 +105,33 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
     return merged
 
 
+def _check_without_run(values: Mapping[str, Any], folder: Path) -> None:
+    """Raise CheckpointError for values with a mistake, which those of a run in the folder might not have."""
+    try:
+        from_mapping(values)
+    except ConfigError:
+        check_has_run(folder)
+        raise
+
+
 def add_data_choice(overrides: list[str]) -> list[str]:
     """Return the overrides, with the choice of data of the run that a job goes on with if keys of data need it.
 
     Hydra knows a key such as data.path only if a kind that has it is chosen.
 
     Raises:
-        CheckpointError: the run's config.yaml can't be read.
+        CheckpointError: there is no run, or its config.yaml can't be read.
     """
     job = JOBS.entries.get(find_given_value(overrides, "job", Config.job))
     keys = {parse_key(override) for override in overrides}
     of_data = any(key.startswith("data.") for key in keys) and "data" not in keys
-    file = Path(
-        expand_home(find_given_value(overrides, "run.dir", "runs")),
-        find_given_value(overrides, "run.name", ""),
-        "config.yaml",
-    )
-    if job is None or not (job.scope != "runs" and of_data and "run.name" in keys and file.exists()):
+    name = find_given_value(overrides, "run.name", "")
+    file = Path(expand_home(find_given_value(overrides, "run.dir", "runs")), name, "config.yaml")
+    if job is None or job.scope == "runs" or not (of_data and name):
+        return overrides
+    if job.scope == "trained":
+        check_has_run(file.parent)
+    if not file.exists():
         return overrides
     kind = read_config(file)["data"].get("kind")
     return [f"data={kind}", *overrides] if kind in SOURCES.names else overrides

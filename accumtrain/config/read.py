@@ -267,4 +267,6 @@ def explain_old_tokens(keys: Mapping[str, Any]) -> str:
         instead = " ".join([f"data=table data.path={path}/train.jsonl", *there, columns])
     else:
         instead = f"data=texts data.path={path}"
-    return f"data=tokens: is several kinds by the form of the data; write {instead}, without text_key and label_key"
+    given = " and ".join(f"data.{key}" for key in ("text_key", "label_key") if key in keys)
+    without = f", without {given}" if given else ""
+    return f"data=tokens: is several kinds by the form of the data; write {instead}{without}"

@@ -64,6 +64,7 @@ class Split(ABC):
         white: The value of a uint8 pixel that means 1.0.
         known_labels: All labels, integers [size] or float32 [size, T], where they are known; `read_labels` reads them.
         files: The file of each example, where each has one.
+        locate: From an example's index to its place in words, where it has no name of its own but has a place.
         groups: The number of each example's group, int32 [size]: no group is torn apart. None: each is by itself.
         lengths: The number of each example's tokens, int32 [size]; None of other inputs.
     """
@@ -74,6 +75,7 @@ class Split(ABC):
     white: int = 255
     known_labels: np.ndarray | None = None
     files: Sequence[Path] = ()
+    locate: Callable[[int], str] | None = None
     groups: np.ndarray | None = None
     lengths: np.ndarray | None = None
 

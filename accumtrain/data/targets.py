@@ -26,6 +26,8 @@ _UNKNOWN = ("nan", "null")  # the same as an empty cell
 _SEPARATORS = "[;|]"  # between the names in a text, unless a separator is given
 _MOST = 10_000  # names in lists: more are the words of a text
 _SHOWN = 40  # characters of a value in a message
+_FEWEST_STEPS = 100  # of float32 between the smallest and the largest number
+NORMAL = float(np.finfo(np.float32).tiny)  # of float32; below it numbers lose bits, and are 0 in some computations
 
 # Texts in `normal_form` that are not empty, lists of them, numbers or booleans; null is an empty cell.
 Column: TypeAlias = pa.ChunkedArray
@@ -347,11 +349,19 @@ class NumberTargets(TargetReader):
         return _read_number_arrays(arrays, names, self.names)
 
 
-def read_numbers(name: str, column: Column, locate: Locate, needed: str = "") -> np.ndarray:
-    """Return the numbers of a column, float32 [N], NaN where a cell is empty. Raise DataError for what is none.
+def read_numbers(name: str, column: Column, locate: Locate) -> np.ndarray:
+    """Return the numbers of a column, float32 [N], NaN where a cell is empty. Raise DataError for what is none."""
+    return read_exact_numbers(name, column, locate).astype(np.float32)
+
+
+def read_exact_numbers(name: str, column: Column, locate: Locate, needed: str = "") -> np.ndarray:
+    """Return the numbers of a column, float64 [N] that float32 can hold, NaN where a cell is empty.
 
     Args:
         needed: What to do if the column has none; empty: a cell may be, too.
+
+    Raises:
+        DataError: A cell holds no such number.
     """
     column = _drop_unknown(column) if pa.types.is_string(column.type) else column
     numbers = _as_numbers(column)
@@ -364,14 +374,31 @@ def read_numbers(name: str, column: Column, locate: Locate, needed: str = "") ->
         raise DataError(f"{locate(row)}: column {name} holds {text}, which is no number: {remedy}")
     values = _to_numpy(numbers.fill_null(np.nan), np.float64)
     with np.errstate(over="ignore"):
-        found = values.astype(np.float32)
-    if np.isinf(found).any():
-        row = int(np.argmax(np.isinf(found)))
+        too_large = np.isinf(values.astype(np.float32))
+    if too_large.any():
+        row = int(np.argmax(too_large))
         raise DataError(
             f"{locate(row)}: column {name} holds {_show(column, row)}, which float32 can't hold: write a number of "
             f"at most 3.4e38, or {'remove the row' if needed else 'leave the cell empty'}"
         )
-    return found
+    return values
+
+
+def find_rounding(numbers: np.ndarray) -> str:
+    """Return the fault of numbers, floats [N] of which some differ, that float32 rounds to few values, with its remedy.
+
+    It stands after their name, and is empty if there is none.
+    """
+    low, high = float(numbers.min()), float(numbers.max())
+    if high - low >= _FEWEST_STEPS * max(NORMAL, float(np.spacing(np.float32(max(-low, high))))):
+        return ""
+    remedy = f"subtract {low:.15g} from all of them"
+    if high - low < _FEWEST_STEPS * NORMAL:
+        remedy = "multiply all of them, so that they differ by about 1"
+    return (
+        f"is between {low:.15g} and {high:.15g}, and float32 has too few values there to tell its numbers apart: "
+        f"{remedy}"
+    )
 
 
 def _as_numbers(column: Column) -> pa.ChunkedArray | None:

@@ -93,6 +93,16 @@ def _name_near_runs(path: Path) -> str:
     return f"did you mean run.name={' or '.join(near)}? Or " if near else ""
 
 
+def check_has_run(path: Path) -> None:
+    """Raise CheckpointError if a folder holds no run that can be used, ConfigError if it can't be a folder."""
+    with folder_errors(path), suppress(FileNotFoundError):
+        path.stat()
+    if not has_checkpoints(path):
+        raise CheckpointError(
+            f"no checkpoint in {path / CHECKPOINTS}: {_name_near_runs(path)}train first, with the same run.name"
+        )
+
+
 @contextmanager
 def open_folder(config: Config) -> Iterator[Path]:
     """Make the folder that the configured job writes into, and yield it. New folders that stay empty are removed.
@@ -108,10 +118,8 @@ def open_folder(config: Config) -> Iterator[Path]:
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         raise CheckpointError(f"{path} can't be read and written; give this user access, or choose another run.dir")
     try:
-        if JOBS[config.job].scope == "trained" and not has_checkpoints(path):
-            raise CheckpointError(
-                f"no checkpoint in {path / CHECKPOINTS}: {_name_near_runs(path)}train first, with the same run.name"
-            )
+        if JOBS[config.job].scope == "trained":
+            check_has_run(path)
         if result_file(config).is_dir():
             raise ConfigError(f"{result_file(config)} is a folder, and the job writes a file there: move it away")
         yield path

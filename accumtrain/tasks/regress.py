@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from accumtrain.data.inputs.pixels import Pixels
 from accumtrain.data.source import read_labels
+from accumtrain.data.targets import find_rounding
 from accumtrain.engine.losses import Collector, PerExample
 from accumtrain.errors import DataError
 from accumtrain.report.answers import NumberReport, NumberResult, Numbers
@@ -21,7 +22,6 @@ from accumtrain.tasks.config import HuberConfig, LossConfig
 from accumtrain.tasks.objective import Facts, Objective
 
 MEAN, STD = "mean", "std"  # facts: of each number, over the training examples
-FEWEST_STEPS = 100  # of float32 between the smallest and the largest number
 MOVES = ("shift", "crop_flip", "inception")  # values of data.augment
 
 
@@ -43,12 +43,8 @@ class Regress(Objective):
                 raise DataError(
                     f"{name} {fault}, so there is nothing to learn: leave its column out, or give other examples"
                 )
-            low, high = known.min(), known.max()
-            if high - low < FEWEST_STEPS * np.spacing(np.float32(max(-low, high))):
-                raise DataError(
-                    f"{name} is between {low:.9g} and {high:.9g}, and float32 has too few values there to tell its "
-                    f"numbers apart: subtract {low:.9g} from all of them"
-                )
+            if fault := find_rounding(known):
+                raise DataError(f"{name} {fault}")
         mean, std = np.nanmean(numbers, axis=0), np.nanstd(numbers, axis=0)
         return {MEAN: mean.tolist(), STD: std.tolist()}
 

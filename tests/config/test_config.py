@@ -187,13 +187,13 @@ MISTAKES = [
     ("model=50", "model=50: no such choice; choose from"),
     (
         "data=tokens data.path=a",
-        "data=tokens: is several kinds by the form of the data; write data=texts data.path=a, without",
+        "data=tokens: is several kinds by the form of the data; write data=texts data.path=a\n",
     ),
     (
         "data=tokens data.path=a.jsonl data.text_key=say",
-        "write data=table data.path=a.jsonl data.text_column=say data.label_column=label, without",
+        "write data=table data.path=a.jsonl data.text_column=say data.label_column=label, without data.text_key\n",
     ),
-    ("data=tokens data.path=a.npz data.length=4", "write data=npz data.path=a.npz, without"),
+    ("data=tokens data.path=a.npz data.length=4", "write data=npz data.path=a.npz\n"),
     ("data=photos", "data=photos: no such choice; choose from"),
     ("data=photos/", "data=photos: no such choice; choose from"),
     ("data.path=photos", "tfrecord or texts; choose one, as in data=folder data.path=photos\n"),

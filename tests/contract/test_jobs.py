@@ -136,6 +136,19 @@ def test_a_job_without_the_run_it_needs_leaves_nothing_behind(name, there, comma
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == there
 
 
+@pytest.mark.parametrize("name", [job.name for job in JOBS if job.scope == "trained"])
+@pytest.mark.parametrize("data", [("data.path=new.csv",), ("data=table", "data.text_column=text"), ("data=folder",)])
+def test_that_there_is_no_run_is_said_before_anything_of_keys_of_data(name, data, command, fake, tmp_path):
+    """These would be keys of another kind, or lack one, without the values of a run."""
+    (tmp_path / "runs" / "ones" / "checkpoints" / "step-4").mkdir(parents=True)
+    answer = command(f"job={name}", "run.name=one", *data, *example_of("job", name))
+    assert answer.code == CheckpointError.exit_code
+    assert answer.err == (
+        "error: no checkpoint in runs/one/checkpoints: did you mean run.name=ones? Or train first, with the same "
+        "run.name\n"
+    )
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_job_found_before_it_failed_is_written(name, command, fake, compose, tmp_path):
     def fail(config):

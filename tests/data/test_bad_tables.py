@@ -89,7 +89,7 @@ CELLS = {
     "classes": case(labelled(BY_CLASS), BY_CLASS),
     # of columns
     "a column that is not there": case(
-        labelled(BY_CLASS), "data.label_column=kind: .* has the columns id, label", label_column="kind"
+        labelled(BY_CLASS), "label_column=kind: .* has no column kind, only id, label;", label_column="kind"
     ),
     "a column asked for twice": case(
         labelled(BY_CLASS, who=PATIENTS),

@@ -65,7 +65,10 @@ def test_everything_bad_is_named(photos, command, tmp_path):
     (photos / "test/bee/1.png").write_bytes(b"a text, and no image at all")
     answer = command(*ARGUMENTS)
     assert answer.code == DataError.exit_code
-    assert "4 of 14 examples are bad, runs/trials/check-one/check.json names them" in answer.err
+    bad = "4 of 14 examples are bad, runs/trials/check-one/check.json names them: replace them"
+    without = "on without those that can't be read\n"
+    assert f"{bad}, or train with data.on_error=skip to go {without}" in answer.err
+    assert f"{bad}, or a training goes {without}" in command(*ARGUMENTS, "data.on_error=skip").err
     found = result(tmp_path)
     assert found["status"] == "bad"
     assert found["train"]["classes"] == {"ant": 3, "bee": 4}
@@ -313,8 +316,49 @@ def test_inputs_that_are_no_images_are_refused(compose, monkeypatch):
 
     monkeypatch.setattr(SOURCES, "entries", dict(SOURCES.entries))
     register_data("rows", open_rows, targets="numbers")
-    with pytest.raises(ConfigError, match=r"job=check: reads images and texts with .*data=rows has other inputs"):
+    with pytest.raises(
+        ConfigError, match=r"check: reads images, texts and tables of numbers .*data=rows has other inputs"
+    ):
         check.check_data(compose("job=check", "task=regress", "data=rows", "data.val_fraction=0"))
+
+
+@pytest.fixture
+def numbers(tmp_path):
+    """Two numbers and a class in each of 10 training and 4 test rows, in two files."""
+    rows = [f"{number},{number / 4},{'ab'[number % 2]}" for number in range(14)]
+    (tmp_path / "train.csv").write_text("\n".join(["x,y,kind", *rows[:10]]))
+    (tmp_path / "test.csv").write_text("\n".join(["x,y,kind", *rows[10:]]))
+    return tmp_path
+
+
+TABLE = ("job=check", "run.name=one", "data=table", "data.path=train.csv", "data.test_path=test.csv")
+COLUMNS = ("data.number_columns=[x,y]", "data.label_column=kind")
+
+
+def test_a_clean_table_of_numbers(numbers, command):
+    answer = command(*TABLE, *COLUMNS)
+    assert answer.code == 0, answer.err
+    found = result(numbers)
+    assert found["train"] == {"examples": 10, "classes": {"a": 5, "b": 5}, "bad": 0}
+    assert (found["duplicates"]["count"], found["two_classes"]["count"]) == (0, 0)
+    assert answer.out.endswith("\nThe data can be trained on.\n")
+
+
+def test_rows_of_numbers_that_repeat_are_named(numbers, command):
+    with (numbers / "train.csv").open("a") as file:
+        file.write("\n3.0,0.75,a\n")  # row 12, which is row 5 of another class
+    with (numbers / "test.csv").open("a") as file:
+        file.write("\n8,2e0,a\n8,2.5,a")  # row 6, which is row 10 of the training table, and one that is not
+    answer = command(*TABLE, *COLUMNS)
+    assert answer.code == 0, answer.err
+    found = result(numbers)
+    assert found["duplicates"]["examples"] == [{"train": "train.csv, row 10", "test": "test.csv, row 6"}]
+    assert found["two_classes"]["examples"] == [{"a": "train.csv, row 12", "b": "train.csv, row 5"}]
+    assert "warning: 1 test inputs are also in the training split, number for number" in answer.err
+    assert "warning: 1 inputs are in two classes, number for number" in answer.err
+    assert answer.out.endswith(
+        "Look at this before you train: 1 test input also in the training split, 1 input in two classes.\n"
+    )
 
 
 def test_texts_without_classes(tmp_path, command):

@@ -102,8 +102,16 @@ def test_what_is_left_out_is_told(folder):
         ("id,label", {}, "has no row: give the table"),
         ("id,label\n000,\n001, ", {}, r"no row has a label in column 2 \(label\); write them into it"),
         ("id,label,x\n000,ant,1", {}, r"has the columns id, label, x: say which of them .* data.label_column="),
-        ("id,label\n000,ant", {"label_column": "breed"}, r"data.label_column=breed: .* has the columns id, label"),
-        ("id,label\n000,ant", {"label_column": 3}, r"data.label_column=3: .*give a name, or a number from 1 on"),
+        (
+            "id,label\n000,ant",
+            {"label_column": "breed"},
+            r"label_column=breed: .* has no column breed, only id, label;",
+        ),
+        (
+            "id,label\n000,ant",
+            {"label_column": 3},
+            r"data.label_column=3: .*give the name of one, or its number .*, by data.label_column$",
+        ),
         ("id,label\n000,ant", {"label_column": 1, "image_column": "id"}, r"column 1 \(id\) is asked for twice"),
         ("id,label\n000,ant\n001,bee\n000,bee", {}, "row 4, gives 000 the label bee, and .*row 2, the label ant"),
         ("id,label\n000,ant\n001", {}, "row 3, has 1 columns, and row 1 has 2: complete the row"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zlib
 from functools import cache
 from pathlib import Path
 
@@ -99,9 +100,19 @@ GOOD = {
     "transparent.gif": (encoded(photo().quantize(16), "GIF", transparency=3), photo().quantize(16), 0),
 }
 TWO = {"save_all": True, "append_images": [photo(8)]}
+PROFILE = np.random.default_rng(0).bytes(9000)
 GUESS = "so which of its values is white would be a guess"
 UNCOMMON = "is a TIFF of more than 8 bits a channel, or of uncommon colours"
 BAD = {
+    "animated.png": (encoded(photo(), "PNG", **TWO), "is a PNG of several images, not a single one"),
+    "animated_and_another.png": (
+        encoded(photo(7), "PNG", **TWO, default_image=True),
+        "is a PNG of several images, not a single one",
+    ),
+    "animated_behind_a_profile.png": (
+        encoded(photo(), "PNG", **TWO, icc_profile=PROFILE),
+        "is a PNG of several images, not a single one",
+    ),
     "animated.webp": (encoded(photo(), "WEBP", **TWO), "is a WebP of several images, not a single one"),
     "animated.gif": (encoded(photo(), "GIF", **TWO), "is a GIF of several images, not a single one"),
     "pages.tif": (encoded(photo(), "TIFF", **TWO), "is a TIFF of several images, not a single one"),
@@ -145,6 +156,35 @@ def test_an_image_is_decoded_as_it_looks(name, channels):
     assert found.dtype == tf.uint8
     assert np.abs(found.numpy().astype(int) - pixels(image, channels)).max() <= tolerance + (channels == 1)
     np.testing.assert_array_equal(window, found[3:11, 2:7])
+
+
+def chunk(name: bytes, content: bytes) -> bytes:
+    checksum = zlib.crc32(name + content).to_bytes(4, "big")
+    return len(content).to_bytes(4, "big") + name + content + checksum
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        chunk(b"acTL", (1).to_bytes(4, "big") + bytes(4)) + chunk(b"fcTL", bytes(26)),
+        chunk(b"acTL", bytes(8)),  # none, which Pillow warns of
+        chunk(b"tEXt", b"Title\0of acTL and IDAT"),
+    ],
+)
+def test_a_png_of_one_image_may_say_so_or_speak_of_more(tmp_path, chunks):
+    plain = encoded(photo(), "PNG")
+    (tmp_path / "one.png").write_bytes(plain[:33] + chunks + plain[33:])
+    assert read_unusual_headers([tmp_path / "one.png"]) == {}
+    _, found, _ = reader(3)(tf.constant((tmp_path / "one.png").read_bytes()))
+    np.testing.assert_array_equal(found, pixels(photo(), 3))
+
+
+@pytest.mark.parametrize("length", [-1, 2**31 - 1, 2**31 - 13, 10**6])
+def test_a_png_whose_chunks_have_no_such_length_is_damaged(length):
+    plain = encoded(photo(), "PNG")
+    damaged = plain[:33] + (length % 2**32).to_bytes(4, "big") + b"tEXt" + plain[33:]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Invalid PNG"):
+        reader(3)(tf.constant(damaged))
 
 
 @of_every_bad
@@ -208,17 +248,16 @@ def test_exif_orientation(turned, augment):
     data = predicted_on(turned, height, width, augment=augment)
     (batch,) = make_eval_batches(data, batch=len(turned))
     assert np.abs(batch["inputs"] * 255 - expected[None]).max() <= LOSSY
-    noted = 3 * (len(TRANSPOSED) - 1)  # Pillow turns a TIFF
+    noted = 4 * (len(TRANSPOSED) - 1)
     assert data.notes[0].startswith(f"turned upright, as their EXIF orientation says: {noted} files: ")
 
 
 def test_exif_behind_a_long_profile(tmp_path):
-    profile = np.random.default_rng(0).bytes(9000)
     jpeg = encoded(photo(), "JPEG", exif=exif(6))
-    segment = b"\xff\xe2" + (6002).to_bytes(2, "big") + profile[:6000]
+    segment = b"\xff\xe2" + (6002).to_bytes(2, "big") + PROFILE[:6000]
     (tmp_path / "photo.jpg").write_bytes(jpeg[:2] + segment + jpeg[2:])
-    (tmp_path / "photo.png").write_bytes(encoded(photo(), "PNG", exif=exif(6), icc_profile=profile))
-    (tmp_path / "plain.jpg").write_bytes(encoded(photo(), "JPEG", icc_profile=profile))
+    (tmp_path / "photo.png").write_bytes(encoded(photo(), "PNG", exif=exif(6), icc_profile=PROFILE))
+    (tmp_path / "plain.jpg").write_bytes(encoded(photo(), "JPEG", icc_profile=PROFILE))
     found = read_unusual_headers([*tmp_path.iterdir()])
     assert {file.name: header.orientation for file, header in found.items()} == {"photo.jpg": 6, "photo.png": 6}
 

@@ -187,7 +187,7 @@ def test_tables_of_numbers_may_have_their_columns_in_another_order(tmp_path):
     assert data.inputs.columns == ("a", "b")
     assert data.test.read(tf.constant([0, 1], tf.int64))[0].numpy().tolist() == [[3, 4], [5, 6]]
     (tmp_path / "test.csv").write_text("a,y\n3,1\n5,0")
-    with pytest.raises(DataError, match=r"data.number_columns=b: .*test.csv has the columns a, y; give a name"):
+    with pytest.raises(DataError, match=r"data.number_columns=b: .*test.csv has no column b, only a, y; give"):
         opened(str(tmp_path / "train.csv"), **keys)
 
 
@@ -207,6 +207,66 @@ def test_an_empty_cell_among_numbers_is_refused_with_its_row(tmp_path, write, em
     columns = {"x": ["1", "2", "3", cell, "5"], "y": [1, 2, 3, 4, 5]}
     with pytest.raises(DataError, match=rf"row {5 if write is as_csv else 4}: column x is empty, and the numbers"):
         opened(write(tmp_path, columns), NUMBERS, number_columns=["x"], label_column="y")
+
+
+@pytest.mark.parametrize("write", FORMATS)
+@pytest.mark.parametrize(
+    ("numbers", "fault"),
+    [
+        (
+            [1_700_000_000 + number for number in range(8)],  # one value in float32
+            r"between 1700000000 and 1700000007, .* apart: subtract 1700000000 from all of them, in rows to predict",
+        ),
+        (
+            [1_700_000_000 + 1000 * number for number in range(8)],  # eight, all rounded
+            r"between 1700000000 and 1700007000, .* apart: subtract 1700000000 from all of them, in rows to predict",
+        ),
+        (
+            [1e-50 * number for number in range(8)],  # zeros
+            r"between 0 and 7e-50, .* apart: multiply all of them, so that they differ by about 1, in rows to predict",
+        ),
+        (
+            [1e-40 * number for number in range(8)],  # below the normal numbers
+            r"between 0 and 7e-40, .* apart: multiply all of them, so that they differ by about 1, in rows to predict",
+        ),
+    ],
+)
+def test_a_column_that_float32_rounds_to_few_values_is_not_trained_on(tmp_path, write, numbers, fault):
+    keys = {"number_columns": ["t"], "label_column": "y", "split_column": "part", "val_fraction": None}
+    rows = {"y": [0, 1] * 5, "part": ["train"] * 8 + ["test"] * 2}
+    with pytest.raises(DataError, match=rf"^column t is {fault}"):
+        opened(write(tmp_path, rows | {"t": [*numbers, 0, 0]}), **keys)
+    moved = [(number - numbers[0]) / (numbers[1] - numbers[0]) for number in numbers]  # as the message says
+    data = opened(write(tmp_path, rows | {"t": [*moved, 0, 0]}), **keys)
+    assert sorted(inputs for inputs, _ in examples(data)) == [[float(number)] for number in (0, 0, *range(8))]
+
+
+def test_a_column_whose_deviation_is_too_small_to_divide_by_is_not_trained_on(tmp_path):
+    """Its numbers reach far enough for float32, but few of them do."""
+    columns = {"x": [0.0] * 19_999 + [1.3e-36], "size": [1, 2] * 10_000, "y": [0, 1] * 10_000}
+    keys = {"number_columns": ["size", "x"], "label_column": "y", "split_column": "part"}
+    rows = columns | {"part": ["test"] * 2 + ["train"] * 19_998}
+    message = r"^column x has the standard deviation 9.19e-39, and float32 can't divide by less than 1.18e-38: multiply"
+    with pytest.raises(DataError, match=message):
+        opened(as_parquet(tmp_path, rows), **keys)
+    larger = [1e36 * number for number in columns["x"]]
+    assert opened(as_parquet(tmp_path, rows | {"x": larger}), **keys).inputs.std[1] == pytest.approx(9.19e-3, rel=1e-3)
+
+
+def test_rows_that_are_not_trained_on_may_be_few_and_close(tmp_path):
+    """A column whose training rows float32 tells apart has any two of its values in another table."""
+    close = {"t": [1_700_000_000, 1_700_000_001], "y": [0, 1]}
+    config = TableConfig(path=as_json(tmp_path, close), number_columns=["t"], label_column="y")
+    inputs = Arrays((1,), ("t",), (1.6e9,), (1e8,))
+    data = open_labelled(config, TrainedOn(inputs, CLASSES, ["0", "1"]), {}, 0)
+    np.testing.assert_allclose(join(make_eval_batches(data, batch=2))["inputs"], [[1.0], [1.0]], atol=1e-6)
+    asked = inputs.open_named([config.path], config, "predict.input")
+    np.testing.assert_allclose(join(make_eval_batches(asked.data, batch=2))["inputs"], [[1.0], [1.0]], atol=1e-6)
+    test = tmp_path / "more"
+    test.mkdir()
+    path = as_json(test, {"t": [1_600_000_000 + 10_000 * number for number in range(8)], "y": [0, 1] * 4})
+    keys = {"number_columns": ["t"], "label_column": "y", "test_path": config.path}
+    assert opened(path, **keys).test.size == 2
 
 
 def test_a_row_that_is_left_out_may_be_empty(tmp_path):
@@ -232,7 +292,7 @@ def test_a_name_that_looks_like_a_number_is_a_name(tmp_path):
     other = as_csv(tmp_path, {"1": [5, 6], "x": [7, 8], "kind": ["cat", "dog"]})
     with pytest.raises(DataError, match=r"t.csv lacks the columns 2 that the run has learned from, and has 1, x, kind"):
         inputs.open_named([other], config, "predict.input")
-    with pytest.raises(DataError, match=r"data.number_columns=2: .*; give a name, .* or call one of them 2$"):
+    with pytest.raises(DataError, match=r"data.number_columns=2: .*; give the name of one, .* or call one of them 2$"):
         open_labelled(
             TableConfig(path=other, number_columns=["*"], label_column="kind"),
             TrainedOn(inputs, CLASSES, ["cat", "dog"]),

@@ -254,8 +254,14 @@ def test_texts_to_predict_are_found_by_a_glob(tmp_path):
     assert [text.name for text in found if text.fault] == [f"{tmp_path}/b.jsonl, row 2"]
     with pytest.raises(DataError, match="no such file or folder"):
         read_texts(str(tmp_path / "*.md"), keys, "predict.input")
-    with pytest.raises(DataError, match=r"data.text_column=text: .*b.jsonl has the columns words; give a name"):
-        list(read_texts(str(tmp_path / "b.jsonl"), TextsConfig(path="of_the_run"), "predict.input"))
+    of_run = "has no column {0}, in which the run finds its texts, only words: call that of its texts {0}$"
+    for run, column in (
+        (TextsConfig(path="of_the_run"), "text"),
+        (TableConfig(path="of_the_run", text_column="review"), "review"),
+        (TableConfig(path="of_the_run", text_column=2), "2"),
+    ):
+        with pytest.raises(DataError, match=rf"^predict.input={tmp_path}/b.jsonl {of_run.format(column)}"):
+            list(read_texts(str(tmp_path / "b.jsonl"), run, "predict.input"))
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_a_number_that_is_never_known_is_refused(compose):
 def test_numbers_that_float32_can_not_tell_apart_are_refused(compose):
     config = compose(*TASK)
     numbers = np.array([[1.7e9, 2000.0], [1.7e9 + 3600, 2020.0], [1.7e9 + 1800, NAN]], np.float32)
-    with pytest.raises(DataError, match=r"is between 1\.7e\+09 and 1\.70000358e\+09, .*: subtract 1\.7e\+09"):
+    with pytest.raises(DataError, match=r"is between 1700000000 and 1700003584, .*: subtract 1700000000 from"):
         build_objective(config, data_of(config, numbers))
     facts = build_objective(config, data_of(config, numbers - np.float32([1.7e9, 0]))).facts
     assert facts["std"] == pytest.approx([np.std([0, 3600, 1800]), 10.0], rel=0.05)

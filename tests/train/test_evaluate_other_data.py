@@ -10,12 +10,15 @@ from PIL import Image
 
 from accumtrain.data.config import DigitsConfig, TfrecordConfig
 from accumtrain.data.inputs.pixels import make_pixels
+from accumtrain.data.inputs.tokens import Tokens
 from accumtrain.data.inputs.trained_on import TrainedOn
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches
 from accumtrain.data.sources.labelled import open_labelled
+from accumtrain.data.text.vocabulary import number_ids
 from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError, ConfigError, DataError
+from accumtrain.train.trained import load
 from tests.data.conftest import PLAIN, example, picture, png, write_records
 from tests.train.conftest import assert_error, json_of
 
@@ -256,3 +259,18 @@ def test_pixels_of_several_files_of_records(tmp_path, monkeypatch):
     data = open_labelled(config, trained_on(tuple(shape)), {}, 0)
     (batch,) = make_eval_batches(data, batch=5)
     assert numbers_of(batch) == [0, 1, 2, 10, 11]
+
+
+def test_tokens_beyond_the_vocabulary_are_told_alike_by_evaluate_and_predict(tmp_path, compose, monkeypatch):
+    """The keys of the run say how many ids there were, not that there may be more."""
+    np.savez(tmp_path / "new.npz", tokens=np.full([4, 8], 149), labels=[0, 1, 0, 1])
+    config = compose("job=evaluate", "data=npz", f"data.path={tmp_path / 'new.npz'}", "data.vocabulary=100")
+    inputs = Tokens((8,), number_ids(100))
+    monkeypatch.setattr(load, "find_state", lambda folder: (None, {"data": {}}))
+    monkeypatch.setattr(load, "read_trained_on", lambda folder, data: TrainedOn(inputs, "classes", ["0", "1"]))
+    with pytest.raises(DataError) as evaluated:
+        load.open_measured(config)
+    with pytest.raises(DataError) as predicted:
+        inputs.open_named([config.data.path], config.data, "predict.input")
+    assert str(evaluated.value) == str(predicted.value)
+    assert "holds 149 at row 0, column 0: the ids of the vocabulary are 0..100; correct it, or" in str(evaluated.value)

@@ -45,17 +45,17 @@ def check_data(config: Config) -> dict[str, Any]:
     """Print tables and return the content of check.json. Train nothing.
 
     Raises:
-        ConfigError: the inputs are neither images nor texts, or the targets have a form that is not in CHECKED.
+        ConfigError: the inputs are neither images nor texts nor a table of numbers, or the targets have a form that is
+            not in CHECKED.
         DataError: examples are bad, or the data set can't be opened at all.
     """
     form = form_of_targets(config)
     data = open_data(replace(config.data, on_error="skip"), config.run.seed, form)  # all bad examples are listed
     inputs = data.inputs
-    other_inputs = not inputs.sizes
-    if other_inputs or form not in CHECKED:
+    if not inputs.is_checked or form not in CHECKED:
         raise ConfigError(
-            f"job=check: reads images and texts with {', '.join(CHECKED)}; data={config.data.kind} has other "
-            f"{'inputs' if other_inputs else 'targets'}, which job=train reads as they are"
+            f"job=check: reads images, texts and tables of numbers with {', '.join(CHECKED)}; data={config.data.kind} "
+            f"has other {'targets' if inputs.is_checked else 'inputs'}, which job=train reads as they are"
         )
     targets = CHECKED[form](data.classes, inputs.asked)
     statistics = {}
@@ -81,9 +81,11 @@ def check_data(config: Config) -> dict[str, Any]:
     say(_verdict(result, targets, inputs))
     if bad:
         total = sum(split.size for split in data.whole_splits.values())
+        skips = config.data.on_error == "skip"
+        skipped = "a training goes" if skips else "train with data.on_error=skip to go"
         raise DataError(
             f"{len(bad)} of {total} examples are bad, {result_file(config)} names them: "
-            "replace them, or train with data.on_error=skip to go on without those that can't be read",
+            f"replace them, or {skipped} on without those that can't be read",
             result,
         )
     return result
@@ -200,7 +202,7 @@ def _scan_arrays(split: Split, title: str, targets: CheckedTargets) -> Iterator[
         return split.read(tf.range(start, tf.minimum(start + _ARRAY_CHUNK, split.size)))
 
     def examine(index: int, image: np.ndarray, target: Target) -> _Example | BadExample:
-        name = f"{title} example {index}"
+        name = f"{title} example {index}" if split.locate is None else split.locate(index)
         if fault := targets.fault(target):
             return BadExample(name, f"has {fault}", "correct it")
         if not np.isfinite(image).all():
@@ -471,7 +473,7 @@ def _print_tables(label: str, result: dict[str, Any], targets: CheckedTargets, i
     splits = [name for name in SPLIT_WORDS if name in result]
     targets.show(label, {split: result[split] for split in splits})
     table(
-        "sizes, smallest / median / largest",
+        "sizes, smallest / median / largest" if inputs.sizes else "examples",
         ("split", inputs.asked, *reversed(inputs.sizes), "bad"),
         [_format_row(split, result[split], inputs) for split in splits],
     )

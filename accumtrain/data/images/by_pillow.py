@@ -1,8 +1,12 @@
-"""WebP, TIFF, GIF and BMP, which Pillow decodes: a single picture of 8 bits a channel. Others are refused in words."""
+"""WebP, TIFF, GIF and BMP, which Pillow decodes: a single picture of 8 bits a channel. Others are refused in words.
+
+So is a PNG of several images, of which TensorFlow would decode the first.
+"""
 
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable
 from typing import BinaryIO, NamedTuple
 
@@ -11,6 +15,7 @@ from PIL.BmpImagePlugin import BmpImageFile
 from PIL.GifImagePlugin import GifImageFile
 from PIL.Image import MAX_IMAGE_PIXELS, DecompressionBombError
 from PIL.ImageFile import ImageFile
+from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
@@ -31,6 +36,7 @@ _KINDS = {  # by the beginnings of files
 _MODES = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"}
 _BITS = 258  # tag of a TIFF: bits of each channel
 _MOST_PIXELS = 2 * (MAX_IMAGE_PIXELS or 0)  # that Pillow decodes; twice the default of data.max_pixels
+SEVERAL = "is a {} of several images, not a single one"
 _TOO_LARGE = f"has more than {_MOST_PIXELS:,} pixels, the most of its kind whatever data.max_pixels is"
 
 
@@ -57,7 +63,7 @@ def open_image(stream: BinaryIO, beginning: bytes) -> ImageFile:
     if image.width * image.height > _MOST_PIXELS:
         raise ValueError(_TOO_LARGE)
     if several:
-        raise ValueError(f"is a {kind.name} of several images, not a single one")
+        raise ValueError(SEVERAL.format(kind.name))
     if image.mode not in _MODES or max(bits) > 8:
         raise ValueError(
             f"is a {kind.name} of more than 8 bits a channel, or of uncommon colours ({image.mode}), so which of its "
@@ -69,6 +75,19 @@ def open_image(stream: BinaryIO, beginning: bytes) -> ImageFile:
 def read_size(image: bytes | np.ndarray) -> np.ndarray:
     """Return height and width, int32 [2], of an encoded image. Raise ValueError for what can't be read."""
     return np.array(_open(image).size[::-1], np.int32)
+
+
+def check_single(png: bytes | np.ndarray) -> np.ndarray:
+    """Return True, bool []. Raise ValueError for a PNG of several images."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the number of images
+            several = PngImageFile(io.BytesIO(_content(png))).is_animated
+    except Exception:  # the decoder finds the damage
+        several = False
+    if several:
+        raise ValueError(SEVERAL.format("PNG"))
+    return np.array(True)
 
 
 def decode(image: bytes | np.ndarray) -> np.ndarray:
@@ -83,7 +102,12 @@ def decode(image: bytes | np.ndarray) -> np.ndarray:
 
 
 def _open(image: bytes | np.ndarray) -> ImageFile:
-    content: bytes = np.asarray(image, object).item()  # TensorFlow gives a string [] outside of graphs
+    content = _content(image)
     if not is_by_pillow(content):
         raise ValueError("is no image of a known kind")
     return open_image(io.BytesIO(content), content)
+
+
+def _content(image: bytes | np.ndarray) -> bytes:
+    content: bytes = np.asarray(image, object).item()  # TensorFlow gives a string [] outside of graphs
+    return content

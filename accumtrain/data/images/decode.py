@@ -19,6 +19,8 @@ WindowOf = Callable[[tf.Tensor], tf.Tensor]
 
 PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"  # the beginnings of files
 _RGB, _CMYK = 3, 4
+_CHUNK = 12  # bytes of a chunk of a PNG beside its content: length (4), name (4), checksum (4)
+_PIXELS, _ANIMATION = b"IDAT", b"acTL"  # their names
 
 
 def read_size(encoded: tf.Tensor) -> tf.Tensor:
@@ -28,7 +30,11 @@ def read_size(encoded: tf.Tensor) -> tf.Tensor:
         is_whole = tf.strings.length(encoded) > 24
         with tf.control_dependencies([tf.debugging.Assert(is_whole, ["a truncated PNG"])]):
             # the first chunk has its length (4 bytes) and name (4), then width and height
-            return tf.io.decode_raw(tf.strings.substr(encoded, 16, 8), tf.int32, little_endian=False)[::-1]
+            size = tf.io.decode_raw(tf.strings.substr(encoded, 16, 8), tf.int32, little_endian=False)[::-1]
+            check = partial(tf.numpy_function, by_pillow.check_single, [encoded], tf.bool)
+            single = tf.cond(_has_animation(encoded), check, lambda: tf.constant(True))
+        with tf.control_dependencies([single]):
+            return tf.identity(size)
 
     def of_others() -> tf.Tensor:
         size: tf.Tensor = tf.numpy_function(by_pillow.read_size, [encoded], tf.int32)
@@ -114,6 +120,24 @@ def central_window(shape: tf.Tensor) -> tf.Tensor:
 
 def _is_png(encoded: tf.Tensor) -> tf.Tensor:
     return tf.strings.substr(encoded, 0, len(PNG)) == PNG
+
+
+def _has_animation(png: tf.Tensor) -> tf.Tensor:
+    """Return whether a PNG has a chunk acTL before its pixels, as one of several images has."""
+    size = tf.strings.length(png)
+
+    def name(at: tf.Tensor) -> tf.Tensor:
+        return tf.strings.substr(png, tf.minimum(at + 4, size), 4)
+
+    def goes_on(at: tf.Tensor) -> tf.Tensor:
+        return (at + _CHUNK < size) & (name(at) != _PIXELS) & (name(at) != _ANIMATION)
+
+    def next_chunk(at: tf.Tensor) -> list[tf.Tensor]:
+        (length,) = tf.unstack(tf.io.decode_raw(tf.strings.substr(png, at, 4), tf.int32, little_endian=False), 1)
+        return [tf.where((length < 0) | (length > size - at - _CHUNK), size, at + _CHUNK + length)]
+
+    (at,) = tf.while_loop(goes_on, next_chunk, [tf.constant(len(PNG))])
+    return name(at) == _ANIMATION
 
 
 def _is_cmyk(encoded: tf.Tensor) -> tf.Tensor:

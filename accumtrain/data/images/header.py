@@ -18,8 +18,9 @@ from PIL.Image import DecompressionBombError, Exif
 from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
+from PIL.TiffImagePlugin import ImageFileDirectory_v2, TiffImageFile
 
-from accumtrain.data.images.by_pillow import is_by_pillow, open_image
+from accumtrain.data.images.by_pillow import SEVERAL, is_by_pillow, open_image
 from accumtrain.data.images.decode import JPEG, PNG
 from accumtrain.data.local_files import find_file_fault
 
@@ -37,11 +38,19 @@ _NO_HEADER = (OSError, SyntaxError, ValueError, EOFError, struct.error, Decompre
 
 @dataclass(frozen=True)
 class Header:
-    """`fault` keeps the image from being read, and stands after its name. `loss` is what decoding loses of it."""
+    """The header of an image.
+
+    Attributes:
+        fault: what keeps it from being read, to stand after its name.
+        orientation: the one to turn from once it is decoded.
+        loss: what decoding loses of it.
+        is_turned: it is not stored upright.
+    """
 
     fault: str | None = None
     orientation: int = UPRIGHT
     loss: str | None = None
+    is_turned: bool = False
 
 
 def read_unusual_headers(files: Sequence[Path]) -> dict[Path, Header]:
@@ -95,7 +104,7 @@ def _examine(stream: BinaryIO) -> Header:
 def _may_be_unusual(head: bytes) -> bool:
     """Return whether to parse the header, which takes ten times as long: also if it goes on after `head`."""
     if head.startswith(PNG):
-        has_chunk = b"eXIf" in head or b"tRNS" in head or b"IDAT" not in head
+        has_chunk = any(name in head for name in (b"eXIf", b"tRNS", b"acTL")) or b"IDAT" not in head
         return has_chunk or head[_DEPTH] > b"\x08" or head[_COLOUR] in (b"\x04", b"\x06")
     return not head.startswith(JPEG) or b"Exif" in head or b"Adobe" in head or not _reaches_scan(head)
 
@@ -117,14 +126,21 @@ def _parse_header(stream: BinaryIO, head: bytes) -> Header:
 
 
 def _describe(image: ImageFile) -> Header:
-    return Header(None, _read_orientation(image), _find_loss(image))
+    if isinstance(image, PngImageFile) and image.is_animated:
+        return Header(SEVERAL.format("PNG"))
+    orientation, is_tiff = _read_orientation(image), isinstance(image, TiffImageFile)
+    to_turn = UPRIGHT if is_tiff else orientation  # Pillow sets a TIFF upright itself
+    return Header(None, to_turn, _find_loss(image), orientation != UPRIGHT)
 
 
 def _read_orientation(image: ImageFile) -> int:
-    """Return the orientation to turn from. Pillow sets a TIFF upright itself."""
-    exif = Exif()
-    exif.load(b"" if image.format == "TIFF" else image.info.get("exif", b""))
-    orientation = exif.get(_ORIENTATION)
+    """Return the orientation in which an image is stored."""
+    tags: Exif | ImageFileDirectory_v2 = Exif()
+    if isinstance(image, TiffImageFile):
+        tags = image.tag_v2
+    else:
+        tags.load(image.info.get("exif", b""))
+    orientation = tags.get(_ORIENTATION)
     return orientation if type(orientation) is int and 1 <= orientation <= 8 else UPRIGHT
 
 

@@ -14,6 +14,7 @@ from accumtrain.data.inputs.base import Asked, Inputs
 from accumtrain.data.local_files import find_paths
 from accumtrain.data.source import ArraySplit, Dataset, Split, unlabelled
 from accumtrain.data.table.columns import read_named_numbers
+from accumtrain.data.targets import NORMAL
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import format_value, normal_form
 
@@ -31,21 +32,37 @@ class Arrays(Inputs):
     """
 
     kind: ClassVar[str] = "arrays"
+    alike: ClassVar[str] = "number for number"
 
     columns: tuple[str, ...] = ()
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
 
     def fitted(self, train: Split) -> Arrays:
-        """Return them with mean and standard deviation of the rows to train on, if they are columns of a table."""
+        """Return them with mean and standard deviation of the rows to train on, if they are columns of a table.
+
+        Raises:
+            DataError: A deviation is too small to divide by.
+        """
         if not self.columns:
             return self
         values = train.read(tf.range(train.size, dtype=tf.int64))[0].numpy().astype(np.float64)
         std = values.std(axis=0)
+        small = (std > 0) & (std < NORMAL)
+        if small.any():
+            at = int(np.argmax(small))
+            raise DataError(
+                f"column {self.columns[at]} has the standard deviation {std[at]:.3g}, and float32 can't divide by less "
+                f"than {NORMAL:.3g}: multiply its numbers, so that they differ by about 1, in rows to predict, too"
+            )
         return replace(self, mean=tuple(values.mean(axis=0).tolist()), std=tuple(np.where(std > 0, std, 1.0).tolist()))
 
     def batch(self, inputs: Any, key: tf.Tensor | None, *, training: bool) -> Any:
         return (inputs - np.array(self.mean, np.float32)) / np.array(self.std, np.float32) if self.mean else inputs
+
+    @property
+    def is_checked(self) -> bool:
+        return bool(self.columns)
 
     def describe(self) -> str:
         return f"{len(self.columns)} numbers" if self.columns else super().describe()

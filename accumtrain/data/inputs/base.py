@@ -38,7 +38,7 @@ class Inputs(ABC):
         kind: The name of the kind.
         examples: The word for examples of a data set.
         asked: The word for what a trained run is asked, and for what job=check reads.
-        sizes: The names of the sizes of an example, such as height and width; job=check reads inputs that have some.
+        sizes: The names of the sizes of an example, such as height and width.
         alike: How two examples are the same, in words.
         is_seen: A person can look at an example.
         shape: That of an example in a batch; () of nested arrays.
@@ -91,6 +91,11 @@ class Inputs(ABC):
     def vocabulary_size(self) -> int:
         """The number of different tokens; 0 if they are no tokens."""
         return 0
+
+    @property
+    def is_checked(self) -> bool:
+        """True if job=check reads them."""
+        return bool(self.sizes)
 
     def describe(self) -> str:
         """Return the shape of an example in words."""

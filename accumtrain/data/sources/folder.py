@@ -245,7 +245,7 @@ def _check_usable(
 
 def _describe_headers(unusual: Mapping[Path, Header]) -> list[str]:
     """Return notes of the images that are turned, and of those that lose something in decoding."""
-    turned = [file for file, header in unusual.items() if header.orientation != UPRIGHT]
+    turned = [file for file, header in unusual.items() if header.is_turned]
     notes = [f"turned upright, as their EXIF orientation says: {list_files(turned)}"] if turned else []
     for loss in sorted({header.loss for header in unusual.values() if header.loss}):
         notes.append(f"{loss}: {list_files([file for file, header in unusual.items() if header.loss == loss])}")

@@ -16,9 +16,18 @@ from accumtrain.data.local_files import list_first, readable
 from accumtrain.data.source import UnreadableExample
 from accumtrain.data.sources.folder import find_split
 from accumtrain.data.table.reader import Table, clean, is_image, open_tables
-from accumtrain.data.targets import ClassTargets, Column, Locate, TargetReader, as_texts, read_numbers
+from accumtrain.data.targets import (
+    ClassTargets,
+    Column,
+    Locate,
+    TargetReader,
+    as_texts,
+    find_rounding,
+    read_exact_numbers,
+)
 from accumtrain.data.text.texts import Text
 from accumtrain.errors import DataError
+from accumtrain.fields import normal_form
 
 SPLITS = ("train", "val", "test")
 _CHOOSE = "data.image_column=<name>, data.text_column=<name> or 'data.number_columns=[<name>,...]'"
@@ -65,6 +74,16 @@ class Rows:
     def locate(self, row: int) -> str:
         part = self.part_of(row)
         return part.table.locate(row - part.first)
+
+    def make_locate(self, chosen: np.ndarray) -> Locate:
+        """Return `locate` of some rows, integers [N], by their index among these. It keeps no cell in memory."""
+        tables = [(part.first, part.table.locate) for part in reversed(self.parts)]
+
+        def locate(index: int) -> str:
+            row = int(chosen[index])
+            return next(in_table(row - first) for first, in_table in tables if first <= row)
+
+        return locate
 
     @property
     def hold_images(self) -> bool:
@@ -146,7 +165,7 @@ def read_texts(column: Column, locate: Locate) -> Iterator[Text]:
 
 
 def read_named_texts(path: Path, key: str, name: str | int, *, header: bool) -> Iterator[Text]:
-    """Yield the texts of a column of a table. Raise DataError if it can't be read.
+    """Yield the texts of the column of a table in which a run finds its texts. Raise DataError if it can't be read.
 
     Args:
         key: That gives the table, for messages.
@@ -154,14 +173,33 @@ def read_named_texts(path: Path, key: str, name: str | int, *, header: bool) -> 
     with readable():
         tables = open_tables(path, key, header=header)
     for table in tables.values():
+        by_number = isinstance(name, int) and name <= len(table.names)
+        if normal_form(str(name)) not in table.names and not by_number:
+            raise DataError(
+                f"{key}={path} has no column {name}, in which the run finds its texts, only "
+                f"{', '.join(table.names)}: call that of its texts {name}"
+            )
         found = table.find("data.text_column", name)
         (column,) = table.columns([found])
         yield from read_texts(_as_documents(column, table.describe_fully(found)), table.locate)
 
 
-def read_inputs(columns: Mapping[str, Column], locate: Locate) -> np.ndarray:
-    """Return numbers as inputs, float32 [N, columns]. Raise DataError with its row for an empty cell."""
-    values = np.stack([read_numbers(name, column, locate, _NEEDED) for name, column in columns.items()], axis=1)
+def read_inputs(columns: Mapping[str, Column], locate: Locate, trained: np.ndarray | None = None) -> np.ndarray:
+    """Return numbers as inputs, float32 [N, columns].
+
+    Args:
+        trained: The indices of the rows to train on; None if there are none.
+
+    Raises:
+        DataError: A cell is empty or holds no number, or float32 rounds those to train on to few values.
+    """
+    values = np.empty([len(next(iter(columns.values()))), len(columns)], np.float32)
+    for index, (name, column) in enumerate(columns.items()):
+        numbers = read_exact_numbers(name, column, locate, _NEEDED)
+        values[:, index] = numbers
+        own = numbers if trained is None else numbers[trained]
+        if trained is not None and np.ptp(own) > 0 and (fault := find_rounding(own)):
+            raise DataError(f"column {name} {fault}, in rows to predict, too")
     empty = np.isnan(values)
     if empty.any():
         row, column = np.argwhere(empty)[0].tolist()

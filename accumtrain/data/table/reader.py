@@ -87,8 +87,8 @@ class Table:
             raise DataError(f"{key}={value}: {self.path} has {count} columns called {name}: give them different names")
         renamed = f", or call one of them {name}" if isinstance(value, str) else ""
         raise DataError(
-            f"{key}={value}: {self.path} has the columns {', '.join(self.names)}; give a name, or a number from 1 on"
-            f"{renamed}"
+            f"{key}={value}: {self.path} has no column {value}, only {', '.join(self.names)}; give the name "
+            f"of one, or its number from 1 on, by {key}{renamed}"
         )
 
     def describe(self, name: str) -> str:

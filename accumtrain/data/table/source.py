@@ -395,7 +395,7 @@ def _make_source(
     if config.text_column is not None:
         return _make_texts(examples, chosen, notes, config, find_vocabulary(config, wanted))
     if config.number_columns is not None:
-        source = _make_numbers(examples, chosen, notes)
+        source = _make_numbers(examples, chosen, notes, wanted)
     else:
         source = _make_images(examples, chosen, notes, config)
     if examples.groups is not None:
@@ -425,12 +425,17 @@ def _make_texts(
     )
 
 
-def _make_numbers(examples: _Examples, chosen: Mapping[str, np.ndarray], notes: Sequence[str]) -> Source:
+def _make_numbers(
+    examples: _Examples, chosen: Mapping[str, np.ndarray], notes: Sequence[str], wanted: Wanted
+) -> Source:
     names = examples.rows.parts[0].columns.inputs
     columns = {name: examples.cells(column) for name, column in zip(names, examples.rows.inputs, strict=True)}
-    numbers, targets = read_inputs(columns, examples.locate), examples.targets
+    trained = chosen["train"] if wanted.of_run is None else None
+    numbers, targets = read_inputs(columns, examples.locate, trained), examples.targets
     splits = {name: (numbers[indices], targets.values[indices]) for name, indices in chosen.items()}
     opened = {name: ArraySplit(*arrays) for name, arrays in splits.items()}
+    for name, indices in chosen.items():
+        opened[name].locate = examples.rows.make_locate(examples.chosen[indices])
     return Source(
         opened["train"],
         opened.get("test"),

@@ -106,9 +106,10 @@ def check_window(
     weights = [variable.numpy() for variable in window.variables_]
     scalars = {name: float(value) for name, value in step.commit().items()}
     after = [variable.numpy() for variable in window.variables_]
+    reference_of = "plain back-propagation of all together" if window.whole_batch else "the mean of each alone"
     results = [
         CheckResult(
-            f"gradient of {examples.steps} micro-batches against the mean of each alone",
+            f"gradient of {examples.steps} micro-batches against {reference_of}",
             relative_difference(split, gradient),
             (SUM_BOUND if bitwise else ROUNDING)[precision],
         ),
