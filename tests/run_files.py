@@ -45,7 +45,6 @@ RUNS = frozenset(
         "export/test_export.py",
         "export/test_formats.py",
         "faults/test_damaged_runs.py",
-        "frozen/test_frozen.py",
         "keras/test_accumulate_optimizer.py",
         "keras/test_accumulate_step.py",
         "keras/test_callbacks.py",
