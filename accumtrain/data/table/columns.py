@@ -197,8 +197,9 @@ def read_inputs(columns: Mapping[str, Column], locate: Locate, trained: np.ndarr
     for index, (name, column) in enumerate(columns.items()):
         numbers = read_exact_numbers(name, column, locate, _NEEDED)
         values[:, index] = numbers
-        own = numbers if trained is None else numbers[trained]
-        if trained is not None and np.ptp(own) > 0 and (fault := find_rounding(own)):
+        if trained is None:
+            continue
+        if np.ptp(numbers[trained]) > 0 and (fault := find_rounding(numbers[trained])):
             raise DataError(f"column {name} {fault}, in rows to predict, too")
     empty = np.isnan(values)
     if empty.any():
