@@ -33,6 +33,7 @@ PREPARE = "prepare"  # key of a request: "module:function", and the argument wit
 STOP = b"."  # the parent writes it to stop the child; a parent that has ended writes nothing
 SILENCE = 20.0  # seconds between two lines about a child's progress
 LOOK = 0.5  # seconds between two checks whether the child is still needed
+REMOVALS = 20  # tries to remove a folder of which a task makes use
 
 _prepare: ContextVar[tuple[str, str] | None] = ContextVar("prepare", default=None)
 
@@ -223,6 +224,7 @@ def serve_request(folder: Path) -> int:
 def _end_with_parent(folder: Path) -> None:
     """Stop this process when its parent asks for it or has ended."""
     if os.read(sys.stdin.fileno(), 1) != STOP:
-        shutil.rmtree(folder, ignore_errors=True)  # the parent can't remove it any more
+        for _ in range(REMOVALS):  # the parent can't remove it any more, and the task may write to it meanwhile
+            shutil.rmtree(folder, ignore_errors=True)
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # it is after a first signal, while a job saves
         os.kill(os.getpid(), signal.SIGTERM)

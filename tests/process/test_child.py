@@ -48,6 +48,11 @@ def save(request, folder):
         print("saved", flush=True)
     os._exit(0)
 
+def write(request, folder):
+    print("writing", flush=True)
+    while True:
+        (folder / "doing").write_text("waiting")
+
 def wait(request, folder):
     (folder / "doing").write_text("waiting")
     time.sleep(60)
@@ -137,6 +142,15 @@ def test_a_stand_in_gets_the_folder(tmp_path):
     ended = child.run_child([sys.executable, "-c", program], tmp_path, {"number": 1}, "starting")
     assert (ended.code, ended.answer) == (2, {}), "the request and what stderr says"
     assert ended.last_words == "x" * 3990 + "last words"
+
+
+def test_a_task_that_writes_on_leaves_no_folder_when_its_parent_has_ended(ask, tmp_path):
+    folder = tmp_path / "folder"
+    (folder / child.REQUEST).write_text(json.dumps({child.TASK: "tasks_of_child:write"}))
+    process = start_python(*child_command()[1:], folder, stdin=subprocess.PIPE, stderr=None)
+    assert process.stdout.readline() == "writing\n"
+    process.communicate(timeout=30)  # closes the pipe that the child reads
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["after a signal", "alone"])
