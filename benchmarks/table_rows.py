@@ -62,18 +62,22 @@ def measure(table: Path, case: str, rows: int, parts: str) -> None:
     from accumtrain.data.config import TableConfig
     from accumtrain.data.source import Wanted
     from accumtrain.data.sources import folder as image_files
-    from accumtrain.data.table import files
+    from accumtrain.data.table import image_files as listed
     from accumtrain.data.table.columns import read_rows
     from accumtrain.data.table.source import open_table
-    from accumtrain.data.targets import ClassTargets, LabelTargets, NumberTargets
+    from accumtrain.data.targets.classes import ClassTargets
+    from accumtrain.data.targets.labels import LabelTargets
+    from accumtrain.data.targets.numbers import NumberTargets
 
     tf.constant(0)
-    reader = {"classes": ClassTargets, "two labels": LabelTargets, "a number": NumberTargets}[case]()
+    readers: dict[str, type[ClassTargets] | type[LabelTargets] | type[NumberTargets]]
+    readers = {"classes": ClassTargets, "two labels": LabelTargets, "a number": NumberTargets}
+    reader = readers[case]()
     columns: list[str | int] = [*CASES[case][1]]
     label = columns[0] if case == "classes" else [*columns]
     config = TableConfig(path=str(table), image_column="image", label_column=label, image_size=4)
     if parts == "source":  # in the place of the file system
-        files.walk_files = lambda folder: (folder / name_of(row) for row in range(rows))
+        listed.walk_files = lambda folder: (folder / name_of(row) for row in range(rows))
         image_files.read_unusual_headers = lambda files: {}
         image_files.get_file_size = lambda file: 100
     before, begun = resident(), time.perf_counter()

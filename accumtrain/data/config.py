@@ -289,6 +289,8 @@ class TableConfig(TokenKeys):
     `path`: the table, or a folder that save_to_disk of the library datasets wrote. It names image files by paths
     relative to its folder, or by file names, with or without extension; Parquet and datasets may hold the images.
     `header`: true: the first row of text with separators names the columns. false: their names are 1, 2 and so on.
+    `root`: folder from which the names of image files begin. They may begin with other folders, as on another machine,
+    which are left out. null: the folder of the table.
     `rows`: examples: each row is an example. labels: each row has a label of an image, and an image may have several.
     `image_column`: column of the images. null: in a table of two columns without texts and numbers, the one that does
     not hold the labels, or else the first.
@@ -297,7 +299,11 @@ class TableConfig(TokenKeys):
     standardised by the rows to train on. null: the examples are no numbers.
     `label_column`: column of the labels; or a list, for several labels or numbers, or a class as a 1 beside zeros.
     null: in a table of two columns, the one that does not hold the examples.
-    `label_separator`: what stands between the labels in a cell of several. null: ; or |.
+    `label_separator`: what stands between the labels in a cell of several. list: the cell is a written list, such as
+    ['a', 'b']. null: ; or |.
+    `missing`: texts in any case that mean, as an empty cell does, that a target is unknown.
+    `decimal`: sign before the decimals of numbers: . or ,. The other one may stand between thousands. null: a point,
+    and nothing stands between thousands.
     `val_path`: another table, of the examples to validate on. null: there is none.
     `test_path`: another table, of the examples to test on. null: there is none.
     `split_column`: column with train, val or test in each row. null: there is none.
@@ -309,12 +315,15 @@ class TableConfig(TokenKeys):
     kind: str = "table"
     path: Annotated[str, _PATH, LOCAL_PATH, Role.PLACE] = required("labels.csv")
     header: Annotated[bool, Role.PLACE] = True
+    root: Annotated[str | None, LOCAL_PATH, Role.PLACE] = None
     rows: Annotated[str, OneOf(("examples", "labels"))] = "examples"
     image_column: Annotated[str | int | None, COUNT] = None
     text_column: Annotated[str | int | None, COUNT] = None
     number_columns: list[str | int] | None = None
     label_column: Annotated[str | int | list[str | int] | None, COUNT] = None
     label_separator: str | None = None
+    missing: list[str] = field(default_factory=lambda: [*TableConfig.MISSING])
+    decimal: Annotated[str | None, OneOf((".", ","))] = None
     val_path: Annotated[str | None, LOCAL_PATH, Role.RULE] = None
     test_path: Annotated[str | None, LOCAL_PATH, Role.PLACE] = None
     split_column: Annotated[str | int | None, COUNT] = None
@@ -322,6 +331,8 @@ class TableConfig(TokenKeys):
     test_fraction: Annotated[float, Range(0, 1, above=True), Role.RULE | Role.HELD_OUT] = 0.2
 
     ALL: ClassVar[list[str | int]] = ["*"]  # number_columns
+    LIST: ClassVar[str] = "list"  # label_separator
+    MISSING: ClassVar[tuple[str, ...]] = ("nan", "na", "n/a", "<na>", "null", "none")
 
     @property
     def label(self) -> str:
@@ -529,9 +540,9 @@ INPUTS.add(
 )
 
 READERS = {  # of targets, by their form
-    CLASSES: "accumtrain.data.targets:ClassTargets",
-    LABELS: "accumtrain.data.targets:LabelTargets",
-    NUMBERS: "accumtrain.data.targets:NumberTargets",
+    CLASSES: "accumtrain.data.targets.classes:ClassTargets",
+    LABELS: "accumtrain.data.targets.labels:LabelTargets",
+    NUMBERS: "accumtrain.data.targets.numbers:NumberTargets",
 }
 
 SOURCES: Registry[SourceEntry] = Registry("data.kind")

@@ -14,7 +14,7 @@ from accumtrain.data.images.encoded import EncodedSplit
 from accumtrain.data.inputs.base import Inputs
 from accumtrain.data.inputs.pixels import make_pixels
 from accumtrain.data.source import SPLIT_WORDS, Dataset, Source, Stream, Wanted, compute_fingerprint
-from accumtrain.data.targets import TargetReader
+from accumtrain.data.targets.base import TargetReader
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import CLASSES, format_value
 from accumtrain.registry import load

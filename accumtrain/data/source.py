@@ -20,7 +20,8 @@ from accumtrain.data.images.augment import Mix
 from accumtrain.data.inputs.base import Inputs
 from accumtrain.data.inputs.trained_on import TrainedOn
 from accumtrain.data.stream import UNREADABLE
-from accumtrain.data.targets import ClassTargets, TargetReader
+from accumtrain.data.targets.base import TargetReader
+from accumtrain.data.targets.classes import ClassTargets
 from accumtrain.errors import DataError
 from accumtrain.fields import CLASSES, TOKENS
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from accumtrain.data.inputs.pixels import Pixels
 from accumtrain.data.source import read_labels
-from accumtrain.data.targets import find_rounding
+from accumtrain.data.targets.numbers import find_rounding
 from accumtrain.engine.losses import Collector, PerExample
 from accumtrain.errors import DataError
 from accumtrain.report.answers import NumberReport, NumberResult, Numbers

@@ -19,7 +19,10 @@ import pytest
 from accumtrain.data.config import TableConfig
 from accumtrain.data.source import Wanted
 from accumtrain.data.table.source import open_table
-from accumtrain.data.targets import ClassTargets, LabelTargets, NumberTargets, TargetReader
+from accumtrain.data.targets.base import TargetReader
+from accumtrain.data.targets.classes import ClassTargets
+from accumtrain.data.targets.labels import LabelTargets
+from accumtrain.data.targets.numbers import NumberTargets
 from accumtrain.errors import DataError
 from tests.data.conftest import png
 
@@ -163,7 +166,7 @@ CELLS = {
     **{
         f"a number that is {what}": case(labelled(changed("003", cell, AGES)), f"@4: column label holds {told}", NUMBER)
         for what, cell, told in (
-            ("written with a comma", "1,5", r"1,5, which is no number: write a point, 1\.5"),
+            ("written with a comma", "1,5", r"1,5, with a comma: it is 1\.5 by \"data\.decimal=','\"; choose one"),
             ("a text", "old", "old, which is no number"),
             ("followed by its unit", "5 kg", "5 kg, which is no number"),
             ("beyond all floats", "1e999", "1e999, which float32 can't hold"),

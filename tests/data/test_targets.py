@@ -24,7 +24,10 @@ from accumtrain.data.source import Dataset, Source, Wanted
 from accumtrain.data.sources.labelled import open_labelled
 from accumtrain.data.sources.npz import open_npz
 from accumtrain.data.table.source import open_table
-from accumtrain.data.targets import ClassTargets, LabelTargets, NumberTargets, TargetReader
+from accumtrain.data.targets.base import TargetReader
+from accumtrain.data.targets.classes import ClassTargets
+from accumtrain.data.targets.labels import LabelTargets
+from accumtrain.data.targets.numbers import NumberTargets
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import CLASSES, LABELS, NUMBERS
 from tests.data.conftest import PLAIN, join, picture, png

@@ -14,7 +14,7 @@ from accumtrain.data.inputs.base import Asked, Inputs
 from accumtrain.data.local_files import find_paths
 from accumtrain.data.source import ArraySplit, Dataset, Split, unlabelled
 from accumtrain.data.table.columns import read_named_numbers
-from accumtrain.data.targets import NORMAL
+from accumtrain.data.targets.numbers import NORMAL
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import format_value, normal_form
 
@@ -87,9 +87,7 @@ class Arrays(Inputs):
         self.check_one()
         if isinstance(config, TableConfig) and self.columns:
             tables = [
-                read_named_numbers(path, key, self.columns, header=config.header)
-                for text in named
-                for path in find_paths(text, key)
+                read_named_numbers(path, key, self.columns, config) for text in named for path in find_paths(text, key)
             ]
             values = np.concatenate([numbers for _, numbers in tables])
             return Asked([row for rows, _ in tables for row in rows], self.open_array(values, config), [])

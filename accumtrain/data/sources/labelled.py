@@ -15,7 +15,8 @@ from accumtrain.data.inputs.trained_on import TrainedOn
 from accumtrain.data.local_files import list_first
 from accumtrain.data.open_data import make_reader, open_source
 from accumtrain.data.source import Dataset, Source, Split, Wanted
-from accumtrain.data.targets import LabelTargets, NumberTargets
+from accumtrain.data.targets.labels import LabelTargets
+from accumtrain.data.targets.numbers import NumberTargets
 from accumtrain.errors import DataError
 from accumtrain.fields import CLASSES, TOKENS, normal_form
 

@@ -11,7 +11,8 @@ from accumtrain.data.config import NpzConfig
 from accumtrain.data.holdout import hold_out_evenly
 from accumtrain.data.source import SPLIT_WORDS, ArraySplit, Source, Wanted, hash_texts
 from accumtrain.data.sources.npz_file import TOKENS, NpzFile
-from accumtrain.data.targets import ClassTargets, Targets
+from accumtrain.data.targets.base import Targets
+from accumtrain.data.targets.classes import ClassTargets
 from accumtrain.data.text.arrays import read_token_arrays
 from accumtrain.data.text.encode import raise_first
 from accumtrain.data.text.tokens import Content, divide, find_vocabulary, make_token_source

@@ -16,7 +16,8 @@ import numpy as np
 
 from accumtrain.console import format_bytes
 from accumtrain.data.local_files import find_file_fault
-from accumtrain.data.targets import ClassTargets, TargetReader, Targets
+from accumtrain.data.targets.base import TargetReader, Targets
+from accumtrain.data.targets.classes import ClassTargets
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
 from accumtrain.process.machine import free_bytes

@@ -16,15 +16,10 @@ from accumtrain.data.local_files import list_first, readable
 from accumtrain.data.source import UnreadableExample
 from accumtrain.data.sources.folder import find_split
 from accumtrain.data.table.reader import Table, clean, is_image, open_tables
-from accumtrain.data.targets import (
-    ClassTargets,
-    Column,
-    Locate,
-    TargetReader,
-    as_texts,
-    find_rounding,
-    read_exact_numbers,
-)
+from accumtrain.data.targets.base import TargetReader
+from accumtrain.data.targets.cells import CellRules, Column, Locate, as_texts
+from accumtrain.data.targets.classes import ClassTargets
+from accumtrain.data.targets.numbers import find_rounding, read_numbers
 from accumtrain.data.text.texts import Text
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
@@ -47,12 +42,19 @@ class _Columns:
 
 @dataclass(frozen=True)
 class Part:
-    """A table, the split that it is (or ""), the index of its first row, and its columns."""
+    """A table with its columns.
+
+    Attributes:
+        split: That it is, or "".
+        first: The index of its first row.
+        folder: The folder from which the names of image files begin.
+    """
 
     table: Table
     split: str
     first: int
     columns: _Columns
+    folder: Path
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,8 @@ def read_rows(config: TableConfig, reader: TargetReader | None) -> Rows:
         if config.number_columns == config.ALL:  # all tables have those of the first
             config = replace(config, number_columns=[*columns.inputs])
         cells.append(_read_cells(config, table, columns))
-        parts.append(Part(table, split, first, columns))
+        folder = table.folder if config.root is None else Path(config.root)
+        parts.append(Part(table, split, first, columns, folder))
         first += table.rows
         _check_alike(parts[0], parts[-1], reader)
     joined = [_join(config, column) for column in zip(*cells, strict=True)]
@@ -184,10 +187,13 @@ def read_named_texts(path: Path, key: str, name: str | int, *, header: bool) -> 
         yield from read_texts(_as_documents(column, table.describe_fully(found)), table.locate)
 
 
-def read_inputs(columns: Mapping[str, Column], locate: Locate, trained: np.ndarray | None = None) -> np.ndarray:
+def read_inputs(
+    columns: Mapping[str, Column], locate: Locate, rules: CellRules, trained: np.ndarray | None = None
+) -> np.ndarray:
     """Return numbers as inputs, float32 [N, columns].
 
     Args:
+        rules: Of the cells.
         trained: The indices of the rows to train on; None if there are none.
 
     Raises:
@@ -195,7 +201,7 @@ def read_inputs(columns: Mapping[str, Column], locate: Locate, trained: np.ndarr
     """
     values = np.empty([len(next(iter(columns.values()))), len(columns)], np.float32)
     for index, (name, column) in enumerate(columns.items()):
-        numbers = read_exact_numbers(name, column, locate, _NEEDED)
+        numbers = read_numbers(name, column, locate, rules, _NEEDED)
         values[:, index] = numbers
         if trained is None:
             continue
@@ -211,7 +217,7 @@ def read_inputs(columns: Mapping[str, Column], locate: Locate, trained: np.ndarr
     return values
 
 
-def read_named_numbers(path: Path, key: str, names: Sequence[str], *, header: bool) -> tuple[list[str], np.ndarray]:
+def read_named_numbers(path: Path, key: str, names: Sequence[str], config: TableConfig) -> tuple[list[str], np.ndarray]:
     """Return the names of the rows of a table, and the numbers in some columns, float32 [N, columns].
 
     Args:
@@ -219,7 +225,7 @@ def read_named_numbers(path: Path, key: str, names: Sequence[str], *, header: bo
     """
     rows, values = list[str](), list[np.ndarray]()
     with readable():
-        tables = open_tables(path, key, header=header)
+        tables = open_tables(path, key, header=config.header)
     for table in tables.values():
         if absent := [name for name in names if name not in table.names]:
             raise DataError(
@@ -231,7 +237,7 @@ def read_named_numbers(path: Path, key: str, names: Sequence[str], *, header: bo
             name: clean(column, table.describe_fully(name))
             for name, column in zip(found, table.columns(found), strict=True)
         }
-        values.append(read_inputs(cells, table.locate))
+        values.append(read_inputs(cells, table.locate, CellRules.of(config)))
         rows += map(table.locate, range(table.rows))
     return rows, np.concatenate(values)
 

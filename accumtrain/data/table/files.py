@@ -1,212 +1,29 @@
-"""The images of a table: files, found by their paths from its folder or by their names, or bytes in a column."""
+"""The images of the rows of a table: files that they name, or bytes in a column."""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
-from itertools import islice
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import tensorflow as tf
 
-from accumtrain.data.config import DataConfig
+from accumtrain.data.config import DataConfig, TableConfig
 from accumtrain.data.images.encoded import EncodedSplit, Label
 from accumtrain.data.images.header import read_header
-from accumtrain.data.local_files import check_name, is_image, list_first, walk_files
-from accumtrain.data.table.columns import Rows, iterate_texts
-from accumtrain.data.targets import Targets, as_texts
+from accumtrain.data.local_files import list_first
+from accumtrain.data.table.columns import Part, Rows, iterate_texts
+from accumtrain.data.table.image_files import ImageFiles
+from accumtrain.data.targets.base import LEAVE_OUT, TargetReader, Targets
+from accumtrain.data.targets.cells import CellRules, as_texts
 from accumtrain.errors import DataError
-from accumtrain.fields import normal_form
 
 _CHANNELS = 3
-_CHUNK = 2**14  # names
 _FILES_OF_A_FOLDER = 2**40
 _SHOWN = 6  # files, one more than a message lists
-_NOWHERE = -1  # of a file that is not there
-
-
-# ---- image files that a table names, by paths or names, with or without ending ----
-
-
-class PathList(Sequence[Path]):
-    """Paths in the memory of their text: those relative to a folder are kept, texts [N]."""
-
-    def __init__(self, folder: Path, relative: pa.StringArray) -> None:
-        self._folder, self._relative = folder, relative
-
-    def __len__(self) -> int:
-        return len(self._relative)
-
-    def __getitem__(self, index: int) -> Path:  # type: ignore[override]
-        return self._folder / self._relative[int(index)].as_py()
-
-
-class ImageFiles:
-    """The image files below a folder, each of which has a number; those outside that a name leads to are counted on.
-
-    Raises:
-        OSError: A folder can't be read.
-        DataError: A name is not UTF-8.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._paths = make_texts(self._walk())
-        self._by_key: dict[Callable[[str], str], _Index] = {}
-        self._used = np.zeros(len(self._paths), bool)
-        self._outside = pa.chunked_array([], pa.string())  # paths, each once
-
-    def _walk(self) -> Iterator[str]:
-        for file in filter(is_image, walk_files(self._folder)):
-            check_name(file)
-            yield file.relative_to(self._folder).as_posix()
-
-    def holds(self, name: str) -> bool:
-        """Return whether there is a file of that name. Nothing is kept for it, unlike for the names of `find`."""
-        plain = str(PurePosixPath(name))
-        for chunk in self._paths.chunks:
-            alike = chunk.filter(pc.match_substring(pc.utf8_normalize(chunk, "NFC"), plain)).to_pylist()
-            if any(key_of(path) == plain for path in alike for key_of in _KEYS):
-                return True
-        return _is_file(self._folder / name)
-
-    def find(self, names: pa.ChunkedArray, locate: Callable[[int], str]) -> tuple[pa.ChunkedArray, np.ndarray]:
-        """Return the files of names: their paths from the folder, texts [N], and their numbers, int64 [N].
-
-        A file that is not below the folder is at the path that its name is, and may not be there.
-
-        Args:
-            locate: From a name's index to its place in words.
-
-        Raises:
-            DataError: A name can be several files.
-        """
-        numbers, relative, first = np.empty(len(names), np.int64), list[pa.Array](), 0
-        for chunk in _rechunk(names):
-            texts = chunk.to_pylist()
-            found = self._find_chunk(texts, partial(_locate_from, locate, first))
-            self._used[found[found >= 0]] = True
-            numbers[first : first + len(texts)] = found
-            # one by one, as `take` copies all chunks first
-            paths = [
-                text if index == _NOWHERE else self._paths[index].as_py()
-                for text, index in zip(texts, found.tolist(), strict=True)
-            ]
-            relative.append(chunk if paths == texts else pa.array(paths, pa.string()))  # most are the names themselves
-            first += len(texts)
-        missing = np.flatnonzero(numbers < 0)
-        if len(missing):
-            numbers[missing] = self._number_outside(names.take(pa.array(missing)))
-        return pa.chunked_array(relative, pa.string()), numbers
-
-    def _number_outside(self, names: pa.ChunkedArray) -> np.ndarray:
-        """Return the numbers, int64 [n], of files that are not below the folder."""
-        paths = make_texts(str(PurePosixPath(name)) for name in iterate_texts(names))
-        known = pa.chunked_array([*self._outside.chunks, *paths.chunks], pa.string()).unique()
-        self._outside = pa.chunked_array([known])
-        return len(self._paths) + np.asarray(pc.index_in(paths, value_set=known).to_numpy(), np.int64)
-
-    @property
-    def any_was_found(self) -> bool:
-        """True if a name was that of a file."""
-        return bool(self._used.any()) or any(_is_file(self._folder / path) for path in iterate_texts(self._outside))
-
-    def list_unused(self) -> tuple[int, list[Path]]:
-        """Return the number of files below the folder that no name has named, and the first of them."""
-        unused = np.flatnonzero(~self._used).tolist()
-        first = heapq.nsmallest(_SHOWN, (str(self._folder / self._paths[index].as_py()) for index in unused))
-        return len(unused), list(map(Path, first))
-
-    def _find_chunk(self, names: list[str], locate: Callable[[int], str]) -> np.ndarray:
-        """Return the indices of files, int64 [n]; -1 for those that are not there."""
-        found = np.full(len(names), _NOWHERE, np.int64)
-        plain = [str(PurePosixPath(name)) for name in names]  # ./a is a
-        for key_of in _KEYS:
-            rows = np.flatnonzero(found == _NOWHERE).tolist()
-            if not rows:
-                break
-            indices = self._list_all(key_of, [plain[row] for row in rows])
-            for row, of_name in zip(rows, indices, strict=True):
-                if len(of_name) > 1:
-                    files = sorted(str(self._folder / self._paths[index].as_py()) for index in of_name)
-                    raise DataError(
-                        f"{locate(row)}: {names[row]} can be {' or '.join(files)}: write its path into the table"
-                    )
-                found[row] = of_name[0] if of_name else _NOWHERE
-        return found
-
-    def _list_all(self, key_of: Callable[[str], str], names: list[str]) -> list[list[int]]:
-        """Return the indices of the paths that each name is the key of."""
-        if key_of not in self._by_key:
-            self._by_key[key_of] = _Index(self._paths, key_of)
-        return self._by_key[key_of].list_all(names)
-
-
-class _Index:
-    """The indices of paths by a key of each, in 12 bytes a path: only hashes of the keys are kept."""
-
-    def __init__(self, paths: pa.ChunkedArray, key_of: Callable[[str], str]) -> None:
-        self._paths, self._key_of = paths, key_of
-        self._hashes = np.fromiter(map(hash, map(key_of, iterate_texts(paths))), np.int64, len(paths))
-        self._order = np.argsort(self._hashes).astype(np.int32)
-        self._hashes.sort()
-
-    def list_all(self, names: list[str]) -> list[list[int]]:
-        """Return the indices of the paths that each name is the key of."""
-        hashes = np.fromiter(map(hash, names), np.int64, len(names))
-        low, high = (np.searchsorted(self._hashes, hashes, side).tolist() for side in ("left", "right"))
-        found = [self._order[first:end].tolist() for first, end in zip(low, high, strict=True)]
-        return [
-            [index for index in indices if self._key_of(self._paths[index].as_py()) == name]
-            for name, indices in zip(names, found, strict=True)
-        ]
-
-
-def _path(path: str) -> str:
-    return normal_form(path)
-
-
-def _path_without_ending(path: str) -> str:
-    return normal_form(PurePosixPath(path).with_suffix("").as_posix())
-
-
-def _name(path: str) -> str:
-    return normal_form(path.rpartition("/")[2])
-
-
-def _name_without_ending(path: str) -> str:
-    return normal_form(PurePosixPath(path).stem)
-
-
-_KEYS = (_path, _path_without_ending, _name, _name_without_ending)  # that a name can be, the first that fits
-
-
-def _locate_from(locate: Callable[[int], str], first: int, row: int) -> str:
-    return locate(first + row)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except ValueError:  # the \0 in it ends a name for the system
-        return False
-
-
-def make_texts(texts: Iterator[str]) -> pa.ChunkedArray:
-    """Return a column of texts, of which few are in memory as objects."""
-    chunks = [pa.array(chunk, pa.string()) for chunk in iter(lambda: list(islice(texts, _CHUNK)), [])]
-    return pa.chunked_array(chunks, pa.string())
-
-
-def _rechunk(column: pa.ChunkedArray) -> Iterator[pa.Array]:
-    for chunk in column.chunks:
-        for first in range(0, len(chunk), _CHUNK):
-            yield chunk.slice(first, _CHUNK)
 
 
 # ---- the images of rows ----
@@ -232,42 +49,65 @@ def check_images(rows: Rows, known: np.ndarray) -> None:
 
 
 def find_files(
-    rows: Rows, names: pa.ChunkedArray, known: np.ndarray, folders: Folders
+    rows: Rows, names: pa.ChunkedArray, known: np.ndarray, folders: Folders, config: TableConfig
 ) -> tuple[Path, pa.ChunkedArray, np.ndarray]:
     """Return a folder, the paths from there of the files that are named, texts [N], and the numbers of these files.
 
     Args:
         names: Those in the rows `known`, int32 [N], which increase.
+
+    Raises:
+        DataError: None of the files of a table is there. Or some are not, and may not be left out, and another reading
+            of their names finds files.
     """
-    own = {part.table.folder for part in rows.parts}
+    own = {part.folder for part in rows.parts}
     folder = own.pop() if len(own) == 1 else Path()
     paths, numbers = list[pa.Array](), list[np.ndarray]()
     ends = [*(part.first for part in rows.parts[1:]), int(known[-1]) + 1]
     for part, end in zip(rows.parts, ends, strict=True):
         begin, end = np.searchsorted(known, (part.first, end)).tolist()
-        of_part, files = names.slice(begin, end - begin), folders[part.table.folder]
+        of_part, files = names.slice(begin, end - begin), folders[part.folder]
 
         def locate(index: int, begin: int = begin) -> str:
             return rows.locate(int(known[begin + index]))
 
-        relative, found = files.find(of_part, locate)
-        if len(of_part) and not files.any_was_found:
-            (name,) = part.columns.inputs
-            raise DataError(
-                f"{part.table.path}: none of the images that its column {part.table.describe(name)} names is there, "
-                f"such as {list_first(of_part.slice(0, _SHOWN).to_pylist())}: names are relative to "
-                f"{part.table.folder}, or those of files below it, with or without their ending; "
-                "data.image_column=<name> says which column has them"
-            )
-        if part.table.folder != folder:
-            relative = pc.binary_join_element_wise(f"{part.table.folder}/", relative, "")
+        relative, found = files.find(of_part if config.root is None else files.fit(of_part)[0], locate)
+        _check_found(part, of_part, files, files.find_absent(found), config)
+        if part.folder != folder:
+            relative = pc.binary_join_element_wise(f"{part.folder}/", relative, "")
         paths += relative.chunks
-        numbers.append(found + list(folders).index(part.table.folder) * _FILES_OF_A_FOLDER)
+        numbers.append(found + list(folders).index(part.folder) * _FILES_OF_A_FOLDER)
     return folder, pa.chunked_array(paths, pa.string()), np.concatenate(numbers)
 
 
-def join_labels(rows: Rows, folders: Folders) -> Rows:
+def _check_found(
+    part: Part, names: pa.ChunkedArray, files: ImageFiles, absent: np.ndarray, config: TableConfig
+) -> None:
+    """Raise DataError for names of images, at the indices `absent`, int64 [n], that are not there."""
+    if not len(absent):
+        return
+    missing = names.take(pa.array(absent))
+    hint = files.describe_readings(missing)
+    (name,) = part.columns.inputs
+    named = f"that its column {part.table.describe(name)} names"
+    if len(absent) == len(names):
+        raise DataError(
+            f"{part.table.path}: none of the images {named} is there, such as "
+            f"{list_first(missing.slice(0, _SHOWN).to_pylist())}: names are relative to {part.folder}, or those of "
+            f"files below it, with or without their ending; {hint or 'data.root=<folder> says where they are'}, and "
+            "data.image_column=<name> which column has them"
+        )
+    if hint and config.on_error == "raise":
+        raise DataError(
+            f"{part.table.path}: {len(absent):,} of {len(names):,} images {named} are not there, such as "
+            f"{list_first(missing.slice(0, _SHOWN).to_pylist())}: {hint}"
+        )
+
+
+def join_labels(rows: Rows, folders: Folders, config: TableConfig) -> Rows:
     """Return rows with the labels of all rows of the same image in the place of its label.
+
+    A row without a label adds none.
 
     Raises:
         DataError: A row lacks an image, or the labels are in several columns.
@@ -280,10 +120,11 @@ def join_labels(rows: Rows, folders: Folders) -> Rows:
         )
     every = np.arange(len(rows.inputs[0]), dtype=np.int32)
     check_images(rows, every)
-    _, _, numbers = find_files(rows, rows.inputs[0], every, folders)
+    _, _, numbers = find_files(rows, rows.inputs[0], every, folders, config)
     ((name, column),) = rows.labels.items()
+    texts = CellRules.of(config).drop_missing(as_texts(column))
     by_file: dict[int, dict[str, None]] = {number: {} for number in np.unique(numbers).tolist()}  # each label once
-    for number, label in zip(numbers.tolist(), iterate_texts(as_texts(column)), strict=True):
+    for number, label in zip(numbers.tolist(), iterate_texts(texts), strict=True):
         if label is not None:
             by_file[number][label] = None
     lists = pa.array([list(by_file[number]) for number in numbers.tolist()], pa.list_(pa.string()))
@@ -297,6 +138,7 @@ def merge_doubled(
     known: np.ndarray,
     numbers: np.ndarray,
     further: Iterable[np.ndarray | None],
+    reader: TargetReader | None,
 ) -> np.ndarray:
     """Return the indices in `known` of the first row of each image.
 
@@ -307,6 +149,7 @@ def merge_doubled(
         known: The indices of the rows that have a target, int32 [n].
         numbers: The numbers of the files of these, int64 [n].
         further: What else is told of these, each [n].
+        reader: That of the targets.
 
     Raises:
         DataError: Another row of an image says something else.
@@ -318,8 +161,10 @@ def merge_doubled(
     doubled = np.flatnonzero(firsts != np.arange(len(numbers)))
     again, before = known[doubled], known[firsts[doubled]]
     values = targets.values
-    same = (values[again] == values[before]) | ((values[again] != values[again]) & (values[before] != values[before]))
-    same = same if values.ndim == 1 else same.all(axis=1)
+    unknown = (values[again] != values[again]) & (values[before] != values[before])
+    same_target = (values[again] == values[before]) | unknown
+    same_target = same_target if values.ndim == 1 else same_target.all(axis=1)
+    same = same_target.copy()
     for told in further:
         if told is not None:
             same &= told[doubled] == told[firsts[doubled]]
@@ -328,8 +173,8 @@ def merge_doubled(
         row, other = int(again[at]), int(before[at])
         raise DataError(
             f"{rows.locate(row)}, gives {names[int(doubled[at])]} {_describe_row(rows, targets, row)}, and "
-            f"{rows.locate(other)}, {_describe_row(rows, targets, other)}: an image has one of each; leave one of the "
-            "rows out"
+            f"{rows.locate(other)}, {_describe_row(rows, targets, other)}: an image has one of each; "
+            f"{LEAVE_OUT if reader is None or same_target[at] else reader.remedy_of_two_rows}"
         )
     return np.sort(first).astype(np.int32)
 

@@ -22,14 +22,15 @@ from accumtrain.data.table.columns import SPLITS, Rows, iterate_texts, read_inpu
 from accumtrain.data.table.files import (
     ColumnSplit,
     Folders,
-    PathList,
     check_images,
     find_files,
     join_labels,
-    make_texts,
     merge_doubled,
 )
-from accumtrain.data.targets import LabelTargets, TargetReader, Targets
+from accumtrain.data.table.image_files import PathList, make_texts
+from accumtrain.data.targets.base import TargetReader, Targets
+from accumtrain.data.targets.cells import CellRules
+from accumtrain.data.targets.labels import LabelTargets
 from accumtrain.data.text.encode import encode_texts
 from accumtrain.data.text.texts import check_memory
 from accumtrain.data.text.tokens import Content, find_vocabulary, make_token_source
@@ -142,7 +143,7 @@ def _read_examples(config: TableConfig, reader: TargetReader | None) -> _Example
     """
     rows, folders = read_rows(config, reader), Folders()
     if config.rows == "labels":
-        rows = join_labels(rows, folders)
+        rows = join_labels(rows, folders, config)
     targets = _no_targets(rows) if reader is None else reader.read_columns(rows.labels, rows.locate)
     known = np.flatnonzero(targets.known).astype(np.int32)
     if not len(known):
@@ -165,8 +166,8 @@ def _read_examples(config: TableConfig, reader: TargetReader | None) -> _Example
         if not isinstance(config.image_column, str):
             _check_header(rows, folders)
         names = _take(rows.inputs[0], known)
-        folder, paths, numbers = find_files(rows, names, known, folders)
-        kept = merge_doubled(rows, targets, names, known, numbers, (splits, groups))
+        folder, paths, numbers = find_files(rows, names, known, folders, config)
+        kept = merge_doubled(rows, targets, names, known, numbers, (splits, groups), reader)
         notes += [*(_note_doubled(names, kept) if config.rows == "examples" else []), *_note_unused(folders)]
         names, paths = _take(names, kept), _take(paths, kept)
         rows = replace(rows, inputs=[])
@@ -189,12 +190,10 @@ def _with_keys(config: TableConfig, reader: TargetReader | None) -> TargetReader
     """Return the reader with the keys of the table. Raise ConfigError for a key that is for other targets."""
     if reader is None and config.text_column is None:
         raise ConfigError("data.text_column=null: the tokens of texts are learned; name the column of the texts")
-    if isinstance(reader, LabelTargets):
-        return replace(reader, separator=config.label_separator or "")
-    for key in ("rows", "label_separator"):
+    for key in () if isinstance(reader, LabelTargets) else ("rows", "label_separator"):
         if (value := getattr(config, key)) != getattr(TableConfig, key):
             raise ConfigError(f"data.{key}={value}: is for several labels of an example; choose task=multilabel")
-    return reader
+    return reader and replace(reader, rules=CellRules.of(config))
 
 
 def _no_targets(rows: Rows) -> Targets:
@@ -210,7 +209,7 @@ def _check_header(rows: Rows, folders: Folders) -> None:
     """Raise DataError if the row of the names of a table names a file."""
     for part in rows.parts:
         (name,) = part.columns.inputs
-        if part.table.header and folders[part.table.folder].holds(name):
+        if part.table.header and folders[part.folder].holds(name):
             raise DataError(
                 f"{part.table.path}: the first row names the columns, and {name} is a file: set data.header=false if "
                 "it holds an image and its label, or give the name of the column, data.image_column=<name>"
@@ -395,7 +394,7 @@ def _make_source(
     if config.text_column is not None:
         return _make_texts(examples, chosen, notes, config, find_vocabulary(config, wanted))
     if config.number_columns is not None:
-        source = _make_numbers(examples, chosen, notes, wanted)
+        source = _make_numbers(examples, chosen, notes, config, wanted)
     else:
         source = _make_images(examples, chosen, notes, config)
     if examples.groups is not None:
@@ -426,12 +425,16 @@ def _make_texts(
 
 
 def _make_numbers(
-    examples: _Examples, chosen: Mapping[str, np.ndarray], notes: Sequence[str], wanted: Wanted
+    examples: _Examples,
+    chosen: Mapping[str, np.ndarray],
+    notes: Sequence[str],
+    config: TableConfig,
+    wanted: Wanted,
 ) -> Source:
     names = examples.rows.parts[0].columns.inputs
     columns = {name: examples.cells(column) for name, column in zip(names, examples.rows.inputs, strict=True)}
     trained = chosen["train"] if wanted.of_run is None else None
-    numbers, targets = read_inputs(columns, examples.locate, trained), examples.targets
+    numbers, targets = read_inputs(columns, examples.locate, CellRules.of(config), trained), examples.targets
     splits = {name: (numbers[indices], targets.values[indices]) for name, indices in chosen.items()}
     opened = {name: ArraySplit(*arrays) for name, arrays in splits.items()}
     for name, indices in chosen.items():

@@ -10,7 +10,7 @@ from accumtrain.data.config import NpzConfig
 from accumtrain.data.source import UnreadableExample
 from accumtrain.data.sources.npz_file import NpzFile
 from accumtrain.data.stream import UNREADABLE
-from accumtrain.data.targets import TargetReader, Targets
+from accumtrain.data.targets.base import TargetReader, Targets
 from accumtrain.data.text.encode import Encoded, no_label
 from accumtrain.data.text.vocabulary import LARGEST, PADDING, Vocabulary, number_ids
 from accumtrain.errors import DataError

@@ -18,7 +18,7 @@ from accumtrain.data.local_files import check_name
 from accumtrain.data.source import BadExample, Source, Split, UnreadableExample, Wanted
 from accumtrain.data.sources.records.record_index import is_remote
 from accumtrain.data.sources.records.shards import ShardRange, Shards, TfrecordShards
-from accumtrain.data.targets import BadLabels, class_numbers, class_texts
+from accumtrain.data.targets.classes import BadLabels, class_numbers, class_texts
 from accumtrain.errors import DataError
 from accumtrain.fields import format_value, normal_form, suggest_names
 

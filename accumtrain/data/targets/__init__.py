@@ -1,0 +1,1 @@
+"""Targets as people store them."""

@@ -1,0 +1,102 @@
+"""Several labels, or none, for each example."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from accumtrain.data.targets.base import LEAVE_OUT, TargetReader, Targets, arrange, read_number_arrays
+from accumtrain.data.targets.cells import Column, Locate, are_words, find_first, read_words, shorten, to_numpy
+from accumtrain.data.targets.lists import split_lists
+from accumtrain.data.targets.numbers import are_numbers
+from accumtrain.errors import DataError
+from accumtrain.fields import suggest_names
+
+_MOST = 10_000  # names in lists: more are the words of a text
+
+
+@dataclass(frozen=True)
+class LabelTargets(TargetReader):
+    """Labels that an example has (1), has not (0), or of which that is unknown (NaN).
+
+    A table has a column for each label: 1, true or yes; 0, false or no; nothing if it is unknown. Or one column holds
+    lists of the labels that each image has: texts with a separator between the labels, written lists, or lists of
+    texts. Nothing is then none of them. A single column of which all cells are 1, 0 and so on is one label, unless a
+    separator is given.
+    """
+
+    remedy_of_two_rows: ClassVar[str] = (
+        f"if each row has a label of it, data.rows=labels joins them; otherwise {LEAVE_OUT}"
+    )
+
+    def read_columns(self, columns: Mapping[str, Column], locate: Locate) -> Targets:
+        if len(columns) == 1:
+            ((name, column),) = columns.items()
+            of_texts = pa.types.is_string(column.type)
+            one_label = of_texts and self.rules.separator is None and are_words(column, self.rules)
+            if pa.types.is_list(column.type) or (of_texts and not one_label):
+                return self._read_lists(name, column, locate)
+        values = [read_words(name, column, locate, self.rules) for name, column in columns.items()]
+        return arrange(np.stack(values, axis=1), list(columns), self.names, self.note_missing(columns))
+
+    def read_arrays(self, arrays: Mapping[str, np.ndarray], names: Sequence[str] = ()) -> dict[str, Targets]:
+        found = read_number_arrays(arrays, names, self.names)
+        for name, targets in found.items():
+            wrong = ~np.isin(targets.values, (0, 1)) & ~np.isnan(targets.values)
+            if wrong.any():
+                row, column = np.argwhere(wrong)[0].tolist()
+                raise DataError(
+                    f"{name} holds {targets.values[row, column]:g} at {row},{column}: write 1 for an image that has "
+                    "the label, 0 for one that has not, and NaN if it is unknown"
+                )
+        return found
+
+    def _read_lists(self, column_name: str, column: Column, locate: Locate) -> Targets:
+        known = self.rules.drop_missing(column)
+        lists = split_lists(column_name, known, self.rules.separator, locate)
+        found = sorted({name for chunk in lists for name in pc.list_flatten(chunk).unique().to_pylist()})
+        if len(found) > _MOST:
+            raise DataError(
+                f"column {column_name} holds {len(found):,} different labels, such as {shorten(found[0])}: it takes "
+                f"at most {_MOST:,}; data.label_column=<name> says which column has the labels"
+            )
+        names = list(self.names) or found
+        values = _count_names(lists, names, locate)
+        if values.max(initial=0) > 1:
+            row, label = np.argwhere(values > 1)[0].tolist()
+            raise DataError(
+                f"{locate(row)}: column {column_name} names {names[label]} more than once: give the labels that an "
+                "image has, each once; for labels of 0 and 1 give a column for each"
+            )
+        if found and are_numbers(found) and values.sum(axis=1).max() == 1:
+            raise DataError(
+                f"column {column_name} holds a number in each row, such as {found[0]}: choose task=regress, or write "
+                "the labels as names"
+            )
+        none = int(np.sum(~values.any(axis=1)))
+        if pa.types.is_string(column.type):
+            unknown = to_numpy(pc.and_(column.is_valid(), known.is_null()), bool)
+            values[unknown] = np.nan
+            none -= int(unknown.sum())
+        notes = [f"column {column_name} holds lists of labels; {none:,} rows have none"]
+        return Targets(values, names, len(names), [*notes, *self.note_missing({column_name: column})])
+
+
+def _count_names(lists: Sequence[pa.ListArray], names: Sequence[str], locate: Locate) -> np.ndarray:
+    """Return how often each row names each label, float32 [N, T]. Raise DataError for another name."""
+    values, first = np.zeros([sum(map(len, lists)), len(names)], np.float32), 0
+    for chunk in lists:
+        texts, rows = pc.list_flatten(chunk), first + to_numpy(pc.list_parent_indices(chunk), np.int64)
+        numbers = pc.index_in(texts, value_set=pa.array(names, pa.string()))
+        if numbers.null_count:
+            at = find_first(numbers.is_null())
+            text = texts[at].as_py()
+            raise DataError(f"{locate(int(rows[at]))}: {text} is none of the labels: {suggest_names(text, names)}")
+        np.add.at(values, (rows, to_numpy(numbers, np.int64)), 1)
+        first += len(chunk)
+    return values

@@ -1,0 +1,229 @@
+"""Columns of tables that can be read in two ways: each is refused with both readings, and the keys choose one."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from accumtrain.data.config import TableConfig
+from accumtrain.data.source import Source, Wanted
+from accumtrain.data.table.source import open_table
+from accumtrain.data.targets.base import TargetReader
+from accumtrain.data.targets.classes import ClassTargets
+from accumtrain.data.targets.labels import LabelTargets
+from accumtrain.data.targets.numbers import NumberTargets
+from accumtrain.errors import DataError
+from tests.data.conftest import png
+
+CLASS, LABEL, NUMBER = ClassTargets(), LabelTargets(), NumberTargets()
+COUNT = 12
+PAIRS = [["scab"], ["frog eye"], ["scab", "frog eye"], []]
+BOTH = [[float("scab" in names), float("frog eye" in names)] for names in PAIRS * 3]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Pictures 0.png to 11.png in photos/."""
+    (tmp_path / "photos").mkdir()
+    for number in range(COUNT):
+        (tmp_path / "photos" / f"{number}.png").write_bytes(png(number))
+    return tmp_path
+
+
+def quoted(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"'
+
+
+def table(folder: Path, cells: list[str], names: str = "photos/{}.png", header: str = "image,label") -> Path:
+    """A table with a cell a picture, over and over."""
+    rows = [f"{quoted(names.format(number))},{cells[number % len(cells)]}" for number in range(COUNT)]
+    (folder / "labels.csv").write_text("\n".join([header, *rows, ""]))
+    return folder / "labels.csv"
+
+
+def opened(path: Path, reader: TargetReader, **keys: Any) -> Source:
+    return open_table(TableConfig(path=str(path), **keys), Wanted(reader=reader))
+
+
+def targets(source: Source) -> list[Any]:
+    """The targets of the pictures in the order of their numbers."""
+    found = {
+        int(split.name(index).rsplit("/")[-1][:-4]): np.asarray(split.known_labels)[index].tolist()
+        for split in source.splits.values()
+        for index in range(split.size)
+    }
+    return [found[number] for number in sorted(found)]
+
+
+# ---- lists of labels ----
+
+WRITTEN = {  # how people write lists of labels, and the key that takes each
+    " ": lambda names: " ".join(name.replace(" ", "_") for name in names),
+    ",": lambda names: quoted(", ".join(names)),
+    "/": "/".join,
+    "+": " + ".join,
+    "&": " & ".join,
+    "list": lambda names: quoted(repr(names)),
+    "list of JSON": lambda names: quoted(json.dumps(names)),
+    "list without quotes": lambda names: quoted(f"[{', '.join(names)}]"),
+    "list in parentheses": lambda names: quoted(repr(tuple(names))),
+}
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_lists_of_labels_ask_for_their_separator_and_take_it(folder, kind):
+    separator = kind.split(" ")[0] or " "
+    path = table(folder, [WRITTEN[kind](names) for names in PAIRS])
+    with pytest.raises(DataError, match="which can be read in two ways: as the labels ") as refused:
+        opened(path, LABEL)
+    by_list, whole = re.findall(r"data\.label_separator=(?:'(.)'\"|(\w+))", str(refused.value))
+    assert ("".join(by_list), "".join(whole)) == (separator, ";")
+    source = opened(path, LABEL, label_separator=separator)
+    order = [source.class_names.index(name) for name in ("scab", "frog_eye" if kind == " " else "frog eye")]
+    assert [[row[index] for index in order] for row in targets(source)] == BOTH
+    assert len(opened(path, LABEL, label_separator=";").class_names) == (3 if kind[0] != "l" else 4), "whole cells"
+
+
+@pytest.mark.parametrize("cells", [["golden retriever", "tabby cat"], ["a,b", "c"], ["1/2", "on:off"]])
+def test_words_that_do_not_recur_are_one_label(folder, cells):
+    assert opened(table(folder, [*map(quoted, cells), ""]), LABEL).class_names == sorted(cells)
+
+
+@pytest.mark.parametrize("cell", ["['a' 'b']", "['a', 1.5]", "{'a': 1}", "scab", "[" * 200_000])
+def test_what_is_no_written_list_is_refused_with_its_row(folder, cell):
+    path = table(folder, [quoted("['scab']"), quoted(cell)])
+    with pytest.raises(DataError, match=r"labels.csv, row 3: column label holds .*, which is no list as JSON"):
+        opened(path, LABEL, label_separator="list")
+
+
+@pytest.mark.parametrize(
+    ("cells", "remedy"),
+    [
+        (["scab", "rot", "scab;rot"], r"the labels scab and rot, did you mean task=multilabel\? If"),
+        (["scab", "rot", "rot|scab"], r"the labels rot and scab, did you mean task=multilabel\? If"),
+        (["scab", "rot", "scab rot"], "did you mean task=multilabel \"data.label_separator=' '\"\\?"),
+        (["scab", "rot", quoted("scab, rot")], "did you mean task=multilabel \"data.label_separator=','\"\\?"),
+        ([quoted("['scab']"), quoted("['scab', 'rot']")], r"did you mean task=multilabel data.label_separator=list\?"),
+    ],
+)
+def test_classes_that_are_lists_ask_for_the_task(folder, cells, remedy):
+    with pytest.raises(DataError, match=f"labels.csv, row [234]: column label holds .*{remedy}"):
+        opened(table(folder, cells), CLASS)
+
+
+def test_classes_of_several_words_are_classes(folder):
+    names = ["Labrador retriever", "golden retriever", "Paris, France", "Lyon, France"]
+    assert opened(table(folder, [*map(quoted, names)]), CLASS).class_names == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("reader", "remedy"),
+    [
+        (CLASS, "if it has both as labels, task=multilabel data.rows=labels joins them; otherwise leave one"),
+        (LABEL, "if each row has a label of it, data.rows=labels joins them; otherwise leave one of the rows out"),
+    ],
+)
+def test_two_rows_of_an_image_name_the_key_that_joins_them(folder, reader, remedy):
+    path = table(folder, ["scab", "rot"])
+    path.write_text(path.read_text() + "photos/0.png,rot\n")
+    with pytest.raises(DataError, match=f"an image has one of each; {remedy}"):
+        opened(path, reader)
+    assert targets(opened(path, LABEL, rows="labels"))[:2] == [[1, 1], [1, 0]]
+
+
+# ---- cells that mean that nothing is known ----
+
+
+@pytest.mark.parametrize("word", ["nan", "NaN", "NA", "n/a", "null", "None", "<NA>", ""])
+def test_a_target_that_is_unknown_is_left_out_and_told(folder, word):
+    path = table(folder, ["cat", "dog", word])
+    source = opened(path, CLASS)
+    assert source.class_names == ["cat", "dog"]
+    assert len(targets(source)) == 8
+    notes = " ".join(source.notes)
+    assert "4 rows without a label are left out: photos/2.png" in notes
+    assert (f"column label is unknown in 4 rows, which hold {word}; data.missing=[]" in notes) == bool(word)
+    if word:
+        assert opened(path, CLASS, missing=[]).class_names == sorted(["cat", "dog", word])
+
+
+@pytest.mark.parametrize(("reader", "values"), [(NUMBER, ["1.5", "2"]), (LABEL, ["yes", "0"]), (LABEL, ["cat", "dog"])])
+def test_other_targets_that_are_unknown_are_told_too(folder, reader, values):
+    source = opened(table(folder, [*values, "NA"]), reader)
+    assert len(targets(source)) == 8
+    assert any("column label is unknown in 4 rows, which hold NA" in note for note in source.notes)
+
+
+def test_texts_of_ones_own_mean_that_nothing_is_known(folder):
+    assert opened(table(folder, ["cat", "dog", "?"]), CLASS, missing=["?"]).class_names == ["cat", "dog"]
+
+
+# ---- decimal signs ----
+
+
+@pytest.mark.parametrize(
+    ("decimal", "values"), [(",", [1.25, 2.5, 3.75, 1250.5]), (".", [1250, None, None, None]), (None, None)]
+)
+def test_a_comma_in_numbers_is_asked_for(folder, decimal, values):
+    path = table(folder, [*map(quoted, ["1,250", "2,5", "3,75", "1.250,5"])])
+    if values is None or None in values:
+        told = r'2,5, which is no number by "data.decimal=\'\.\'": write one, such as 1\.5'
+        if decimal is None:
+            told = (
+                r'1,250, with a comma: it is 1\.25 by "data.decimal=\',\'", and 1250 by "data.decimal=\'\.\'"; choose'
+            )
+        with pytest.raises(DataError, match=f"column label holds {told}"):
+            opened(path, NUMBER, decimal=decimal)
+    else:
+        assert [row[0] for row in targets(opened(path, NUMBER, decimal=decimal))] == values * 3
+
+
+def test_thousands_are_groups_of_three_digits(folder):
+    cells = ["1,250,000.5", "999", "-1,000"]
+    source = opened(table(folder, [*map(quoted, cells)]), NUMBER, decimal=".")
+    assert [row[0] for row in targets(source)][:3] == [1250000.5, 999, -1000]
+    with pytest.raises(DataError, match="column label holds 1,25,0, which is no number by"):
+        opened(table(folder, [quoted("1,25,0"), "2"]), NUMBER, decimal=".")
+
+
+# ---- names of files ----
+
+
+@pytest.mark.parametrize(
+    "names", [r"photos\{}.png", r"C:\me\photos\{}.png", "/home/ann/photos/{}.png", "../old/photos/{}.png"]
+)
+def test_names_that_begin_elsewhere_are_found_below_a_root(folder, names):
+    path = table(folder, ["cat", "dog"], names)
+    with pytest.raises(DataError, match=re.escape(f"12 of 12 would be found by data.root={folder}, and")):
+        opened(path, CLASS)
+    assert targets(opened(path, CLASS, root=str(folder))) == [0, 1] * 6
+    assert targets(opened(path, CLASS, root=str(folder / "photos"))) == [0, 1] * 6
+
+
+def test_a_table_may_lie_away_from_its_files(folder, tmp_path_factory):
+    path = table(tmp_path_factory.mktemp("tables"), ["cat", "dog"], "{}.png")
+    with pytest.raises(DataError, match=r"none of the images .* is there.*; data.root=<folder> says where they are"):
+        opened(path, CLASS)
+    assert targets(opened(path, CLASS, root=str(folder / "photos"))) == [0, 1] * 6
+    with pytest.raises(DataError, match="nowhere can't be read: No such file"):
+        opened(path, CLASS, root=str(folder / "nowhere"))
+
+
+def test_another_case_of_letters_is_counted(folder):
+    with pytest.raises(DataError, match="12 of 12 would be found in another case of letters: write them as"):
+        opened(table(folder, ["cat", "dog"], "Photos/{}.PNG"), CLASS)
+
+
+def test_some_that_are_elsewhere_are_counted(folder):
+    path = table(folder, ["cat", "dog"])
+    path.write_text(path.read_text().replace("photos/3.png", r"D:\photos\3.png"))
+    told = (
+        r"1 of 12 images that its column 1 (image) names are not there, such as D:\photos\3.png: 1 of 1 would be found"
+    )
+    with pytest.raises(DataError, match=re.escape(f"{told} by data.root={folder}")):
+        opened(path, CLASS)
