@@ -225,5 +225,5 @@ def test_some_that_are_elsewhere_are_counted(folder):
     told = (
         r"1 of 12 images that its column 1 (image) names are not there, such as D:\photos\3.png: 1 of 1 would be found"
     )
-    with pytest.raises(DataError, match=re.escape(f"{told} by data.root={folder}")):
+    with pytest.raises(DataError, match=re.escape(f"{told} found by data.root={folder}")):
         opened(path, CLASS)
