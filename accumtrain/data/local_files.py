@@ -13,6 +13,7 @@ from typing import NamedTuple
 from accumtrain.config.check import check_answers
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError, DataError
+from accumtrain.runs.names import is_of_runs
 
 # of the files in a folder that count as images
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".webp", ".tif", ".tiff", ".gif", ".bmp")
@@ -70,14 +71,19 @@ def readable() -> Iterator[None]:
         raise DataError(f"{error.filename} can't be read: {error.strerror}; check its permissions") from error
 
 
+def iterate_visible(folder: Path) -> Iterator[Path]:
+    """Yield what is in a folder, but nothing hidden and no folder of runs. Raise OSError."""
+    return (entry for entry in folder.iterdir() if not entry.name.startswith(".") and not is_of_runs(entry))
+
+
 def walk_files(folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder and in those within it, by name, but no hidden ones. Raise OSError."""
+    """Yield the files in a folder and in those within it, by name, but none hidden or of runs. Raise OSError."""
 
     def refuse(error: OSError) -> None:
         raise error
 
     for inside, folders, names in os.walk(folder, onerror=refuse):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = sorted(name for name in folders if not (name.startswith(".") or is_of_runs(Path(inside, name))))
         yield from (Path(inside, name) for name in sorted(names) if not name.startswith("."))
 
 

@@ -19,6 +19,7 @@ from accumtrain.runs.contents import read_config
 from accumtrain.runs.files import list_folder
 from accumtrain.runs.names import (
     CHECKPOINTS,
+    MARK,
     differences,
     folder_errors,
     folder_of,
@@ -115,6 +116,10 @@ def open_folder(config: Config) -> Iterator[Path]:
     with folder_errors(path):
         made = [folder for folder in (path, *path.parents) if not folder.exists()]
     make_folder(path)
+    own = [folder for folder in made if folder.is_relative_to(config.run.dir)]
+    with folder_errors(path):
+        for folder in own:
+            (folder / MARK).touch()
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         raise CheckpointError(f"{path} can't be read and written; give this user access, or choose another run.dir")
     try:
@@ -126,4 +131,6 @@ def open_folder(config: Config) -> Iterator[Path]:
     finally:
         for folder in made:
             with suppress(OSError):  # it is not empty
+                if folder in own and not any(file.name != MARK for file in folder.iterdir()):
+                    (folder / MARK).unlink()
                 folder.rmdir()

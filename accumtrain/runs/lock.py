@@ -12,8 +12,7 @@ from pathlib import Path
 
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.runs.files import open_regular
-
-LOCK = ".lock"
+from accumtrain.runs.names import LOCK, MARK
 
 
 class Lock:
@@ -59,7 +58,7 @@ class Lock:
 
     def __exit__(self, *_: object) -> None:
         with suppress(OSError):  # the folder was moved away
-            if list(self._folder.iterdir()) == [self._folder / LOCK]:  # nothing was written
+            if {file.name for file in self._folder.iterdir()} <= {LOCK, MARK}:  # nothing was written
                 (self._folder / LOCK).unlink()
         self._release()
 

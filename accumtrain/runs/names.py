@@ -25,6 +25,9 @@ CHECKPOINTS = "checkpoints"  # of a run, within its folder
 BEST = "best"  # the checkpoints of the best state, within their folder
 QUARANTINE = "quarantine"  # of damaged checkpoints, within their folder
 
+LOCK = ".lock"  # the file that a run's folder has while it is trained, and after it
+MARK = ".accumtrain"  # an empty file in the folders that jobs have made: nothing in them is data
+
 CLASSES = "data.classes"  # of a fingerprint: their names, or their number
 
 # ---- name ----
@@ -102,6 +105,11 @@ def folder_of(config: Config) -> Path:
 def has_checkpoints(path: Path) -> bool:
     """Return whether the folder holds a run that can be continued or used, damaged or not."""
     return any(path.glob(f"{CHECKPOINTS}/**/step-*"))
+
+
+def is_of_runs(folder: Path) -> bool:
+    """Return whether a folder is that of a run or of a job, or holds such folders."""
+    return (folder / MARK).exists() or (folder / LOCK).exists()
 
 
 def make_folder(path: Path) -> None:

@@ -1,5 +1,6 @@
 """data=texts, and tokens of data=npz: the right tokens from each kind of file, and a word for each that is bad."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -264,18 +265,112 @@ def test_texts_to_predict_are_found_by_a_glob(tmp_path):
             list(read_texts(str(tmp_path / "b.jsonl"), run, "predict.input"))
 
 
+def rows(first: int, count: int) -> list[dict[str, str]]:
+    return [
+        {"text": f"{number} of all", "label": ("good", "bad")[number % 2]} for number in range(first, first + count)
+    ]
+
+
+def write_lines(file, values, form):
+    """JSON lines, a table with commas, or texts alone."""
+    if form == "jsonl":
+        lines = map(json.dumps, values)
+    elif form == "csv":
+        lines = ["text,label", *(f"{row['text']},{row['label']}" for row in values)]
+    else:
+        lines = [row["text"] for row in values]
+    file.write_text("\n".join(lines))
+
+
+def texts_of(split) -> list[str]:
+    return sorted(bytes(token for token in row if token >= 0).decode() for row, _ in rows_of(split))
+
+
+SPLITS = {"train": rows(0, 8), "dev": rows(8, 2), "test": rows(10, 3)}
+
+
+@pytest.mark.parametrize("name", ["{}", "ptb.{}", "{}_data", "{}-00000-of-00001"])
+@pytest.mark.parametrize("beside", ["README.md", "LICENSE", "dataset_infos.json", "vocab.txt", "raw/corpus.txt"])
+@pytest.mark.parametrize("form", ["jsonl", "csv", "txt"])
+def test_files_of_splits_count_whatever_lies_beside_them(tmp_path, name, beside, form):
+    for split, values in SPLITS.items():
+        write_lines(tmp_path / f"{name.format(split)}.{form}", values, form)
+    (tmp_path / beside).parent.mkdir(exist_ok=True)
+    (tmp_path / beside).write_text("{}")
+    data = open_data(TextsConfig(path=str(tmp_path), length=20), 0, TOKENS)
+    found = {split: texts_of(getattr(data, split)) for split in ("train", "val", "test")}
+    assert found == {
+        split: sorted(row["text"] for row in values)
+        for split, values in zip(("train", "val", "test"), SPLITS.values(), strict=True)
+    }
+    assert any(f"beside the files of the splits: {tmp_path / beside.split('/')[0]}" in note for note in data.notes)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_tables_of_texts_have_their_classes(tmp_path, form):
+    for split, values in SPLITS.items():
+        write_lines(tmp_path / f"{split}.{form}", values, form)
+    (tmp_path / "README.md").write_text("by hand")
+    data = open_data(TextsConfig(path=str(tmp_path), length=20), 0)
+    assert data.class_names == ["bad", "good"]
+    assert [split.size for split in (data.train, data.val, data.test)] == [8, 2, 3]
+    single = open_data(TextsConfig(path=str(tmp_path / f"train.{form}"), length=20, val_fraction=0.0), 0)
+    assert sorted(texts_of(single.train) + texts_of(single.test)) == texts_of(data.train)
+
+
+@pytest.mark.parametrize("targets", [TOKENS, CLASSES])
+def test_a_table_with_other_columns_is_told_the_command_that_takes_it(tmp_path, targets):
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.csv").write_text("review,kind\none,a\ntwo,a\nthree,b\nfour,b")
+    label = " data.label_column=<name>" if targets == CLASSES else ""
+    with pytest.raises(DataError) as refused:
+        open_data(TextsConfig(path=str(tmp_path)), 0, targets)
+    keys = f"data.path={tmp_path}/train.csv data.test_path={tmp_path}/test.csv data.text_column=<name>{label}"
+    assert str(refused.value).endswith(f"columns review, kind: say which of them hold what, data=table {keys}")
+
+
 @pytest.mark.parametrize(
-    ("name", "instead"),
+    "files",
     [
-        *((name, rf"data=table data\.path=.*{name} data\.text_column") for name in ("t.json", "T.CSV", "t.jsonl")),
-        ("t.npz", r"data=npz data\.path=.*t\.npz"),
+        ["train.txt", "README.md"],
+        ["test.txt", "a.txt"],
+        ["train.txt", "training.txt", "test.txt"],
+        ["train.txt", "train.jsonl", "test.txt"],
+        ["train-00000-of-00002.txt", "train-00001-of-00002.txt", "test-00000-of-00001.txt"],
+        ["train_journey.txt", "test_anxiety.txt", "poem.txt"],
+        ["en.train.txt", "en.test.txt", "de.train.txt", "de.test.txt"],
+        ["train.txt", "test.txt", "train/a.txt", "test/a.txt"],
     ],
 )
+def test_a_folder_that_reads_two_ways_is_refused_with_both(tmp_path, files):
+    for file in files:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("one\ntwo\nthree")
+    with pytest.raises(DataError, match=r"can be read in two ways\. If .* are splits, .* If each file is a text, move"):
+        open_data(TextsConfig(path=str(tmp_path)), 0, TOKENS)
+    (tmp_path / "all" / "all").mkdir(parents=True)
+    for number, file in enumerate(files):
+        (tmp_path / file).rename(tmp_path / "all" / "all" / f"{number}{(tmp_path / file).name}")
+    if not any(file.endswith("jsonl") for file in files):
+        read, _ = open_all(TextsConfig(path=str(tmp_path / "all"), val_fraction=0.0), TOKENS)
+        assert len(read) == len(files), "each file is a text"
+
+
+def test_endings_that_differ_are_told(tmp_path):
+    for name in ("a.txt", "b.txt", "c.md", "d"):
+        (tmp_path / name).write_text(name)
+    _, data = open_all(TextsConfig(path=str(tmp_path), val_fraction=0.0), TOKENS)
+    assert "files with different endings are read as texts: 2 .txt, 1 .md, 1 without ending" in data.notes
+    (tmp_path / "infos.json").write_text("{}")
+    with pytest.raises(DataError, match=r"infos.json is a table, whose lines are no texts: .*or move it away"):
+        open_data(TextsConfig(path=str(tmp_path)), 0, TOKENS)
+
+
 @pytest.mark.parametrize("targets", [TOKENS, CLASSES])
-def test_other_files_are_not_taken_for_texts(tmp_path, name, instead, targets):
-    (tmp_path / name).write_text("text")
-    with pytest.raises(DataError, match=instead):
-        open_data(TextsConfig(path=str(tmp_path / name)), 0, targets)
+def test_arrays_are_not_taken_for_texts(tmp_path, targets):
+    (tmp_path / "t.npz").write_text("text")
+    with pytest.raises(DataError, match=r"data=npz data\.path=.*t\.npz"):
+        open_data(TextsConfig(path=str(tmp_path / "t.npz")), 0, targets)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from accumtrain.runs import lock
 from accumtrain.runs.checkpoint_store import CheckpointStore
 from accumtrain.runs.contents import read_summary
 from accumtrain.runs.files import write_json
-from accumtrain.runs.names import differences, has_same_class_count, learned_values, run_name
+from accumtrain.runs.names import LOCK, differences, has_same_class_count, learned_values, run_name
 from accumtrain.runs.run import ReadOnlyRun, Run
 
 
@@ -132,11 +132,11 @@ def test_constructing_touches_nothing(config, tmp_path):
 
 def test_a_run_that_writes_nothing_leaves_an_empty_folder(config):
     with Run(config) as run:
-        assert list(run.path.iterdir()) == [run.path / lock.LOCK]
+        assert list(run.path.iterdir()) == [run.path / LOCK]
     assert list(run.path.iterdir()) == []
     with Run(config) as run:
         run.save_config(config)
-    assert {path.name for path in run.path.iterdir()} == {lock.LOCK, "config.yaml"}
+    assert {path.name for path in run.path.iterdir()} == {LOCK, "config.yaml"}
 
 
 def test_folder_that_is_a_file(config, tmp_path):

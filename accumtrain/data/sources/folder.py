@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,7 @@ from accumtrain.data.local_files import (
     find_file_fault,
     get_file_size,
     is_image,
+    iterate_visible,
     list_files,
     list_first,
     readable,
@@ -36,6 +37,7 @@ from accumtrain.data.local_files import (
 from accumtrain.data.source import Source, UnreadableExample, Wanted, hash_texts
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
+from accumtrain.runs.names import is_of_runs
 
 SPLIT_NAMES = {  # the words in the names of their folders
     "train": ("train", "training"),
@@ -377,6 +379,8 @@ def _list_class_folders(folder: Path, others: _OtherFiles) -> ImagesByClass:
             (others.beside if is_image(entry) else others.ignored).append(entry)
             continue
         files, rest = _list_images(entry)
+        if not files and any(map(is_of_runs, entry.iterdir())):
+            continue  # it holds the runs of a version that left no mark in it
         others.ignored += rest
         others.deeper += [file for file in files if file.parent != entry]
         images = [Image(normal_form(file.relative_to(entry).as_posix()), file) for file in files]
@@ -409,7 +413,7 @@ def _untested(root: Path, train: Path, tops: Sequence[Path]) -> DataError:
 
 def _find_remedy(folder: Path) -> str:
     """Return a remedy for a folder without class folders: a table, or the place of the classes; else nothing."""
-    near = [file for each in (folder, folder.parent) for file in _iterate_visible(each)]
+    near = [file for each in (folder, folder.parent) for file in iterate_visible(each)]
     tables = [file for file in near if file.suffix.lower() in _TABLES]
     if tables and len(_classes_in(folder)) < 2:
         return f"; if {tables[0].name} holds the labels of the images: data=table data.path={tables[0]}"
@@ -427,9 +431,19 @@ def _find_remedy(folder: Path) -> str:
 
 def find_split(name: str) -> str | None:
     """Return the split that a name such as Testing, seg_test or test_set says; None if it says none, or two."""
-    words = {_WITH_SET.sub("", word.lower()) for word in _WORD.findall(name)}
+    words = set(_list_words(name))
     found = [split for split, of_split in SPLIT_NAMES.items() if words & set(of_split)]
     return found[0] if len(found) == 1 else None
+
+
+def list_other_words(name: str) -> tuple[str, ...]:
+    """Return the words of a name that say no split, in lower case."""
+    said = {word for words in SPLIT_NAMES.values() for word in words}
+    return tuple(word for word in _list_words(name) if word not in said)
+
+
+def _list_words(name: str) -> list[str]:
+    return [_WITH_SET.sub("", word.lower()) for word in _WORD.findall(name)]
 
 
 def _find_split_folders(root: Path, tops: Sequence[Path], *, needs_train: bool) -> dict[str, Path]:
@@ -491,7 +505,7 @@ def _ambiguous(root: Path, classes: dict[Path, set[str]]) -> DataError:
 
 def _unwrap(folder: Path) -> Path:
     """Return the folder itself, or the one in it that holds all there is, as in seg_train/seg_train/."""
-    inside = [entry for entry in _iterate_visible(folder) if entry.is_dir() and _holds_images(entry)]
+    inside = [entry for entry in iterate_visible(folder) if entry.is_dir() and _holds_images(entry)]
     if len(inside) == 1 and not _has_images(folder) and (find_split(inside[0].name) or _classes_in(inside[0])):
         return _unwrap(inside[0])
     return folder
@@ -502,13 +516,13 @@ def _unwrap(folder: Path) -> Path:
 
 def _has_images(folder: Path) -> bool:
     """Return whether images lie in the folder itself."""
-    return any(is_image(entry) for entry in _iterate_visible(folder))
+    return any(is_image(entry) for entry in iterate_visible(folder))
 
 
 def _holds_images(folder: Path) -> bool:
     """Return whether there are images in the folder or in one within it."""
     return _has_images(folder) or any(
-        entry.is_dir() and not entry.is_symlink() and _holds_images(entry) for entry in _iterate_visible(folder)
+        entry.is_dir() and not entry.is_symlink() and _holds_images(entry) for entry in iterate_visible(folder)
     )
 
 
@@ -516,16 +530,12 @@ def _classes_in(folder: Path) -> set[str]:
     """Return the names of the folders in `folder` that hold images; empty if images lie beside them."""
     if _has_images(folder):
         return set()
-    return {normal_form(entry.name) for entry in _iterate_visible(folder) if entry.is_dir() and _holds_images(entry)}
+    return {normal_form(entry.name) for entry in iterate_visible(folder) if entry.is_dir() and _holds_images(entry)}
 
 
 def _list_visible(folder: Path) -> list[Path]:
     """Return the entries that are not hidden, in the order of names. Raise DataError for a name that can't be used."""
-    entries = sorted(_iterate_visible(folder), key=lambda entry: normal_form(entry.name))
+    entries = sorted(iterate_visible(folder), key=lambda entry: normal_form(entry.name))
     for entry in entries:
         check_name(entry)
     return entries
-
-
-def _iterate_visible(folder: Path) -> Iterator[Path]:
-    return (entry for entry in folder.iterdir() if not entry.name.startswith("."))

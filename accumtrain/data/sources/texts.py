@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from accumtrain.data.config import TextsConfig
-from accumtrain.data.local_files import check_name, find_file_fault, list_first, readable, walk_files
+from accumtrain.data.config import TableConfig, TextsConfig, TokenKeys
+from accumtrain.data.local_files import check_name, find_file_fault, iterate_visible, list_first, readable, walk_files
 from accumtrain.data.source import Source, Wanted
-from accumtrain.data.sources.folder import find_split
+from accumtrain.data.sources.folder import SPLIT_NAMES, find_split, list_other_words
 from accumtrain.data.stream import UNREADABLE
+from accumtrain.data.table.reader import open_tables
+from accumtrain.data.table.source import open_table
 from accumtrain.data.text.encode import Encoded, encode_texts
-from accumtrain.data.text.texts import Text, check_is_no_table, read_file, read_lines
+from accumtrain.data.text.texts import TABLES, Text, check_is_no_table, read_file, read_lines
 from accumtrain.data.text.tokens import Content, divide, find_vocabulary, make_token_source
 from accumtrain.data.text.vocabulary import Vocabulary
 from accumtrain.errors import DataError
@@ -35,19 +40,26 @@ def open_texts(config: TextsConfig, wanted: Wanted) -> Source:
     """Return the tokens of texts, in splits.
 
     The splits are those of the folder. Otherwise a part of the texts is held out to test on, evenly spaced among those
-    of each class; of texts for a trained run none.
+    of each class; of texts for a trained run none. Files that are tables are read as by data=table.
 
     Raises:
         ConfigError: A key does not go with the data, or the tokenizer can't be opened.
-        DataError: The data can't be read, a text can't be used, or there is a single class.
+        DataError: The data can't be read, or in two ways; a text can't be used, or there is a single class.
     """
+    by_class = wanted.reader is not None
+    with readable():
+        files, notes = _find_files(Path(config.path), by_class=by_class)
+        if files and (tables := _as_tables(config, files, by_class=by_class)):
+            opened = open_table(tables, wanted)
+            return replace(opened, notes=[*notes, *opened.notes])
+        listing = _list_texts(config, files, notes, by_class=by_class)
     vocabulary = find_vocabulary(config, wanted)
-    content = _read_content(config, vocabulary, by_class=wanted.reader is not None)
+    content = _read_content(config, listing, vocabulary, by_class=by_class)
     return make_token_source(config, content if wanted.of_run else divide(content, config.test_fraction))
 
 
-def _read_content(config: TextsConfig, vocabulary: Vocabulary, *, by_class: bool) -> Content:
-    listing, skips = _list_texts(config, by_class=by_class), config.on_error == "skip"
+def _read_content(config: TextsConfig, listing: _TextListing, vocabulary: Vocabulary, *, by_class: bool) -> Content:
+    skips = config.on_error == "skip"
     splits = {}
     for split, texts in listing.splits.items():
         encoded, kinds = encode_texts(texts(), vocabulary.encode, skips=skips)
@@ -77,63 +89,128 @@ class _TextListing:
     notes: list[str]
 
 
-def _list_texts(config: TextsConfig, *, by_class: bool) -> _TextListing:
+def _list_texts(config: TextsConfig, files: dict[str, Path], notes: list[str], *, by_class: bool) -> _TextListing:
     """Return the texts that data.path names.
 
     Args:
+        files: Those of splits, each with a text a line; none of a folder of texts.
         by_class: The texts have classes. Without, a folder of any depth is read.
 
     Raises:
         DataError: There is no text, or the folder has another structure.
     """
     path = Path(config.path)
-    with readable():
-        if not path.is_dir():
-            return _TextListing({"train": _reader_of(path, by_class=by_class)}, [], [])
-        if files := _find_split_files(path):
-            readers = {split: _reader_of(file, by_class=by_class) for split, file in files.items()}
-            return _TextListing(readers, [], [])
-        folders = _find_split_folders(path, by_class=by_class)
+    if files:
         if by_class:
-            return _list_classes(path, folders)
-        found = {split: list(walk_files(folder)) for split, folder in folders.items()}
-        beside = _list_beside(path, folders)
-        named = {split: [("", file) for file in files] for split, files in found.items() if files}
-        splits: dict[str, Read] = {split: partial(_read_files, files) for split, files in named.items()}
-    if "train" not in splits:
-        raise DataError(f"{folders.get('train', path)} holds no file: {_GIVE}")
-    return _TextListing(splits, [], _note_beside(beside))
-
-
-def _reader_of(file: Path, *, by_class: bool) -> Read:
-    """Return what reads a file of lines. Raise DataError if it can't be read, or if its lines have no classes."""
-    if fault := find_file_fault(file):
-        raise DataError(f"data.path={file} {fault}: {_GIVE}")
-    check_is_no_table(file, "data.path")
+            raise DataError(
+                f"{files['train']} has a text a line, and no classes: {_BY_CLASS}, or train with task=masked_tokens"
+            )
+        return _TextListing({split: partial(read_lines, file) for split, file in files.items()}, [], notes)
+    folders = _find_split_folders(path, by_class=by_class)
     if by_class:
-        raise DataError(
-            f"data.path={file} has a text a line, and no classes: {_BY_CLASS}, or train with task=masked_tokens"
-        )
-    return partial(read_lines, file)
+        return _list_classes(path, folders)
+    found = {split: list(walk_files(folder)) for split, folder in folders.items()}
+    if not found["train"]:
+        raise DataError(f"{folders['train']} holds no file: {_GIVE}")
+    beside = _list_beside(path, folders)
+    named = {split: [("", file) for file in files] for split, files in found.items() if files}
+    splits: dict[str, Read] = {split: partial(_read_files, files) for split, files in named.items()}
+    return _TextListing(splits, [], [*_note_kinds(chain.from_iterable(found.values())), *_note_beside(beside)])
 
 
 def _read_files(files: Iterable[tuple[str, Path]]) -> Iterator[Text]:
     return (read_file(file, kind) for kind, file in files)
 
 
+def _note_kinds(files: Iterable[Path]) -> list[str]:
+    """Return a note of the endings of files that are read as texts, if they differ. Raise DataError for a table."""
+    counts = Counter[str]()
+    for file in files:
+        check_is_no_table(file, "the text")
+        counts[file.suffix] += 1
+    if len(counts) < 2:
+        return []
+    kinds = ", ".join(f"{count:,} {suffix or 'without ending'}" for suffix, count in counts.most_common())
+    return [f"files with different endings are read as texts: {kinds}"]
+
+
+# ---- files of splits ----
+
+
+def _find_files(path: Path, *, by_class: bool) -> tuple[dict[str, Path], list[str]]:
+    """Return the files of splits, and a note of those beside them; none of a folder of texts.
+
+    They are named alike but for the words of the splits, such as train.txt and test.txt. One is to train on.
+
+    Raises:
+        DataError: The folder can be read in two ways, or a file can't be read.
+    """
+    if not path.is_dir():
+        if fault := find_file_fault(path):
+            raise DataError(f"data.path={path} {fault}: {_GIVE}")
+        return {"train": path}, []
+    entries = _visible(path)
+    folders = [entry for entry in entries if entry.is_dir()]
+    named = [entry for entry in entries if entry not in folders and find_split(entry.stem)]
+    if not named or (by_class and folders):
+        return {}, []
+    sets = dict[Sequence[str], dict[str, list[Path]]]()
+    for file in named:
+        of_set = sets.setdefault(list_other_words(file.stem), {})
+        of_set.setdefault(str(find_split(file.stem)), []).append(file)
+    whole = [of_set for of_set in sets.values() if "train" in of_set and len(of_set) > 1]
+    if len(whole) != 1 or any(len(files) > 1 for files in whole[0].values()) or any(map(_is_split, folders)):
+        others = [f"{folder.name}/" for folder in filter(_is_split, folders)]
+        raise DataError(
+            f"{path} can be read in two ways. If {list_first([*(file.name for file in named), *others])} are splits, "
+            "keep a file to train on and one for each other split, or give a single one as data.path. If each file is "
+            f"a text, move all of them into a folder in {path.name}/"
+        )
+    files = {split: whole[0][split][0] for split in SPLIT_NAMES if split in whole[0]}
+    return files, _note_beside([entry for entry in entries if entry not in files.values()], "files of the splits")
+
+
+def _is_split(folder: Path) -> bool:
+    return find_split(folder.name) is not None
+
+
+def _as_tables(config: TextsConfig, files: Mapping[str, Path], *, by_class: bool) -> TableConfig | None:
+    """Return the keys of tables of texts; None if the files are none.
+
+    Raises:
+        DataError: Some are tables and some not, or their columns are not called text and label.
+    """
+    are_tables = {file.suffix.lower() in TABLES for file in files.values()}
+    if len(are_tables) > 1:
+        raise DataError(
+            f"{list_first(list(files.values()))}: some are tables and some are not: save all in the same way"
+        )
+    if not are_tables.pop():
+        for file in files.values():
+            check_is_no_table(file, "data.path")
+        return None
+    columns = {"text_column": "text", **({"label_column": "label"} if by_class else {})}
+    paths = {"path" if split == "train" else f"{split}_path": str(file) for split, file in files.items()}
+    for table in open_tables(files["train"], "data.path").values():
+        if not set(columns.values()) <= set(table.names):
+            given = [*(f"data.{key}={path}" for key, path in paths.items()), *(f"data.{key}=<name>" for key in columns)]
+            raise DataError(
+                f"{files['train']} is a table with the columns {', '.join(table.names)}: say which of them hold what, "
+                f"data=table {' '.join(given)}"
+            )
+    keys: dict[str, Any] = {key.name: getattr(config, key.name) for key in fields(TokenKeys) if key.name != "kind"}
+    return TableConfig(**(keys | paths | columns), test_fraction=config.test_fraction)
+
+
+# ---- folders ----
+
+
 def _visible(folder: Path) -> list[Path]:
     """Return the entries that are not hidden, by name. Raise DataError for a name that can't be used."""
-    entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    entries = sorted(iterate_visible(folder))
     for entry in entries:
         check_name(entry)
     return entries
-
-
-def _find_split_files(folder: Path) -> dict[str, Path]:
-    """Return the files of splits, such as train.txt and test.txt; none unless a folder holds these alone."""
-    entries = _visible(folder)
-    found = {split: entry for entry in entries if entry.is_file() and (split := find_split(entry.stem))}
-    return found if "train" in found and len(found) > 1 and len(found) == len(entries) else {}
 
 
 def _find_split_folders(root: Path, *, by_class: bool) -> dict[str, Path]:
@@ -183,13 +260,14 @@ def _list_classes(root: Path, folders: dict[str, Path]) -> _TextListing:
                 f"{folders[split]} has the class {list_first(unknown)}, which {folders['train'].name}/ lacks (it has "
                 f"{list_first(classes)}): give each class texts to train on, or move its {split} texts away"
             )
+    kinds = _note_kinds(file for listing in listings.values() for _, file in listing)
     unlabelled = [folders[split] for split, listing in listings.items() if not listing]
     notes = [f"{folder}/ has no class folder with texts, and is not read" for folder in unlabelled]
     beside += _list_beside(root, folders)
     return _TextListing(
         {split: partial(_read_files, listing) for split, listing in listings.items() if listing},
         classes,
-        [*notes, *_note_beside(beside)],
+        [*notes, *kinds, *_note_beside(beside)],
     )
 
 
@@ -198,5 +276,5 @@ def _list_beside(root: Path, folders: dict[str, Path]) -> list[Path]:
     return [] if root in folders.values() else [entry for entry in _visible(root) if entry not in folders.values()]
 
 
-def _note_beside(entries: list[Path]) -> list[str]:
-    return [f"not read, as it is beside the folders of the texts: {list_first(entries)}"] if entries else []
+def _note_beside(entries: list[Path], of: str = "folders of the texts") -> list[str]:
+    return [f"not read, as it is beside the {of}: {list_first(entries)}"] if entries else []

@@ -63,7 +63,7 @@ def check_is_no_table(file: Path, key: str) -> None:
     if suffix in TABLES:
         raise DataError(
             f"{key}={file} is a table, whose lines are no texts: give data=table data.path={file} "
-            "data.text_column=<name>, or save a text a line as .txt"
+            "data.text_column=<name>, or move it away"
         )
     if suffix == ".npz":
         raise DataError(f"{key}={file} is a file of arrays, not of texts: give data=npz data.path={file}")
