@@ -10,6 +10,7 @@ import numpy as np
 from accumtrain.data.source import BadExample, UnreadableExample
 from accumtrain.data.stream import UNREADABLE
 from accumtrain.data.text.texts import Text
+from accumtrain.data.text.vocabulary import UnencodableText
 from accumtrain.errors import DataError
 
 
@@ -69,8 +70,7 @@ def encode_texts(
     """
     names, ids, kinds, faults = list[str](), list[np.ndarray](), list[str](), dict[int, BadExample]()
     for index, text in enumerate(texts):
-        own = [] if text.fault else encode(text.content)
-        fault = text.fault or (None if own else UnreadableExample(text.name, "holds no token"))
+        own, fault = _encode(text, encode)
         if fault is not None:
             faults[index] = fault
         names.append(text.name)
@@ -81,6 +81,18 @@ def encode_texts(
     encoded = Encoded(names, ids, no_label(len(ids)), faults)
     encoded.check_some_are_usable()
     return encoded, kinds
+
+
+def _encode(text: Text, encode: Callable[[str], list[int]]) -> tuple[list[int], BadExample | None]:
+    """Return the tokens of a text, or the reason why it can't be used."""
+    if text.fault:
+        return [], text.fault
+    try:
+        ids = encode(text.content)
+    except UnencodableText as error:
+        remedy = "give the tokenizer a token for unknown ones, or remove it"
+        return [], UnreadableExample(text.name, f"can't be made tokens of ({error})", remedy)
+    return ids, None if ids else UnreadableExample(text.name, "holds no token")
 
 
 def join_encoded(parts: Sequence[Encoded]) -> Encoded:

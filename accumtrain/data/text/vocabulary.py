@@ -5,10 +5,14 @@ Tokens are int32 [N, T], and PADDING stands where there is none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +28,12 @@ LARGEST = 2**31 - 2  # id
 _BYTES = 256
 _MASKS = (MASK, "<mask>")  # as tokenizers name it
 _PACKAGE = "tokenizers"
+_MOST_GROWTH = 64  # times the length of a text; those of trained tokenizers are below 10
 _FORM = {"size": is_count, "mask": is_count, "special": [is_count], "tokenizer": is_text}
+
+
+class UnencodableText(Exception):
+    """The tokenizer has no tokens for a text, such as a word without a token where none stands for unknown ones."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +53,11 @@ class Vocabulary:
     tokenizer: str = ""
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text. A tokenizer puts none before and behind them.
+        """Return the tokens of a text, which are those of the tokenizer's file. None are put before and behind them.
 
         Raises:
             ConfigError: There is no tokenizer, or its library is not installed.
+            UnencodableText: The tokenizer has no tokens for it.
         """
         if self.tokenizer == BYTES:
             return list(text.encode())
@@ -56,11 +66,16 @@ class Vocabulary:
                 "these tokens are ids without a tokenizer, so texts can't be read: give ids, as tokens [N, T] of an "
                 ".npz file"
             )
-        ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
+        library = self._library
+        with _library_errors(UnencodableText):
+            ids: list[int] = library.encode(text, add_special_tokens=False).ids
         return ids
 
     def encode_with_masks(self, text: str) -> list[int]:
         """Return the tokens of a text in which [MASK] stands for the mask token. Raise what `encode` raises."""
+        own = self._own_mask
+        if own is not None:
+            return self.encode(text.replace(MASK, own))
         first, *others = text.split(MASK)
         ids = self.encode(first)
         for part in others:
@@ -76,7 +91,13 @@ class Vocabulary:
             )
         if not self.tokenizer:
             return " ".join(map(str, known))
-        text: str = self._library.decode(known, skip_special_tokens=False)
+        if self._library.id_to_token(self.mask) is not None:
+            return self._decode(known)
+        parts = (list(part) for _, part in groupby(known, self.mask.__eq__))
+        return " ".join(" ".join([MASK] * len(part)) if part[0] == self.mask else self._decode(part) for part in parts)
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        text: str = self._library.decode(ids, skip_special_tokens=False)
         return text
 
     def as_json(self) -> dict[str, Any]:
@@ -93,21 +114,27 @@ class Vocabulary:
     @cached_property
     def _library(self) -> Any:
         _check_installed("the run's tokenizer")
-        from tokenizers import Tokenizer  # an extra
-
         try:
-            tokenizer = Tokenizer.from_str(self.tokenizer)
-        except Exception as error:  # the library raises no other
+            opened = _open(self.tokenizer)
+            if max(opened.get_vocab().values(), default=0) >= self.size:
+                raise _BadTokenizer(f"it has ids beyond the {self.size:,} of the run")
+        except _BadTokenizer as error:
             raise CheckpointError(f"the tokenizer of the run is damaged ({error}); {REMEDY}") from error
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        return tokenizer
+        return opened
+
+    @cached_property
+    def _own_mask(self) -> str | None:
+        """The text that the tokenizer reads as the mask token; None if there is none."""
+        if self.tokenizer in ("", BYTES):
+            return None
+        own: str | None = self._library.id_to_token(self.mask)
+        return own if own is not None and self.encode(own) == [self.mask] else None
 
 
 def open_vocabulary(tokenizer: str) -> Vocabulary:
     """Return the vocabulary of a tokenizer: "bytes", or the path of a tokenizer.json of the library tokenizers.
 
-    Its token [MASK] is the mask. Without one, an id is added behind the last.
+    Its token [MASK] or <mask> is the mask. Without one, an id is added behind the last.
 
     Raises:
         ConfigError: The file is not there, is no such file, or the library is not installed.
@@ -118,22 +145,22 @@ def open_vocabulary(tokenizer: str) -> Vocabulary:
     if fault := find_file_fault(Path(tokenizer)):
         raise ConfigError(f"{given} {fault}: give the tokenizer.json of the library tokenizers, or bytes")
     _check_installed(given)
-    from tokenizers import Tokenizer  # an extra
-
     try:
-        opened = Tokenizer.from_str(Path(tokenizer).read_text(encoding="utf-8"))
-    except Exception as error:  # the library raises no other
+        opened = _open(Path(tokenizer).read_text(encoding="utf-8"))
+    except (OSError, UnicodeError, _BadTokenizer) as error:
         raise ConfigError(
             f"{given} is no file of the library tokenizers ({' '.join(str(error).split())[:100]}): give its "
             "tokenizer.json, or bytes"
         ) from error
-    if not opened.get_vocab_size():
-        raise ConfigError(f"{given} has no token: train the tokenizer before, or give bytes")
-    named = next((name for name in _MASKS if opened.token_to_id(name) is not None), MASK)
-    opened.add_special_tokens([named])  # changes nothing of a token that is there, but that it is special
     ids: dict[str, int] = opened.get_vocab()
+    if not ids:
+        raise ConfigError(f"{given} has no token: train the tokenizer before, or give bytes")
+    end = max(ids.values()) + 1
+    mask = next((ids[name] for name in _MASKS if name in ids), end)
+    if max(end, mask + 1) > LARGEST:
+        raise ConfigError(f"{given} has the id {end - 1}: the largest one is {LARGEST - 1}; number its tokens anew")
     special = {number for number, token in opened.get_added_tokens_decoder().items() if token.special}
-    return Vocabulary(max(ids.values()) + 1, ids[named], tuple(sorted(special | {ids[named]})), opened.to_str())
+    return Vocabulary(max(end, mask + 1), mask, tuple(sorted(special | {mask})), opened.to_str())
 
 
 def number_ids(size: int) -> Vocabulary:
@@ -144,3 +171,54 @@ def number_ids(size: int) -> Vocabulary:
 def _check_installed(given: str) -> None:
     if find_spec(_PACKAGE) is None:
         raise ConfigError(f"{given} needs the library {_PACKAGE}: pip install 'accumtrain[{_PACKAGE}]'")
+
+
+# ---- the library tokenizers ----
+
+
+class _BadTokenizer(Exception):
+    """A text is no tokenizer, or one that makes of a text a much longer one."""
+
+
+def _open(text: str) -> Any:
+    """Return a tokenizer of its JSON. It cuts and pads no texts.
+
+    Raises:
+        _BadTokenizer: It is none, or its replacements can make a text _MOST_GROWTH times as long.
+    """
+    from tokenizers import Tokenizer  # an extra
+
+    with _library_errors(_BadTokenizer):
+        tokenizer = Tokenizer.from_str(text)
+    content = json.loads(text)
+    growth = math.prod(_find_growth(content.get(name)) for name in ("normalizer", "pre_tokenizer", "decoder"))
+    if growth > _MOST_GROWTH:
+        raise _BadTokenizer(f"its replacements make a text up to {growth:.3g} times as long")
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _find_growth(part: Any) -> float:
+    """Return how many times as long a text can become by all replacements in a part of a tokenizer's JSON."""
+    if isinstance(part, list):
+        return math.prod(map(_find_growth, part))
+    if not isinstance(part, dict):
+        return 1.0
+    inside = math.prod(_find_growth(value) for value in part.values())
+    if part.get("type") != "Replace":
+        return inside
+    plain = part["pattern"].get("String")
+    return inside * (max(1.0, len(part["content"]) / len(plain)) if plain else 1.0 + len(part["content"]))
+
+
+@contextmanager
+def _library_errors(kind: type[Exception]) -> Iterator[None]:
+    """Turn an error of the library into one of `kind`."""
+    try:
+        yield
+    except BaseException as error:
+        # of its own kinds one is a plain Exception, the other, of a panic, is not even that, and has no name to import
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
+            raise
+        raise kind(" ".join(str(error).split())[:100]) from error
