@@ -219,11 +219,40 @@ def test_another_case_of_letters_is_counted(folder):
         opened(table(folder, ["cat", "dog"], "Photos/{}.PNG"), CLASS)
 
 
-def test_some_that_are_elsewhere_are_counted(folder):
+def test_some_that_are_elsewhere_are_counted_and_found(folder):
     path = table(folder, ["cat", "dog"])
     path.write_text(path.read_text().replace("photos/3.png", r"D:\photos\3.png"))
-    told = (
-        r"1 of 12 images that its column 1 (image) names are not there, such as D:\photos\3.png: 1 of 1 would be found"
-    )
+    told = r"1 of 12 images that its column 1 (image) names are not there, such as D:\photos\3.png: 1 of 1 would be"
     with pytest.raises(DataError, match=re.escape(f"{told} found by data.root={folder}")):
         opened(path, CLASS)
+    assert targets(opened(path, CLASS, root=str(folder))) == [0, 1] * 6
+
+
+# ---- columns that no key names ----
+
+
+@pytest.mark.parametrize(
+    ("reader", "rows", "values"),
+    [(LABEL, ["1,0", "yes,true", "0,NA"], [[1, 0], [1, 1]]), (NUMBER, ["1.5,-2", "0,4", "7,"], [[1.5, -2], [0, 4]])],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_columns_are_taken_where_the_cells_leave_no_choice(folder, reader, rows, values, first):
+    names = "image,a,b" if first else "a,b,image"
+    lines = [f"photos/{number}.png,{rows[number % 3]}" for number in range(COUNT)]
+    lines = [line if first else ",".join((*line.split(",")[1:], line.split(",")[0])) for line in lines]
+    (folder / "labels.csv").write_text("\n".join([names, *lines]))
+    source = opened(folder / "labels.csv", reader)
+    assert source.class_names == ["a", "b"]
+    assert targets(source)[:2] == values
+    assert f"{folder}/labels.csv: column image names the images, and the targets are a, b" in source.notes
+
+
+@pytest.mark.parametrize(
+    ("header", "cells"),
+    [("image,a,b", ["photos/1.png,1", "photos/2.png,0"]), ("image,a,b", ["1,2", "0,x"]), ("image,a,a", ["1,0", "0,1"])],
+)
+def test_columns_are_asked_for_where_there_is_a_choice(folder, header, cells):
+    lines = [f"photos/{number}.png,{cells[number % 2]}" for number in range(COUNT)]
+    (folder / "labels.csv").write_text("\n".join([header, *lines]))
+    with pytest.raises(DataError, match=r"has the columns image, a, .: say which of them hold an example"):
+        opened(folder / "labels.csv", LABEL)

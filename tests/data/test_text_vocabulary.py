@@ -146,7 +146,7 @@ def test_an_id_beyond_int32_is_refused(tmp_path):
 
 def test_a_vocabulary_smaller_than_its_tokenizer_is_damaged(tmp_path):
     vocabulary = open_vocabulary(str(write_tokenizer(tmp_path / "tokenizer.json")))
-    with pytest.raises(CheckpointError, match="tokenizer of the run is damaged .it has ids beyond the 3 of the run"):
+    with pytest.raises(CheckpointError, match=r"tokenizer of the run is damaged .it has ids beyond the 3 of the run"):
         replace(vocabulary, size=3).encode("the")
 
 

@@ -103,13 +103,12 @@ def read_rows(config: TableConfig, reader: TargetReader | None) -> Rows:
         DataError: A table can't be read, or lacks a column.
     """
     parts, cells, first = list[Part](), list[list[Column]](), 0
-    for split, table in _open_all(config):
+    for split, table in open_all(config):
         columns = _choose_columns(config, table, reader)
         if config.number_columns == config.ALL:  # all tables have those of the first
             config = replace(config, number_columns=[*columns.inputs])
         cells.append(_read_cells(config, table, columns))
-        folder = table.folder if config.root is None else Path(config.root)
-        parts.append(Part(table, split, first, columns, folder))
+        parts.append(Part(table, split, first, columns, folder_of_images(config, table)))
         first += table.rows
         _check_alike(parts[0], parts[-1], reader)
     joined = [_join(config, column) for column in zip(*cells, strict=True)]
@@ -292,8 +291,17 @@ def _join(config: TableConfig, columns: Sequence[Column]) -> Column:
     return pa.chunked_array([chunk for column in columns for chunk in column.chunks], columns[0].type)
 
 
-def _open_all(config: TableConfig) -> list[tuple[str, Table]]:
-    """Return each table with the name of its split, which is "" if something else says it."""
+def folder_of_images(config: TableConfig, table: Table) -> Path:
+    """Return the folder from which the names of the image files of a table begin."""
+    return table.path.parent if config.root is None else Path(config.root)
+
+
+def open_all(config: TableConfig) -> list[tuple[str, Table]]:
+    """Return each table with the name of its split, which is "" if something else says it. That to train on is first.
+
+    Raises:
+        DataError: A table can't be read, or is of no split.
+    """
     others = {"val": config.val_path, "test": config.test_path}
     given = {split: path for split, path in others.items() if path is not None}
     found = open_tables(Path(config.path), "data.path", header=config.header)

@@ -71,13 +71,25 @@ def find_files(
         def locate(index: int, begin: int = begin) -> str:
             return rows.locate(int(known[begin + index]))
 
-        relative, found = files.find(of_part if config.root is None else files.fit(of_part)[0], locate)
-        _check_found(part, of_part, files, files.find_absent(found), config)
+        relative, found = files.find(of_part, locate)
+        absent = files.find_absent(found)
+        if len(absent) and config.root is not None:
+            relative, found = files.find(_read_anew(of_part, absent, files), locate)
+            absent = files.find_absent(found)
+        _check_found(part, of_part, files, absent, config)
         if part.folder != folder:
             relative = pc.binary_join_element_wise(f"{part.folder}/", relative, "")
         paths += relative.chunks
         numbers.append(found + list(folders).index(part.folder) * _FILES_OF_A_FOLDER)
     return folder, pa.chunked_array(paths, pa.string()), np.concatenate(numbers)
+
+
+def _read_anew(names: pa.ChunkedArray, absent: np.ndarray, files: ImageFiles) -> pa.ChunkedArray:
+    """Return names with another reading of those at the indices `absent`, int64 [n]: the one that finds most files."""
+    texts = names.to_pylist()
+    for index, text in zip(absent.tolist(), files.fit(names.take(pa.array(absent)))[0].to_pylist(), strict=True):
+        texts[index] = text
+    return pa.chunked_array([texts], pa.string())
 
 
 def _check_found(

@@ -113,7 +113,7 @@ class ImageFiles:
 
         The readings are the names themselves, with / for \\, and without each of the folders that all begin with.
         """
-        readings = [(reading, self._count(reading, _KEYS)) for reading in _read_names(names)]
+        readings = [(reading, self.count(reading)) for reading in _read_names(names)]
         return max(readings, key=lambda reading: reading[1])  # the first of them
 
     def describe_readings(self, names: pa.ChunkedArray) -> str:
@@ -123,17 +123,21 @@ class ImageFiles:
         if count:
             return f"{count:,} {of_all} by data.root={self._folder}"
         for reading in _read_names(names):
-            if count := self._count(_fold(reading), (_path_in_any_case,)):
+            if count := self.count(_fold(reading), (_path_in_any_case,)):
                 return f"{count:,} {of_all} in another case of letters: write them as the files are called"
         return ""
 
-    def _count(self, names: pa.ChunkedArray, keys: Sequence[Callable[[str], str]]) -> int:
-        """Return how many of the names are those of files."""
+    def count(self, names: pa.ChunkedArray, keys: Sequence[Callable[[str], str]] | None = None) -> int:
+        """Return how many of the names are those of files below the folder.
+
+        Args:
+            keys: What of a path a name can be; None: what `find` takes.
+        """
         count = 0
         for chunk in _rechunk(names):
             texts = [str(PurePosixPath(name)) for name in chunk.to_pylist()]
             found = np.zeros(len(texts), bool)
-            for key_of in keys:
+            for key_of in _KEYS if keys is None else keys:
                 found |= [bool(of_name) for of_name in self._list_all(key_of, texts)]
             count += int(found.sum())
         return count

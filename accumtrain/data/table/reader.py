@@ -63,11 +63,6 @@ class Table:
     locate: Callable[[int], str]
     header: bool = False
 
-    @property
-    def folder(self) -> Path:
-        """The folder from which the paths of images begin."""
-        return self.path.parent
-
     def find(self, key: str, value: str | int) -> str:
         """Return the name of the column of a name, or of a number from 1 on.
 

@@ -18,6 +18,7 @@ from accumtrain.data.local_files import list_first, readable
 from accumtrain.data.source import ArraySplit, Source, Wanted, hash_arrays, hash_texts
 from accumtrain.data.sources.folder import SPLIT_NAMES, Listing, find_split, make_encoded_source, make_source
 from accumtrain.data.stream import UNREADABLE
+from accumtrain.data.table.choose import choose_columns
 from accumtrain.data.table.columns import SPLITS, Rows, iterate_texts, read_inputs, read_rows, read_texts
 from accumtrain.data.table.files import (
     ColumnSplit,
@@ -141,7 +142,9 @@ def _read_examples(config: TableConfig, reader: TargetReader | None) -> _Example
         OSError: A folder can't be read.
         ConfigError, DataError: As `open_table`.
     """
-    rows, folders = read_rows(config, reader), Folders()
+    folders = Folders()
+    config, chosen_columns = choose_columns(config, reader, folders)
+    rows = read_rows(config, reader)
     if config.rows == "labels":
         rows = join_labels(rows, folders, config)
     targets = _no_targets(rows) if reader is None else reader.read_columns(rows.labels, rows.locate)
@@ -155,7 +158,7 @@ def _read_examples(config: TableConfig, reader: TargetReader | None) -> _Example
     are_images = config.text_column is None and config.number_columns is None
     are_files = are_images and not rows.hold_images
     rows = replace(rows, labels={})  # they take memory
-    notes = [*_note_unlabelled(rows, targets, of_files=are_files), *targets.notes]
+    notes = [*chosen_columns, *_note_unlabelled(rows, targets, of_files=are_files), *targets.notes]
     splits = _number_splits(rows, known)
     groups, group_names = _number_groups(rows, known)
     kept, names, folder, paths = np.arange(len(known), dtype=np.int32), None, Path(), None
