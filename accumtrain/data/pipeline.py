@@ -293,14 +293,20 @@ def _options() -> tf.data.Options:
 def map_or_skip(examples: tf.data.Dataset, prepare: Callable[[Example], Example], split: Split) -> tf.data.Dataset:
     """Return `examples` with `prepare` applied to each, in order.
 
-    If the split skips, an example for which `prepare` fails becomes an image of zeros with weight 0. The split notes
-    it.
+    If the split skips, an example for which `prepare` fails becomes an image of zeros with weight 0, and so does one
+    that the split has left out before. The split notes it.
     """
     if not isinstance(split, EncodedSplit) or not split.skips:
         return examples.map(prepare, tf.data.AUTOTUNE)
+    left_out = np.array(list(split.skipped), np.int64)
+
+    def prepare_if_usable(example: Example) -> Example:
+        usable = tf.reduce_all(example["index"] != left_out)
+        with tf.control_dependencies([tf.debugging.Assert(usable, ["left out"])]):
+            return prepare(tf.nest.map_structure(tf.identity, example))
 
     def prepared_or_blank(example: Example) -> tf.data.Dataset:
-        prepared = tf.data.Dataset.from_tensors(example).map(prepare)
+        prepared = tf.data.Dataset.from_tensors(example).map(prepare_if_usable)
         image = prepared.element_spec["inputs"]
 
         def blank(example: Example) -> Example:

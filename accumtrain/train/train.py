@@ -17,6 +17,7 @@ from accumtrain.config.roles import keys_with
 from accumtrain.config.schema import Config
 from accumtrain.console import say
 from accumtrain.data.checking.repeats import find_repeats
+from accumtrain.data.images.damage import leave_out_damaged
 from accumtrain.data.pipeline import make_train_stream
 from accumtrain.devices.cluster import find_cluster
 from accumtrain.devices.found import Devices
@@ -91,6 +92,7 @@ def open_trainer(config: Config) -> Iterator[Trainer]:
     with ReadOnlyRun(config) if follows else Run(config) as run:  # the chief of several workers locks it
         devices = resolve_devices(config.device)
         objective = open_objective(config)
+        leave_out_damaged(objective.stored.whole_splits.values())
         with devices.watch, explain_errors(config, objective.stored, devices.replicas, devices.workers):
             trainer = Trainer(agree_on_steps(config, devices), run, devices, objective)
             with closing(trainer.logger):

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.data import pipeline
+from accumtrain.data.images.damage import leave_out_damaged
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.data.source import Dataset, class_counts
@@ -187,3 +188,25 @@ def test_labels_of_damaged_records_do_not_count(make_shards, tfrecord_config):
         flip_bit(train, nth(train, b"IDAT", number))
     data = open_data(tfrecord_config(on_error="skip"), seed=0)
     assert class_counts(data.train, 3) == [4, 1, 3]
+
+
+@pytest.mark.parametrize("resident_bytes", [0, 2**20])
+def test_a_jpeg_that_decodes_though_it_is_damaged_is_left_out(tmp_path, monkeypatch, folder_config, resident_bytes):
+    monkeypatch.setattr(pipeline, "RESIDENT_BYTES", resident_bytes)
+    for number in range(8):
+        file = tmp_path / "photos" / ("ant", "bee")[number % 2] / f"{number}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(60, 120, [48, 48, 3], np.uint8)
+        content = bytearray(tf.io.encode_jpeg(pixels, quality=95).numpy())
+        if number == 2:
+            content[len(content) // 2 : len(content) // 2 + 40] = bytes(40)
+        file.write_bytes(content)
+    data = open_data(folder_config(tmp_path / "photos", on_error="skip"), seed=0)
+    leave_out_damaged(data.whole_splits.values())
+    weights = {name: join(make_eval_batches(data, batch=1, split=name))["weight"] for name in ("train", "test")}
+    assert sorted(np.concatenate(list(weights.values()))) == [0.0, *[1.0] * 7]
+    (bad,) = data.skipped
+    assert bad["name"] == str(tmp_path / "photos/ant/2.jpg")
+    assert bad["reason"].startswith("is damaged, though it can be decoded: Corrupt JPEG data: ")
+    asked = data.inputs.open_named([str(tmp_path / "photos/ant")], folder_config(tmp_path), "predict.input")
+    assert [example["name"] for example in asked.data.skipped] == [bad["name"]]

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, BinaryIO, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -23,22 +20,20 @@ from accumtrain.config.check import form_of_targets
 from accumtrain.config.jobs import cell
 from accumtrain.config.schema import Config
 from accumtrain.console import format_things, say, table, warn
-from accumtrain.data.images.encoded import EncodedSplit
+from accumtrain.data.images.damage import inspect_all
+from accumtrain.data.images.encoded import EncodedSplit, StoredExample
 from accumtrain.data.inputs.base import Inputs
 from accumtrain.data.open_data import open_data
 from accumtrain.data.source import SPLIT_WORDS, BadExample, Split, Target, contradict, read_labels, read_target
 from accumtrain.data.text.token_split import TokenSplit
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import CLASSES, LABELS, NUMBERS, TOKENS
-from accumtrain.process.logs import caught_stderr
 from accumtrain.progress import counting
 from accumtrain.runs.folder import result_file
 
 _SHOWN = 20  # targets, bad examples and duplicates that are printed; the file has all
 _CHUNK = 256  # examples between two reports
 _ARRAY_CHUNK = 32  # arrays of a chunk are in memory together
-# the warnings of libjpeg about the data of an image
-_JPEG_WARNING = re.compile(r"Corrupt JPEG data|Premature end of JPEG|Inconsistent progression|Invalid SOS parameters")
 
 
 def check_data(config: Config) -> dict[str, Any]:
@@ -163,38 +158,17 @@ def _scan_texts(split: TokenSplit) -> Iterator[list[_Example | BadExample]]:
 
 
 def _scan_files(split: EncodedSplit) -> Iterator[list[_Example | BadExample]]:
-    def examine(index: int) -> _Example | BadExample:
-        try:
-            stored = split.inspect(index)
-        except BadExample as bad:
-            return bad
-        return _Example(split.name(index), read_target(stored.label), stored.shape[:2], _hash(stored.image))
-
-    def examine_alone(index: int) -> _Example | BadExample:
-        with caught_stderr() as (captured, _):
-            example = examine(index)
-            warnings, _others = _read_warnings(captured)
-        if isinstance(example, BadExample) or not warnings:
-            return example
-        return BadExample(example.name, f"is damaged, though it can be decoded: {warnings[0]}", "replace or remove it")
-
-    with ThreadPoolExecutor() as pool:
-        for start in range(0, split.size, _CHUNK):
-            chunk = range(start, min(start + _CHUNK, split.size))
-            with caught_stderr() as (captured, stderr):
-                examples = list(pool.map(examine, chunk))
-                warnings, others = _read_warnings(captured)
-                os.write(stderr, "".join(others).encode())
-            # warnings do not name the image
-            yield list(map(examine_alone, chunk)) if warnings else examples
+    done = 0
+    for examples in inspect_all(split):
+        yield [
+            example if isinstance(example, BadExample) else _examine(split.name(index), example)
+            for index, example in enumerate(examples, done)
+        ]
+        done += len(examples)
 
 
-def _read_warnings(captured: BinaryIO) -> tuple[list[str], list[str]]:
-    """Return the warnings of the decoder of JPEGs, which it writes to stderr before it goes on, and all other lines."""
-    captured.seek(0)
-    lines = captured.read().decode(errors="replace").splitlines(keepends=True)
-    warnings = [line.strip() for line in lines if _JPEG_WARNING.search(line)]
-    return warnings, [line for line in lines if not _JPEG_WARNING.search(line)]
+def _examine(name: str, stored: StoredExample) -> _Example:
+    return _Example(name, read_target(stored.label), stored.shape[:2], _hash(stored.image))
 
 
 def _scan_arrays(split: Split, title: str, targets: CheckedTargets) -> Iterator[list[_Example | BadExample]]:

@@ -126,6 +126,12 @@ class EncodedSplit(Split):
                 self._skipped[index] = error
         raise self._none_left()
 
+    def leave_out(self, index: int, bad: BadExample) -> None:
+        """Leave out an example, whether it can be decoded or not. Raise DataError if no other is left."""
+        self._skipped[index] = bad
+        if len(self._skipped) == self.size:
+            raise self._none_left()
+
     def skip(self, index: np.ndarray) -> None:
         """Note that the example `index`, int64 [], which has failed in a graph, is left out, and its fault.
 

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from accumtrain.data.config import DataConfig
 from accumtrain.data.images import augment
+from accumtrain.data.images.damage import leave_out_damaged
 from accumtrain.data.images.decode import central_window, cut_window, decode, decode_window
 from accumtrain.data.images.encoded import EncodedSplit
 from accumtrain.data.images.randaugment import randaugment
@@ -164,6 +165,7 @@ class Pixels(Inputs):
         found = [list_named_images(text, key) for text in named]
         files = list(dict.fromkeys(file for listed, _ in found for file in listed))
         split, notes = open_files(files, config, self.channels)
+        leave_out_damaged([split])
         ignored = [str(file) for _, others in found for file in others]
         return Asked(list(map(str, files)), unlabelled(split, self, notes), ignored)
 

@@ -12,6 +12,7 @@ from typing import Any
 from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import format_measure, say, table, warn
+from accumtrain.data.images.damage import leave_out_damaged
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve_devices
@@ -124,6 +125,7 @@ def evaluate_run(config: Config) -> dict[str, Any] | None:
     devices = resolve_devices(config.device)
     objective, own = open_measured(config)
     data = objective.data
+    leave_out_damaged(data.whole_splits.values())
     if not own:
         all_of_it = f"all its {data.train.size:,} {data.inputs.examples} are measured"
         say(f"{config.data.label} is not what the run was trained on: {all_of_it}")
