@@ -83,6 +83,12 @@ class ComparedRun:
         return describe_loss(self.config) if self.ranked_by.endswith(".loss") else ""
 
     @property
+    def ranked_with(self) -> tuple[str, str]:
+        """The data and the measure that runs must have in common to be ranked against each other, as texts."""
+        facts = json.dumps([self.summary.get("best_on"), self.measured_on], sort_keys=True)
+        return f"{self.data} {facts}", f"{self.ranked_by} {self.loss}"
+
+    @property
     def batch(self) -> str:
         """The text batch_size = micro-batch x accum.steps x replicas."""
         sizes = map(self.number, ("batch_size", "micro_batch_size", "accum_steps", "replicas"))
@@ -137,9 +143,16 @@ class ReportColumn:
 
 
 def describe_loss(config: Mapping[str, Any]) -> str:
-    """Return the loss that evaluations measure, by the values of a run: its kind, and its delta if it has one."""
-    kind, delta = config.get("loss.kind"), config.get("loss.delta")
-    return " ".join([*([] if kind is None else [str(kind)]), *([] if delta is None else [f"delta={delta:g}"])])
+    """Return the loss that evaluations measure, by the values of a run: its kind, and its keys if it has some."""
+    kind, known = config.get("loss.kind"), REGISTRIES["loss"].entries
+    left_out = known[str(kind)].config.NOT_EVALUATED if kind in known else ()
+    keys = {key.removeprefix("loss."): value for key, value in config.items() if key.startswith("loss.")}
+    shown = [
+        f"{key}={f'{value:g}' if isinstance(value, float) else format_value(value)}"
+        for key, value in keys.items()
+        if key != "kind" and key.partition(".")[0] not in left_out
+    ]
+    return " ".join([*([] if kind is None else [str(kind)]), *shown])
 
 
 def read_ranked(paths: Sequence[Path]) -> list[ComparedRun]:
@@ -160,13 +173,16 @@ def read_ranked(paths: Sequence[Path]) -> list[ComparedRun]:
     return [run for group in group_runs(runs) for run in group.runs]
 
 
+def read_run(path: Path, summary: dict[str, Any]) -> ComparedRun:
+    """Return a run of a known summary, without its records."""
+    return ComparedRun(path.name, summary, [], _read_values(path))
+
+
 def group_runs(runs: Sequence[ComparedRun]) -> list[RankedRuns]:
     """Return the runs in groups that can be ranked, the largest group first."""
     groups: dict[tuple[str, ...], list[ComparedRun]] = {}
     for run in runs:
-        measured_on = json.dumps(run.measured_on, sort_keys=True)
-        alike = (run.data, str(run.summary.get("best_on")), run.ranked_by, run.loss, measured_on)
-        groups.setdefault(alike, []).append(run)
+        groups.setdefault(run.ranked_with, []).append(run)
     ranked = [RankedRuns(sorted(group, key=lambda run: JOBS["train"].rank(run.summary))) for group in groups.values()]
     return sorted(ranked, key=lambda group: (-len(group.runs), group.title))
 

@@ -43,6 +43,7 @@ class LossConfig(ComponentConfig):
     ROLE: ClassVar[Role] = Role.RULE | Role.MEASURED
     factors_key: ClassVar[str] = "loss.class_weights"  # that `factors` come from
     or_say: ClassVar[str] = ""  # another remedy, for the end of messages about a loss of the whole batch
+    NOT_EVALUATED: ClassVar[Sequence[str]] = ()  # the keys that evaluations leave out, with their defaults
 
     def for_training(self, names: Sequence[str], counts: Callable[[], list[int]]) -> LossConfig:
         """Return the loss that is minimised.
@@ -56,7 +57,7 @@ class LossConfig(ComponentConfig):
     @property
     def for_evaluation(self) -> LossConfig:
         """The loss that evaluations measure."""
-        return self
+        return replace(self, **{key: getattr(type(self)(), key) for key in self.NOT_EVALUATED})
 
     @property
     def factors(self) -> list[float]:
@@ -73,6 +74,8 @@ class CrossEntropyConfig(LossConfig):
     is for classes without names, in their order. balanced gives all classes the same sum, so
     examples / (classes * examples of the class).
     """
+
+    NOT_EVALUATED: ClassVar[Sequence[str]] = ("label_smoothing", "class_weights")
 
     kind: str = "cross_entropy"
     label_smoothing: Annotated[float, FRACTION] = 0.0
@@ -115,10 +118,6 @@ class CrossEntropyConfig(LossConfig):
         return self
 
     @property
-    def for_evaluation(self) -> CrossEntropyConfig:
-        return replace(self, label_smoothing=0.0, class_weights=None)
-
-    @property
     def factors(self) -> list[float]:
         return self.class_weights if isinstance(self.class_weights, list) else []
 
@@ -133,6 +132,8 @@ class SigmoidCrossEntropyConfig(LossConfig):
     `positive_weights`: factor on the loss of the examples that have a label, by its name; 1 for those that are not
     named. balanced gives the examples that have a label the same sum as those that do not.
     """
+
+    NOT_EVALUATED: ClassVar[Sequence[str]] = ("positive_weights",)
 
     kind: str = "sigmoid_cross_entropy"
     factors_key: ClassVar[str] = "loss.positive_weights"
@@ -170,10 +171,6 @@ class SigmoidCrossEntropyConfig(LossConfig):
                 )
         ratios = {name: have_not / have for name, (have, have_not) in zip(names, found, strict=True)}
         return replace(self, positive_weights=ratios)
-
-    @property
-    def for_evaluation(self) -> SigmoidCrossEntropyConfig:
-        return replace(self, positive_weights=None)
 
     @property
     def factors(self) -> list[float]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from accumtrain.cli.sweep.table import JobOutcome, begin_outcome, report_sweep
+from accumtrain.report.compare import describe_loss
 from accumtrain.runs.files import write_json
 
 TEST = {name: {"accuracy": 0.75, "loss": 1.5} for name in ("test", "best")}
@@ -96,6 +97,33 @@ def test_jobs_of_different_losses_are_ranked_apart(compose, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "2 runs, best first within each metric" in printed
     assert printed.index("squared_error") < printed.index("huber"), "the lower loss is no better one"
+
+
+@pytest.mark.parametrize("differing", ["data.classes", "data.tokenizer", "data.val.files"])
+def test_jobs_on_other_content_of_the_same_name_are_ranked_apart(outcome, tmp_path, capsys, differing):
+    """As with another label column, tokenizer or path."""
+    jobs = []
+    for place, (accuracy, fact) in enumerate([(0.5, "a"), (0.9, "b"), (0.6, "a")]):
+        summary = {"best": {"accuracy": accuracy}, "best_on": "val", "data": {differing: fact, "data.val.files": "x"}}
+        summary["data"][differing] = fact
+        done = outcome(0, f"train-{place}", summary)
+        jobs.append(replace(done, job="train", overrides=[f"data.path={fact}.csv", f"n={place}"], data="labels"))
+    report_sweep(jobs, tmp_path)
+    assert "3 runs, best first within each data set" in capsys.readouterr().out
+    ranked = [record["overrides"][1] for record in json.loads((tmp_path / "sweep.json").read_text())]
+    assert ranked == ["n=2", "n=0", "n=1"]
+
+
+def test_keys_of_a_loss_that_evaluations_measure_tell_it_apart():
+    huber = {"loss.kind": "huber", "loss.delta": 2.0}
+    smoothed = {"loss.kind": "cross_entropy", "loss.label_smoothing": 0.1, "loss.class_weights.cat": 2.0}
+    own = {"loss.kind": "of_ones_own", "loss.temperature": 0.1}
+    assert [describe_loss(loss) for loss in (huber, smoothed, own, {})] == [
+        "huber delta=2",
+        "cross_entropy",
+        "of_ones_own temperature=0.1",
+        "",
+    ]
 
 
 def test_a_result_of_an_earlier_command_is_not_that_of_the_job(compose, tmp_path):

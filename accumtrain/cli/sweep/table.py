@@ -18,7 +18,7 @@ from accumtrain.console import say, table
 from accumtrain.errors import AccumtrainError, ConfigError, Preempted, WorkerLostError
 from accumtrain.fields import value_at
 from accumtrain.process.signals import INTERRUPTED
-from accumtrain.report.compare import describe_loss, read_ranked
+from accumtrain.report.compare import describe_loss, read_ranked, read_run
 from accumtrain.report.page import write_page
 from accumtrain.runs.files import write_json
 from accumtrain.runs.folder import result_file
@@ -26,6 +26,7 @@ from accumtrain.tasks.config import LOSS
 from accumtrain.train.config import BestBy
 
 STOPPED = (Preempted.exit_code, INTERRUPTED)
+_REFUSED = ("", "")  # the group of jobs without a result to rank, which comes last
 KILLED = 128  # plus the number of the signal, as a shell reports it
 
 
@@ -161,15 +162,27 @@ def check_distinct(configs: Sequence[Config]) -> None:
         )
 
 
+def _group_of(outcome: JobOutcome) -> tuple[str, str]:
+    """Return the data and the measure that jobs must have in common to be ranked against each other."""
+    data, measure = str(outcome.data), str(outcome.ranked_by)
+    if outcome.job != "train" or outcome.path is None:
+        return _REFUSED if outcome.data is None else (data, measure)
+    if not outcome.result:
+        return _REFUSED
+    run = read_run(Path(outcome.path), outcome.result)
+    return f"{data} {run.ranked_with[0]}", f"{measure} {run.ranked_with[1]}"
+
+
 def report_sweep(outcomes: Sequence[JobOutcome], run_dir: Path) -> None:
     """Print a table of the jobs, best first, and write them to sweep.json and report.html in `run_dir`.
 
-    Jobs are ranked among those of the same data and metric.
+    Jobs are ranked among those of the same data and metric: trained runs as job=report ranks them.
     """
-    refused = (None, None)
-    groups = dict.fromkeys((outcome.data, outcome.ranked_by) for outcome in outcomes if outcome.data is not None)
-    indices = {group: index for index, group in enumerate([*groups, refused])}
-    ranked = sorted(outcomes, key=lambda outcome: (indices[outcome.data, outcome.ranked_by], *outcome.rank))
+    keys_of = [_group_of(outcome) for outcome in outcomes]
+    groups = dict.fromkeys(key for key in keys_of if key != _REFUSED)
+    indices = {group: index for index, group in enumerate([*groups, _REFUSED])}
+    order_of = sorted(range(len(outcomes)), key=lambda place: (indices[keys_of[place]], *outcomes[place].rank))
+    ranked = [outcomes[place] for place in order_of]
     settings = [dict(override.lstrip("+").partition("=")[::2] for override in outcome.overrides) for outcome in ranked]
     keys = dict.fromkeys(key for job in settings for key in job)
     swept = [key for key in keys if len({job.get(key) for job in settings}) > 1]  # their values differ
