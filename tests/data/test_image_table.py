@@ -157,3 +157,6 @@ def test_a_folder_points_to_its_table(folder):
             open_data(FolderConfig(path=str(path), **PLAIN), seed=0)
         assert f"data=table data.path={folder / 'labels.csv'}" in str(refused.value)
     assert opened(folder, text).class_names == list(LABELS)
+    (folder / "a_submission.csv").write_text(text)
+    with pytest.raises(DataError, match=r"if one of a_submission.csv, labels.csv holds .* data.path=<table>"):
+        open_data(FolderConfig(path=str(folder / "images"), **PLAIN), seed=0)

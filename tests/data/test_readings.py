@@ -228,6 +228,13 @@ def test_some_that_are_elsewhere_are_counted_and_found(folder):
     assert targets(opened(path, CLASS, root=str(folder))) == [0, 1] * 6
 
 
+@pytest.mark.parametrize("text", ["a plain sentence", quoted("one line\nand another")])
+def test_texts_that_are_taken_for_names_of_images_name_the_key_of_texts(folder, text):
+    (folder / "labels.csv").write_text("\n".join(["text,label", *(f"{text},{label}" for label in "abab")]))
+    with pytest.raises(DataError, match=r"; if .* texts?.*, data.text_column=text says so$"):
+        opened(folder / "labels.csv", CLASS)
+
+
 # ---- columns that no key names ----
 
 

@@ -414,9 +414,12 @@ def _untested(root: Path, train: Path, tops: Sequence[Path]) -> DataError:
 def _find_remedy(folder: Path) -> str:
     """Return a remedy for a folder without class folders: a table, or the place of the classes; else nothing."""
     near = [file for each in (folder, folder.parent) for file in iterate_visible(each)]
-    tables = [file for file in near if file.suffix.lower() in _TABLES]
+    tables = sorted({file for file in near if file.suffix.lower() in _TABLES})
     if tables and len(_classes_in(folder)) < 2:
-        return f"; if {tables[0].name} holds the labels of the images: data=table data.path={tables[0]}"
+        if len(tables) == 1:
+            return f"; if {tables[0].name} holds the labels of the images: data=table data.path={tables[0]}"
+        named = ", ".join(file.name for file in tables)
+        return f"; if one of {named} holds the labels of the images, give that one: data=table data.path=<table>"
     for entry in filter(Path.is_dir, _list_visible(folder)):
         names = [inner.name for inner in _list_visible(entry) if inner.is_dir()]
         if len(names) > 1:

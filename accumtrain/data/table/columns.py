@@ -248,7 +248,7 @@ def _check_closed(column: Column, table: Table, name: str) -> Column:
         if row >= 0:
             raise DataError(
                 f"{table.locate(row)}: the cell of column {table.describe(name)} goes on over several lines: close its "
-                "quotes, or write it in one"
+                f"quotes, or write it in one; if it is a text to learn from, data.text_column={name} says so"
             )
     return column
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from accumtrain.data.config import DataConfig, TableConfig
 from accumtrain.data.images.encoded import EncodedSplit, Label
 from accumtrain.data.images.header import read_header
-from accumtrain.data.local_files import list_first
+from accumtrain.data.local_files import is_image, list_first
 from accumtrain.data.table.columns import Part, Rows, iterate_texts
 from accumtrain.data.table.image_files import ImageFiles
 from accumtrain.data.targets.base import LEAVE_OUT, TargetReader, Targets
@@ -103,11 +103,16 @@ def _check_found(
     (name,) = part.columns.inputs
     named = f"that its column {part.table.describe(name)} names"
     if len(absent) == len(names):
+        text = (
+            ""
+            if any(is_image(Path(each)) for each in missing.slice(0, _SHOWN).to_pylist())
+            else (f"; if they are texts, data.text_column={name} says so")
+        )
         raise DataError(
             f"{part.table.path}: none of the images {named} is there, such as "
             f"{list_first(missing.slice(0, _SHOWN).to_pylist())}: names are relative to {part.folder}, or those of "
             f"files below it, with or without their ending; {hint or 'data.root=<folder> says where they are'}, and "
-            "data.image_column=<name> which column has them"
+            f"data.image_column=<name> which column has them{text}"
         )
     if hint and config.on_error == "raise":
         raise DataError(

@@ -140,11 +140,11 @@ def evaluate_run(config: Config) -> dict[str, Any] | None:
     row = (measured.split, f"{measured.examples}", *map(format_measure, measured.means.values()))
     table(f"{trained.saved.path}", ("split", "examples", *measured.means), [row])
     say(f"{measured.speed:.0f} examples/s on {devices.description}")
-    if data.skipped:
-        warn(f"{len(data.skipped)} examples can't be read and are left out; {result_file(config).name} names them")
     if not devices.chief:
         return None
     result = describe_evaluation(config, measured, data, trained, own=own)
+    if left_out := result["skipped"]:
+        warn(f"{len(left_out)} examples can't be read and are left out; {result_file(config).name} names them")
     if measured.report is not None:
         measured.report.show()
         title = f"{folder_of(config).name}, {measured.examples:,} {measured.split} examples"
