@@ -147,6 +147,7 @@ def test_a_target_that_is_unknown_is_left_out_and_told(folder, word):
     assert len(targets(source)) == 8
     notes = " ".join(source.notes)
     assert "4 rows without a label are left out: photos/2.png" in notes
+    assert "not in the table" not in notes
     assert (f"column label is unknown in 4 rows, which hold {word}; data.missing=[]" in notes) == bool(word)
     if word:
         assert opened(path, CLASS, missing=[]).class_names == sorted(["cat", "dog", word])
@@ -245,6 +246,8 @@ def test_texts_that_are_taken_for_names_of_images_name_the_key_of_texts(folder, 
 @pytest.mark.parametrize("first", [True, False])
 def test_columns_are_taken_where_the_cells_leave_no_choice(folder, reader, rows, values, first):
     names = "image,a,b" if first else "a,b,image"
+    for number in range(2):  # that a label of 0 or 1 could name, too
+        (folder / f"{number}.png").write_bytes(png(number + COUNT))
     lines = [f"photos/{number}.png,{rows[number % 3]}" for number in range(COUNT)]
     lines = [line if first else ",".join((*line.split(",")[1:], line.split(",")[0])) for line in lines]
     (folder / "labels.csv").write_text("\n".join([names, *lines]))

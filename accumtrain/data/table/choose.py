@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pyarrow as pa
@@ -14,16 +13,16 @@ from accumtrain.data.table.files import Folders
 from accumtrain.data.table.image_files import ImageFiles
 from accumtrain.data.table.reader import Table, clean
 from accumtrain.data.targets.base import TargetReader
-from accumtrain.data.targets.cells import Column
+from accumtrain.data.targets.cells import Column, read_words
 from accumtrain.data.targets.labels import LabelTargets
-from accumtrain.data.targets.numbers import NumberTargets
+from accumtrain.data.targets.numbers import NumberTargets, read_numbers
 from accumtrain.errors import DataError
 
 
 def choose_columns(config: TableConfig, reader: TargetReader | None, folders: Folders) -> tuple[TableConfig, list[str]]:
     """Return the keys with the columns of the images and of their labels or numbers, and a note that says them.
 
-    They are chosen if no key names them, all cells of a single column name image files, and all others hold targets.
+    They are chosen if no key names them, all columns but one hold targets, and all cells of that one name image files.
     Otherwise the keys are returned as they are.
 
     Raises:
@@ -37,29 +36,24 @@ def choose_columns(config: TableConfig, reader: TargetReader | None, folders: Fo
     names = [name for name in table.names if name not in apart]
     if len(names) < 3 or len(set(table.names)) < len(table.names):
         return config, []
-    columns = _read(table, names)
-    images = [
-        name for name, column in columns.items() if _names_files(column, folders[folder_of_images(config, table)])
-    ]
-    targets = {name: column for name, column in columns.items() if name not in images}
-    if len(images) != 1 or not _hold_targets(targets, reader, table):
-        return config, []
-    note = f"{table.path}: column {images[0]} names the images, and the targets are {list_first(list(targets))}"
-    return replace(config, image_column=images[0], label_column=[*targets]), [note]
-
-
-def _read(table: Table, names: list[str]) -> dict[str, Column]:
     stored = table.columns(names)
-    return {name: clean(column, table.describe_fully(name)) for name, column in zip(names, stored, strict=True)}
+    columns = {name: clean(column, table.describe_fully(name)) for name, column in zip(names, stored, strict=True)}
+    targets = [name for name, column in columns.items() if _holds_targets(name, column, reader, table)]
+    others = [name for name in names if name not in targets]
+    if len(others) != 1 or not _names_files(columns[others[0]], folders[folder_of_images(config, table)]):
+        return config, []
+    note = f"{table.path}: column {others[0]} names the images, and the targets are {list_first(targets)}"
+    return replace(config, image_column=others[0], label_column=[*targets]), [note]
+
+
+def _holds_targets(name: str, column: Column, reader: TargetReader, table: Table) -> bool:
+    read = read_words if isinstance(reader, LabelTargets) else read_numbers
+    try:
+        read(name, column, table.locate, reader.rules)
+    except DataError:
+        return False
+    return True
 
 
 def _names_files(column: Column, files: ImageFiles) -> bool:
     return pa.types.is_string(column.type) and not column.null_count and files.count(column) == len(column)
-
-
-def _hold_targets(columns: Mapping[str, Column], reader: TargetReader, table: Table) -> bool:
-    try:
-        reader.read_columns(columns, table.locate)
-    except DataError:
-        return False
-    return True

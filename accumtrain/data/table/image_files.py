@@ -100,6 +100,13 @@ class ImageFiles:
         self._outside = pa.chunked_array([known])
         return len(self._paths) + np.asarray(pc.index_in(paths, value_set=known).to_numpy(), np.int64)
 
+    def mark_named(self, names: pa.ChunkedArray) -> None:
+        """Take the files of names as used."""
+        for chunk in _rechunk(names):
+            texts = [str(PurePosixPath(name)) for name in chunk.to_pylist() if name is not None]
+            for key_of in _KEYS:
+                self._used[[index for of_name in self._list_all(key_of, texts) for index in of_name]] = True
+
     def find_absent(self, numbers: np.ndarray) -> np.ndarray:
         """Return the indices of the files that are not there, int64 [n], among those of numbers, int64 [N]."""
         outside = np.flatnonzero(numbers >= len(self._paths))

@@ -170,6 +170,7 @@ def _read_examples(config: TableConfig, reader: TargetReader | None) -> _Example
             _check_header(rows, folders)
         names = _take(rows.inputs[0], known)
         folder, paths, numbers = find_files(rows, names, known, folders, config)
+        _mark_unlabelled(rows, targets, folders)
         kept = merge_doubled(rows, targets, names, known, numbers, (splits, groups), reader)
         notes += [*(_note_doubled(names, kept) if config.rows == "examples" else []), *_note_unused(folders)]
         names, paths = _take(names, kept), _take(paths, kept)
@@ -234,6 +235,15 @@ def _note_unlabelled(rows: Rows, targets: Targets, *, of_files: bool) -> list[st
     return [
         f"{len(unlabelled):,} {text}: {list_first([rows.locate(row) for row in unlabelled[: _LISTED + 1].tolist()])}"
     ]
+
+
+def _mark_unlabelled(rows: Rows, targets: Targets, folders: Folders) -> None:
+    """Take the images of rows without a label as used: they are in the table."""
+    for part in rows.parts:
+        own = slice(part.first, part.first + part.table.rows)
+        unlabelled = rows.inputs[0][own].filter(pa.array(~targets.known[own]))
+        if len(unlabelled):
+            folders[part.folder].mark_named(unlabelled)
 
 
 def _note_doubled(names: pa.ChunkedArray, kept: np.ndarray) -> list[str]:
