@@ -28,7 +28,7 @@ endif
 endif
 endif
 
-.PHONY: help train memory sweep workers tpu tpu-compile lint test test-runs test-slow test-next test-tpu slurm reference site screens torture bench bench-full audit lock dist clean
+.PHONY: help train memory sweep workers tpu tpu-compile lint test test-runs test-slow test-share test-next test-tpu slurm reference site screens torture bench bench-full audit lock dist clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -65,6 +65,10 @@ test-runs: $(READY) ## the tests that train, compile graphs or start processes, 
 
 test-slow: $(READY) ## the tests that take minutes; ARGS go to pytest
 	$(BIN)/pytest -m slow $(ARGS)
+
+test-share: $(READY) ## the part of the slow tests that this commit has to run, for a quarter of an hour
+	$(BIN)/python -m pytest -p tests.share -m slow --share $(shell git rev-parse HEAD) --numprocesses 2 --dist loadfile \
+		--no-loadscope-reorder $(ARGS)
 
 test-next: ## the everyday tests with the next versions, candidates too, of all or of NEXT="hydra-core omegaconf"
 	$(CHECK_PYTHON)

@@ -349,3 +349,10 @@ def test_trained_from_the_command_line(write, command, tmp_path):
     assert "mine: 17 training and 3 test images, 6 x 8 x 3, 3 classes" in answer.out
     assert "images is float64 with a maximum of 1.0: taken as 0..1" in answer.out
     assert json.loads((tmp_path / "runs" / "mine" / "summary.json").read_text())["step"] == 2
+
+
+@pytest.mark.parametrize("word", ["nan", "None", "NA"])
+def test_a_text_that_may_mean_an_unknown_class_is_refused(write, word):
+    labels = np.array(["cat", "dog", word] * 4)
+    with pytest.raises(DataError, match=f"labels holds {word} at 2: leave examples of unknown class out, or give this"):
+        open_data(write({"images": np.zeros([12, 4, 4], np.uint8), "labels": labels}), seed=0)

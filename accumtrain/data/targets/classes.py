@@ -61,6 +61,8 @@ class ClassTargets(TargetReader):
         for name, array in arrays.items():
             try:
                 classes[name] = class_texts(array) if texts[name] else class_numbers(array)
+                if texts[name]:
+                    self._check_known(classes[name])
             except BadLabels as bad:
                 raise DataError(f"{name} {bad}") from bad
         if any(texts.values()):
@@ -72,6 +74,15 @@ class ClassTargets(TargetReader):
         columns = [array.shape[1] for array in arrays.values() if array.ndim == 2]
         count = max([*columns, *(int(numbers.max()) + 1 for numbers in classes.values())])
         return {name: Targets(values, [], count) for name, values in classes.items()}
+
+    def _check_known(self, texts: np.ndarray) -> None:
+        """Raise BadLabels for a text that means that the class is unknown."""
+        unknown = np.isin(np.char.lower(texts), self.rules.missing)
+        if unknown.any():
+            row = int(np.argmax(unknown))
+            raise BadLabels(
+                f"holds {texts[row]} at {row}", "leave examples of unknown class out, or give this class another name"
+            )
 
 
 def _read_one_hot_columns(columns: Mapping[str, Column], locate: Locate, reader: TargetReader) -> Targets:
