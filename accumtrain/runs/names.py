@@ -20,7 +20,6 @@ from accumtrain.fields import Role, format_value, value_at
 
 LONGEST = 48  # characters of a derived name, without its hash
 
-ANSWER_FACTS = "answers"  # of the manifest of a checkpoint: about the answers of its state
 CHECKPOINTS = "checkpoints"  # of a run, within its folder
 BEST = "best"  # the checkpoints of the best state, within their folder
 QUARANTINE = "quarantine"  # of damaged checkpoints, within their folder

@@ -14,8 +14,9 @@ import pytest
 from accumtrain.errors import CheckpointError
 from accumtrain.runs import checkpoint_store
 from accumtrain.runs.checkpoint_store import CheckpointStore, DamagedError, seal_manifest
+from tests.manifests import FACTS as EMPTY
 
-FACTS = {"learned": {"optim.lr": 0.1}}
+FACTS = EMPTY | {"learned": {"optim.lr": 0.1}}
 
 
 def write_two_files(prefix: str) -> None:

@@ -27,6 +27,7 @@ from accumtrain.runs.contents import read_summary
 from accumtrain.runs.files import write_json
 from accumtrain.runs.names import differences, has_same_class_count, learned_values, run_name
 from accumtrain.runs.run import ReadOnlyRun, Run
+from tests.manifests import FACTS
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def train(config) -> None:
     with Run(config) as run:
         run.save_config(config)
         run.log(record(1, loss=1.0))
-        facts = {"learned": learned_values(config)}
+        facts = FACTS | {"learned": learned_values(config)}
         CheckpointStore(run.checkpoints).write(1, lambda prefix: Path(prefix).touch(), lambda prefix: None, facts)
 
 
@@ -302,8 +303,11 @@ def test_damaged_metrics_are_named(config):
 def test_summary_is_read_back(config):
     with Run(config) as run:
         assert read_summary(run.path) is None
-        write_json(run.path / "summary.json", {"step": 3, "test": {"loss": Scalar(float("nan")), "accuracy": 0.5}})
-        assert read_summary(run.path) == {"step": 3, "test": {"loss": None, "accuracy": 0.5}}
+        write_json(
+            run.path / "summary.json",
+            {"status": "completed", "step": 3, "test": {"loss": Scalar(float("nan")), "accuracy": 0.5}},
+        )
+        assert read_summary(run.path) == {"status": "completed", "step": 3, "test": {"loss": None, "accuracy": 0.5}}
 
 
 # ---- a full disk ----
@@ -343,7 +347,7 @@ def test_what_is_left_of_a_run_is_no_new_run(config, left):
         if left == "damaged checkpoints":
             (run.checkpoints / "quarantine/step-500").mkdir(parents=True)
         elif left == "the summary":
-            (run.path / "summary.json").write_text('{"step": 500}')
+            (run.path / "summary.json").write_text('{"status": "preempted", "step": 500}')
         else:
             (run.path / "metrics.jsonl").write_text("{}\n")
         with pytest.raises(CheckpointError, match=f"holds {left} of a run, but no checkpoint"):
