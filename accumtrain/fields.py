@@ -59,7 +59,8 @@ class Range(Constraint):
         low = f"must be {'above' if self.above else 'at least'} {self.low:g}"
         if self.high == math.inf:
             return low
-        return f"{low} and {'at most' if self.closed else 'below'} {self.high:.10g}"
+        high = self.high if isinstance(self.high, int) else f"{self.high:.10g}"
+        return f"{low} and {'at most' if self.closed else 'below'} {high}"
 
 
 @dataclass(frozen=True)

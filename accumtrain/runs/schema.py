@@ -84,7 +84,7 @@ class KeptByHooks(TypedDict):
 
 
 class InputsInShort(TypedDict):
-    """What inputs.json must have in common with a checkpoint. `vocabulary` is the number of tokens, 0 of others."""
+    """The facts that inputs.json has in common with a checkpoint. `vocabulary`: the number of tokens, 0 of others."""
 
     kind: str
     shape: Shape
@@ -92,7 +92,7 @@ class InputsInShort(TypedDict):
 
 
 class AnyFormat(TypedDict):
-    """What a manifest of each format has."""
+    """The keys that a manifest of each format has."""
 
     format: int
     versions: Versions
@@ -222,7 +222,7 @@ class OfKind(TypedDict):
     shape: Shape
 
 
-class Targets(TypedDict):
+class NamedTargets(TypedDict):
     """The form of the targets, and the names of the classes, labels or numbers."""
 
     form: str
@@ -233,7 +233,7 @@ class InputsFile(TypedDict):
     """inputs.json. The task checks `facts`."""
 
     inputs: OfKind
-    targets: Targets
+    targets: NamedTargets
     facts: dict[str, Any]
 
 

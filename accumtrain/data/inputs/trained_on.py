@@ -13,7 +13,7 @@ from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.registry import load
 from accumtrain.runs.files import read_json
 from accumtrain.runs.run import INPUTS_FILE, REMEDY
-from accumtrain.runs.schema import InputsFile, OfKind, Targets
+from accumtrain.runs.schema import InputsFile, NamedTargets, OfKind
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class TrainedOn:
 
     def as_json(self) -> InputsFile:
         """Return the content of inputs.json."""
-        targets: Targets = {"form": self.form, "names": self.class_names}
+        targets: NamedTargets = {"form": self.form, "names": self.class_names}
         return {"inputs": cast(OfKind, self.inputs.facts()), "targets": targets, "facts": dict(self.facts)}
 
     @classmethod

@@ -34,7 +34,7 @@ Rates = tuple[float | None, float | None]  # with which the run has begun, and a
 
 
 class Noted(TypedDict):
-    """What a checkpoint holds of a callback: its class, attributes, and the names of those that it can't hold."""
+    """The facts of a callback in a checkpoint: its class, attributes, and the names of those that it can't hold."""
 
     name: str
     values: dict[str, Any]
