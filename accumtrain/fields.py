@@ -128,11 +128,21 @@ class LocalPath(Constraint):
     def check(self, key: str, value: Any) -> None:
         if isinstance(value, str) and "\0" in value:
             raise ConfigError(f"{key}={value.split(chr(0))[0]}\\0...: a path can't hold a null character; leave it out")
+        if isinstance(value, str) and not self._is_short(value):
+            raise ConfigError(
+                f"{key}={shorten(value)}: a path has at most {LONGEST_PATH} bytes here, and each name in it "
+                f"{LONGEST_NAME}; give a shorter one, such as a link to it"
+            )
         if isinstance(value, str) and value.startswith("~"):
             raise ConfigError(
                 f"{key}={value}: there is no home directory of that name; write the whole path, or ./{value} for a "
                 "place of that name here"
             )
+
+    @staticmethod
+    def _is_short(path: str) -> bool:
+        sizes = [len(name.encode(errors="surrogateescape")) for name in (path, *path.split("/"))]
+        return sizes[0] <= LONGEST_PATH and max(sizes[1:]) <= LONGEST_NAME
 
     def __str__(self) -> str:
         return "~ is the home directory"
@@ -200,6 +210,7 @@ CLASSES, LABELS, NUMBERS, TOKENS = "classes", "labels", "numbers", "tokens"  # f
 WEIGHT = "weight"  # of the examples of updates, by which sums are divided
 TENSORFLOW, JAX = "tensorflow", "jax"  # values of device.runtime
 LONGEST = 200  # characters of a value in a message
+LONGEST_PATH, LONGEST_NAME = 3500, 255  # bytes; Linux takes 4,095 of a path, and a run adds names to its own
 SMALLEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # normal numbers of float32
 DURATION = re.compile(r"(?:(?P<days>[0-9]{1,6})-)?([0-9]{1,9})(?::([0-9]{1,6}))?(?::(?P<third>[0-9]{1,6}))?")
 

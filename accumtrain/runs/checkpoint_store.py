@@ -209,7 +209,7 @@ class CheckpointStore:
             place = next(parent / name for name in names if not (parent / name).exists())
             saved.path.rename(place)
             sync_to_disk(self.directory)
-            (place / REASON).write_text(f"{reason}\n", encoding="utf-8")
+            (place / REASON).write_text(f"{reason}\n", encoding="utf-8", errors="backslashreplace")
         return place
 
     def sweep(self) -> None:

@@ -25,6 +25,8 @@ STALE = 3600.0  # seconds
 MOST_BYTES = 2**27  # of a text file of a run
 DEEPEST = 50  # lists and mappings within each other, in JSON
 LONGEST_NUMBER = 400  # characters of a number in JSON, which are more than any that a float holds has
+# Half of a pair that stands for one character, in JSON; those of names of files that are not UTF-8 pass.
+_HALF = re.compile(r"(?<!\\)\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD](?:[d-fD-F]|[cC][0-7].).")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)  # a text in JSON
 
 # ---- files ----
@@ -172,6 +174,8 @@ def parse_json(text: str, schema: Any = Any) -> Any:
         ValueError: it is no JSON, or none that accumtrain writes: NaN, a key twice, nested more than DEEPEST deep.
     """
     _check_depth(text)
+    if half := _HALF.search(text):
+        raise ValueError(f"{half[0]} is half a character")
     value = json.loads(
         text, object_pairs_hook=_each_once, parse_constant=_number, parse_float=_number, parse_int=_whole_number
     )
