@@ -189,6 +189,11 @@ class Summary(_Summary, total=False):
     micro_batch_size: Count
     accum_steps: Count
     replicas: Count
+    params: Count
+    optimizer_state_bytes: Count
+    seconds_to_first_update: Annotated[float, NOT_NEGATIVE] | None
+    recovery: Recovered
+    reversal: str | None
     skipped_windows: Count
     skipped_examples: Count
     data: Keys
