@@ -120,8 +120,8 @@ class Run:
         """Return a function that refuses the manifest of a checkpoint that this run does not continue.
 
         Args:
-            facts: `data`, the fingerprint of the source of this configuration, and `weights`, the checksum of its first
-                weights.
+            facts: `data`, the fingerprint of the source of this configuration, `inputs`, its inputs in short, and
+                `weights`, the checksum of its first weights.
         """
 
         def check(manifest: Manifest) -> None:
@@ -134,7 +134,8 @@ class Run:
                     "began with, choose another run.name, or run.resume=force to continue it all the same"
                 )
             data = manifest["data"], facts["data"]
-            if changed := differences(*data):
+            inputs = manifest.get("inputs", {}), facts["inputs"]
+            if changed := differences(*data) or differences(*inputs):
                 raise DataError(
                     f"the data is not what {self.path} was trained on: {changed}; put it back as it was, or choose "
                     f"another run.name{_or_force('go on with what is there now', has_same_class_count(*data))}"

@@ -44,9 +44,11 @@ class EpochSums(Constraint):
 
 
 class NamesOfFiles(Constraint):
-    """Files of one folder."""
+    """Files of one folder, and at least one: without any a checkpoint would be whole whatever it holds."""
 
     def check(self, key: str, value: Any) -> None:
+        if not value:
+            raise ConfigError(f"{key} is empty: must name the files of the checkpoint")
         for name in value:
             if name != PurePath(name).name:
                 raise ConfigError(f"{key}.{shorten(name)}: must be the name of a file in the folder")
@@ -87,7 +89,7 @@ class InputsInShort(TypedDict):
     """The facts that inputs.json has in common with a checkpoint. `vocabulary`: the number of tokens, 0 of others."""
 
     kind: str
-    shape: Shape
+    shape: tuple[Size | None, ...]  # null: it varies
     vocabulary: Count
 
 

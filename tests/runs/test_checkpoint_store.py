@@ -232,11 +232,8 @@ MANIFESTS = [  # keys, a value, and the message about it
     ("data", {"data.classes": -3}, "data.data.classes=-3: must be at least 0"),
     ("data", {"data.classes": ["a", None]}, "data.data.classes[1]=null: must be text"),
     ("inputs", {"kind": "pixels", "shape": [2**31], "vocabulary": 0}, "inputs.shape[0]=2147483648: must be at least 1"),
-    (
-        "inputs",
-        {"kind": "pixels", "shape": [10**5, 10**5], "vocabulary": 0},
-        "must be sizes of fewer than 2**31 values",
-    ),
+    ("inputs", {"kind": "pixels", "shape": "8", "vocabulary": 0}, "inputs.shape=8: must be a list"),
+    ("files", {}, "files is empty: must name the files of the checkpoint"),
     ("examples", 0.5, "examples=0.5: must be a whole number"),
     ("epochs", "1/0", "epochs=1/0: must be a fraction such as 3/4"),
     ("epochs", "1e999999999", "epochs=1e999999999: must be a fraction such as 3/4"),

@@ -112,7 +112,7 @@ class Inputs(ABC):
     @property
     def in_short(self) -> InputsInShort:
         """The facts that the checkpoints of a run have in common with its inputs.json."""
-        return {"kind": self.kind, "shape": self.shape, "vocabulary": self.vocabulary_size}
+        return {"kind": self.kind, "shape": tuple(self.shape), "vocabulary": self.vocabulary_size}
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any], config: DataConfig) -> Inputs:
