@@ -302,9 +302,7 @@ def _unpack_all(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     try:
         unpacked = {name: _unpack(value) for name, value in values.items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CheckpointError(
-            f"a checkpoint of the run is damaged: no attributes of {kind.__name__}; {ANEW}"
-        ) from error
+        raise CheckpointError(f"a checkpoint is damaged: it holds no attributes of {kind.__name__}; {ANEW}") from error
     if methods := [name for name in values if callable(getattr(kind, name, None))]:
         raise CheckpointError(f"a checkpoint is damaged: {kind.__name__}.{methods[0]} is a method; {ANEW}")
     return unpacked
@@ -319,7 +317,10 @@ def _unpack(packed: Any) -> Any:
     if kind == "dict":
         return {_unpack(key): _unpack(item) for key, item in content}
     if kind == "function":
-        return _function(*content)
+        module, name = content
+        if (function := _function(module, name)) is None:
+            raise ValueError(f"{module}.{name} is no function of Keras")
+        return function
     return {"tuple": tuple, "list": list}[kind](_unpack(item) for item in content)
 
 
