@@ -23,8 +23,8 @@ BY_JAX = "import jax; jax.devices('cpu')"  # programs that read the flags of XLA
 BY_TENSORFLOW = "import tensorflow as tf; tf.function(tf.identity, jit_compile=True)(0.0)"
 REFUSED = {  # settings of JAX, which variables of these names set, and what they do
     "jax_disable_jit": "compiles no programs, and accumtrain needs them",
-    "jax_debug_nans": "ends a run at a NaN, which accumtrain looks for itself, as run.on_nonfinite says",
-    "jax_debug_infs": "ends a run at an infinite value, which accumtrain looks for itself, as run.on_nonfinite says",
+    "jax_debug_nans": "ends a run at a NaN, and accumtrain looks for these itself (run.on_nonfinite)",
+    "jax_debug_infs": "ends a run at an infinite value, and accumtrain looks for these itself (run.on_nonfinite)",
 }
 
 

@@ -67,7 +67,8 @@ class Answer:
     def check_facts(cls, facts: Mapping[str, Any], names: Sequence[str]) -> None:
         """Check facts that files of a run have kept. Raise ConfigError, which begins with the key, for odd ones."""
         known = convert(cls.facts_type or dict[str, Any], facts, "facts")
-        for key, value in known.items() if cls.facts_type else ():
+        for key in cls.facts_type.__annotations__ if cls.facts_type else ():
+            value = known.get(key)
             if isinstance(value, list) and len(value) != len(names):
                 raise ConfigError(f"facts.{key}: must have {len(names)} values, one for a name, and has {len(value)}")
 

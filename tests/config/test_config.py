@@ -460,8 +460,9 @@ TOO_LONG = "a path has at most 3500 bytes here, and each name in it 255; give a 
         ("data=npz data.path=", "é" * 128, TOO_LONG),
         ("data=texts data.path=x data.tokenizer=", "a" * 5000, TOO_LONG),
         ("model.weights=", "a" * 5000, TOO_LONG),
+        ("--config-dir=", "a" * 5000, TOO_LONG),
     ],
-    ids=range(7),
+    ids=range(8),
 )
 def test_a_path_that_is_too_long_is_told_in_short(arguments, value, message, command, seen):
     answer = command(*f"{arguments}{value}".split(" "))
