@@ -1,23 +1,25 @@
-"""Constraints on the values of keys, their roles, suggestions for unknown names, and values as text.
+"""Types, constraints and roles of values, suggestions for unknown names, and values as text.
 
-A field declares them in its type: `lr: Annotated[float | None, POSITIVE, Role.RULE]`. `config/check.py` checks the
-constraints.
+A field declares them in its type: `lr: Annotated[float | None, POSITIVE, Role.RULE]`. `convert` checks the type, and
+the constraints of what is in a TypedDict or a list. `config/check.py` checks those of a configuration.
 """
 
 from __future__ import annotations
 
 import difflib
 import inspect
+import itertools
 import math
 import re
 import sys
 import typing
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import Flag
 from functools import cache
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union
 
 from accumtrain.errors import ConfigError
 
@@ -57,7 +59,8 @@ class Range(Constraint):
         low = f"must be {'above' if self.above else 'at least'} {self.low:g}"
         if self.high == math.inf:
             return low
-        return f"{low} and {'at most' if self.closed else 'below'} {self.high:.10g}"
+        high = self.high if isinstance(self.high, int) else f"{self.high:.10g}"
+        return f"{low} and {'at most' if self.closed else 'below'} {high}"
 
 
 @dataclass(frozen=True)
@@ -107,17 +110,39 @@ class NotEmpty(Constraint):
 
 
 @dataclass(frozen=True)
+class Matches(Constraint):
+    """Text that a pattern matches as a whole. `rule` tells the user what the value must be."""
+
+    pattern: re.Pattern[str]
+    rule: str
+
+    def check(self, key: str, value: Any) -> None:
+        if isinstance(value, str) and not self.pattern.fullmatch(value):
+            raise ConfigError(f"{key}={shorten(format_value(value))}: {self.rule}")
+
+
+@dataclass(frozen=True)
 class LocalPath(Constraint):
     """A file, a folder or a glob. ~ at its beginning is the home directory: config/read.py puts it there."""
 
     def check(self, key: str, value: Any) -> None:
         if isinstance(value, str) and "\0" in value:
             raise ConfigError(f"{key}={value.split(chr(0))[0]}\\0...: a path can't hold a null character; leave it out")
+        if isinstance(value, str) and not self._is_short(value):
+            raise ConfigError(
+                f"{key}={shorten(value)}: a path has at most {LONGEST_PATH} bytes here, and each name in it "
+                f"{LONGEST_NAME}; give a shorter one, such as a link to it"
+            )
         if isinstance(value, str) and value.startswith("~"):
             raise ConfigError(
                 f"{key}={value}: there is no home directory of that name; write the whole path, or ./{value} for a "
                 "place of that name here"
             )
+
+    @staticmethod
+    def _is_short(path: str) -> bool:
+        sizes = [len(name.encode(errors="surrogateescape")) for name in (path, *path.split("/"))]
+        return sizes[0] <= LONGEST_PATH and max(sizes[1:]) <= LONGEST_NAME
 
     def __str__(self) -> str:
         return "~ is the home directory"
@@ -182,7 +207,10 @@ MEAN_SHARE = Range(0, 1 - 2.0**-25)  # what is kept of a mean; float32 makes 1 o
 SHARE = Range(0, 1, closed=True)
 LOCAL_PATH = LocalPath()
 CLASSES, LABELS, NUMBERS, TOKENS = "classes", "labels", "numbers", "tokens"  # forms of targets, words of many rooms
+WEIGHT = "weight"  # of the examples of updates, by which sums are divided
 TENSORFLOW, JAX = "tensorflow", "jax"  # values of device.runtime
+LONGEST = 200  # characters of a value in a message
+LONGEST_PATH, LONGEST_NAME = 3500, 255  # bytes; Linux takes 4,095 of a path, and a run adds names to its own
 SMALLEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # normal numbers of float32
 DURATION = re.compile(r"(?:(?P<days>[0-9]{1,6})-)?([0-9]{1,9})(?::([0-9]{1,6}))?(?::(?P<third>[0-9]{1,6}))?")
 
@@ -202,6 +230,175 @@ def check_size(key: str, number: int | float) -> None:
             f"{key}={format_value(number)}: must be between {SMALLEST:.3g} and {LARGEST:.3g} apart from its sign, "
             "unless it is 0: float32 makes 0 or infinity of other numbers"
         )
+
+
+# ---- the type of a value ----
+
+Tell = Callable[[tuple[Any, ...], str, Any], str]
+Read = Callable[[Any], Any]  # returns a value as a type, or raises _OddValue
+
+
+def say_types(options: Iterable[Any], *_: Any) -> str:
+    return f"must be {' or '.join(map(describe_type, options))}"
+
+
+def convert(hint: Any, value: Any, key: str, tell: Tell = say_types) -> Any:
+    """Return `value`, of JSON or YAML, as a type.
+
+    4.0 becomes an int, an int a float, and a list a tuple where the type asks for that.
+
+    Args:
+        hint: a scalar, list[X], tuple[X, ...], tuple[X, Y], dict[str, X], a TypedDict, Any, or a union of them. Each
+            may be `Annotated` with constraints, and a TypedDict with `Other`. Without that other keys are kept.
+        key: the dotted key of the value; empty at the top of a file.
+        tell: returns the rule in words, of the types that allow no such value, its key and the value.
+
+    Raises:
+        ConfigError: it is of another type, lacks a key, or breaks a constraint.
+    """
+    try:
+        return _reader(hint)(value)
+    except _OddValue as odd:
+        for part in reversed(odd.place):
+            key = f"{key}[{part}]" if isinstance(part, int) else join_key(key, part)
+        raise ConfigError(odd.say(key, tell)) from odd
+
+
+@dataclass(frozen=True)
+class Other:
+    """The type of the values of all keys that a TypedDict does not name: `Annotated[Record, Other(float | None)]`."""
+
+    hint: Any
+
+
+class _OddValue(Exception):
+    """A value that is not of its type.
+
+    Attributes:
+        say: returns the message, of the key of the value and `tell`.
+        place: names and numbers of the place of the value in the one that is converted, the last one first.
+    """
+
+    def __init__(self, say: Callable[[str, Tell], str]):
+        super().__init__()
+        self.say, self.place = say, list[str | int]()
+
+
+@cache
+def _reader(hint: Any) -> Read:
+    """Return a function that reads values of a type. It is made once, as files hold many of them."""
+    options = typing.get_args(hint) if typing.get_origin(hint) in (Union, UnionType) else (hint,)
+    inner = [_without_constraints(option) for option in options]
+    readers = [
+        (_outer_test(each), _parts_reader(each, _declared(option, Other)), _declared(option, Constraint))
+        for each, option in zip(inner, options, strict=True)
+    ]
+
+    def read(value: Any) -> Any:
+        for is_of, read_parts, constraints in readers:
+            if is_of(value):
+                converted = read_parts(value)
+                for constraint in constraints:
+                    _check(constraint, converted)
+                return converted
+        raise _OddValue(
+            lambda key, tell: f"{key or 'its content'}={shorten(format_value(value))}: {tell(options, key, value)}"
+        )
+
+    return read
+
+
+def _check(constraint: Constraint, value: Any) -> None:
+    """Raise _OddValue if a value breaks a constraint, whose message begins with the key."""
+    try:
+        constraint.check("", value)
+    except ConfigError as error:
+        said = str(error)
+        raise _OddValue(lambda key, _: f"{key}{said}") from error
+
+
+def _outer_test(hint: Any) -> Callable[[Any], bool]:
+    """Return a function that tells if a value is of a type, as far as that shows without what is in it."""
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return lambda value: True
+    if origin is tuple:
+        return lambda value: isinstance(value, list | tuple) and (parts[-1] is ... or len(parts) == len(value))
+    if origin is dict or typing.is_typeddict(hint):
+        return lambda value: isinstance(value, Mapping)
+    if hint is int:
+        return lambda value: type(value) is int or (isinstance(value, float) and value.is_integer())
+    if hint is str or origin is list:
+        return lambda value: isinstance(value, origin or hint)
+    types = (int, float) if hint is float else (hint,)  # by type, as a bool is an instance of int
+    return lambda value: type(value) in types
+
+
+def _parts_reader(hint: Any, others: tuple[Other, ...]) -> Read:
+    """Return a function that reads a value that passes the outer test, with all that is in it."""
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (list, tuple):
+        each = [_reader(part) for part in parts if part is not ...]
+        readers = each if len(each) > 1 else itertools.repeat(each[0])
+        return lambda value: origin(
+            _read_at(index, *pair) for index, pair in enumerate(zip(readers, value, strict=False))
+        )
+    if origin is dict and parts[1] is not Any:
+        read = _reader(parts[1])
+        return lambda value: {(key := format_value(name)): _read_at(key, read, item) for name, item in value.items()}
+    if origin is dict:
+        return dict
+    if typing.is_typeddict(hint):
+        return _keys_reader(hint, *(other.hint for other in others))
+    if hint is float:
+        return _read_float
+    return int if hint is int else lambda value: value
+
+
+def _keys_reader(record: Any, other: Any = Any) -> Read:
+    """Return a function that reads a TypedDict. `other` is the type of the keys that it does not name."""
+    hints = typing.get_type_hints(record, include_extras=True)
+    readers = {name: _reader(hint) for name, hint in hints.items()}
+    required, read_other = [name for name in hints if name in record.__required_keys__], _reader(other)
+
+    def read(value: Mapping[str, Any]) -> dict[str, Any]:
+        if missing := [name for name in required if name not in value]:
+            name = missing[0]
+            raise _OddValue(lambda key, tell: f"{join_key(key, name)} is missing: {say_types([hints[name]])}")
+        return {name: _read_at(name, readers.get(name, read_other), item) for name, item in value.items()}
+
+    return read
+
+
+def _read_at(place: str | int, read: Read, value: Any) -> Any:
+    try:
+        return read(value)
+    except _OddValue as odd:
+        odd.place.append(place)
+        raise
+
+
+def _read_float(value: int | float) -> float:
+    if not is_finite_number(value):
+        raise _OddValue(lambda key, _: f"{key}={shorten(format_value(value))}: must be a finite number")
+    return float(value)
+
+
+def _without_constraints(hint: Any) -> Any:
+    return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
+
+
+def join_key(where: str, key: Any) -> str:
+    """Return a dotted key. `where` is empty at the top."""
+    return f"{where}.{key}" if where else str(key)
+
+
+def shorten(text: str) -> str:
+    """Return a text as it is, or the beginning of a long one."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+# ---- what a class declares ----
 
 
 def constraints_of(record: type) -> dict[str, tuple[Constraint, ...]]:
@@ -288,10 +485,17 @@ def suggest_names(wrong: str, known: Iterable[str]) -> str:
 
 def describe_type(hint: Any) -> str:
     """Return a type in words: "a whole number", "a list of texts"."""
-    if typing.get_origin(hint) is list:
-        (item,) = typing.get_args(hint)
-        return f"a list of {' and '.join(PLURALS[each] for each in typing.get_args(item) or (item,))}"
-    return "a mapping" if typing.get_origin(hint) is dict else WORDS[hint]
+    inner = _without_constraints(hint)
+    origin, parts = typing.get_origin(inner), typing.get_args(inner)
+    if origin is list:
+        items = [_without_constraints(part) for part in parts]
+        options = [each for item in items for each in typing.get_args(item) or (item,)]
+        return f"a list of {' and '.join(PLURALS[each] for each in options)}" if {*options} <= {*PLURALS} else "a list"
+    if origin is tuple:
+        return "a list" if parts[-1] is ... else f"a list of {len(parts)}"
+    if origin in (Union, UnionType):
+        return " or ".join(map(describe_type, parts))
+    return WORDS.get(inner, "a mapping")
 
 
 def format_value(value: Any) -> str:

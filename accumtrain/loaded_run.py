@@ -23,7 +23,7 @@ from accumtrain.data.config import DataConfig
 from accumtrain.data.local_files import list_first
 from accumtrain.dispatch import settle_kept_activations
 from accumtrain.errors import ConfigError, DataError
-from accumtrain.fields import Role, format_value, suggest_names
+from accumtrain.fields import LOCAL_PATH, Role, format_value, suggest_names
 from accumtrain.process import environment
 from accumtrain.runs.config import BEST_STATE, STATES
 from accumtrain.runs.contents import read_config, read_records, read_run_config, read_summary
@@ -70,6 +70,8 @@ def load_run(run: AnyPath, *, run_dir: AnyPath = "runs", state: str = BEST_STATE
 def _find_folder(run: AnyPath, run_dir: Path) -> Path:
     """Return the folder of a run. Raise ConfigError if there is none."""
     text = expand_home(os.fspath(run))
+    LOCAL_PATH.check("run", text)
+    LOCAL_PATH.check("run_dir", str(run_dir))
     for folder in (run_dir / text, Path(text)):
         if (folder / "config.yaml").is_file():
             return folder

@@ -48,7 +48,7 @@ def plan_file(case: str, plans: Path) -> Path:
 def read_plan(case: str, plans: Path) -> list[dict[str, Any]]:
     """Return the trials of a case, or none if it has not been planned."""
     file = plan_file(case, plans)
-    trials: list[dict[str, Any]] = read_json(file)["trials"] if file.exists() else []
+    trials: list[dict[str, Any]] = read_json(file, dict[str, Any])["trials"] if file.exists() else []
     return trials
 
 

@@ -15,6 +15,7 @@ from accumtrain.train.build import build_window
 from accumtrain.train.checkpoint import Checkpoints
 from tests.golden.runs import ANSWERS, ASKED, EXPECTED, continued, copied, digest, exported, predictions, tensors
 from tests.machine import machine
+from tests.manifests import FACTS
 
 
 @pytest.fixture(params=EXPECTED)
@@ -28,10 +29,10 @@ def test_every_tensor_is_taken_over_to_the_bit(golden, tmp_path):
     objective = open_objective(config)
     total = total_steps(config, Epochs(config, objective.stored.train.size))
     window = build_window(config, objective, total, tf.distribute.get_strategy())
-    checkpoints = Checkpoints(folder_of(config) / CHECKPOINTS, window, keep=1)
+    checkpoints = Checkpoints(folder_of(config) / CHECKPOINTS, window, keep=1, facts=FACTS.copy)
     assert checkpoints.restore()["step"] == 12
     assert checkpoints.best == pytest.approx(expected["best"], rel=1e-7)
-    again = Checkpoints(tmp_path / "again", window, keep=1)
+    again = Checkpoints(tmp_path / "again", window, keep=1, facts=FACTS.copy)
     again.best_accuracy.assign(checkpoints.best_accuracy)
     again.best_loss.assign(checkpoints.best_loss)
     with again:

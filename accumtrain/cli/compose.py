@@ -30,7 +30,7 @@ from accumtrain.config.read import OverLimitError, check_yaml, explain_old_token
 from accumtrain.config.schema import Config
 from accumtrain.console import escape_lines
 from accumtrain.errors import ConfigError
-from accumtrain.fields import walk_values
+from accumtrain.fields import LOCAL_PATH, walk_values
 from accumtrain.runs.names import learned_values, run_name
 
 
@@ -83,6 +83,7 @@ def open_hydra(options: Namespace) -> Iterator[Hydra]:
     version.setbase("1.3")
     path = create_config_search_path(str(CONF_DIR))
     if options.config_dir is not None:
+        LOCAL_PATH.check("--config-dir", options.config_dir)
         folder = Path(options.config_dir)
         if not folder.is_dir():
             raise ConfigError(f"--config-dir {folder}: is not a folder; name one that holds <group>/<choice>.yaml")

@@ -27,7 +27,7 @@ from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.fields import Role, format_value, value_at
 from accumtrain.runs.contents import check_values, read_config
 from accumtrain.runs.folder import check_has_run
-from accumtrain.runs.names import has_checkpoints, learned_values, run_name
+from accumtrain.runs.names import folder_errors, has_checkpoints, learned_values, run_name
 
 DEPENDENT_KEYS = {  # keys that a given key makes obsolete
     "model.memory": ("model.kept_convs", "model.kept_share", "model.kept_blocks"),
@@ -56,7 +56,9 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
         return values
     name = name or run_name(from_mapping(values), overrides)
     file = Path(expand_home(str(run.get("dir"))), str(name), "config.yaml")
-    if not file.exists() or not has_checkpoints(file.parent):
+    with folder_errors(file.parent):
+        is_there = file.exists() and has_checkpoints(file.parent)
+    if not is_there:
         if job.scope == "trained":
             _check_without_run(values, file.parent)
         return values
@@ -131,7 +133,9 @@ def add_data_choice(overrides: list[str]) -> list[str]:
         return overrides
     if job.scope == "trained":
         check_has_run(file.parent)
-    if not file.exists():
+    with folder_errors(file.parent):
+        is_there = file.exists()
+    if not is_there:
         return overrides
     kind = read_config(file)["data"].get("kind")
     return [f"data={kind}", *overrides] if kind in SOURCES.names else overrides

@@ -1,13 +1,13 @@
 """Interpolations in a configuration: `${...}` in a text stands for a value, `\\${` for the characters themselves.
 
-A text that reads the environment, such as ${oc.env:TOKEN}, may be a secret. The job uses its value; what is saved and
-sent to child processes is the expression.
+A text that reads the environment, such as ${oc.env:TOKEN}, may be a secret. The job uses its value. An expression that
+reads it again is saved and sent to child processes. It refers to no other key, so it takes no longer than its length.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,9 +16,12 @@ from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
 from accumtrain.errors import ConfigError, first_line
-from accumtrain.fields import walk_values
+from accumtrain.fields import shorten, walk_values
 
 ENVIRONMENT_RESOLVER = "oc.env"  # OmegaConf's only resolver that does
+_OTHER = re.compile(r"(?<!\\)(?:\\\\)*\$\{(?!oc\.(?:env|decode):)")  # an interpolation that no saved text has
+_MOST_READS = 100  # of the environment, by a saved text
+_MARK = "FromEnvironment{}Mark"  # stands for a text of the environment
 
 
 class FromEnvironment(str):
@@ -49,6 +52,21 @@ def resolve_interpolations(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
         ) from error
 
 
+def check_expressions(values: Mapping[str, Any]) -> None:
+    """Check saved values. Raise ConfigError for a text with an interpolation that `restore_expressions` does not write.
+
+    Those that stand for other keys would double with each key that holds two of them.
+    """
+    for key, value in walk_values(values):
+        if not _is_interpolated(value):
+            continue
+        if _OTHER.search(value) or value.count("${") > _MOST_READS:
+            raise ConfigError(
+                f"{key}={shorten(value)}: stands for other values, and a saved text reads the environment alone, as "
+                "${oc.env:NAME} does"
+            )
+
+
 def restore_expressions(value: Any) -> Any:
     """Return the inverse of `resolve_interpolations`: expressions that read the environment, and escaped texts."""
     match value:
@@ -76,7 +94,13 @@ def _value(raw: Any, parent: DictConfig | ListConfig, key: Any, where: str) -> A
         return [_value(item, parent[key], index, f"{where}[{index}]") for index, item in enumerate(raw)]
     if not _is_interpolated(raw):
         return raw
-    with _record_reads() as reads:
+    reads: list[tuple[Any, ...]] = []
+
+    def read(*arguments: Any) -> Any:
+        reads.append(arguments)
+        return oc.env(*arguments)
+
+    with _environment_by(read):
         value = parent[key]
         if isinstance(value, DictConfig | ListConfig):
             value = OmegaConf.to_container(value, resolve=True)
@@ -84,20 +108,36 @@ def _value(raw: Any, parent: DictConfig | ListConfig, key: Any, where: str) -> A
         return value
     if isinstance(value, dict | list):
         raise ConfigError(f"{where}={raw}: the environment gives one text or number, not a list or mapping")
-    return FromEnvironment(value, raw) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    return FromEnvironment(value, _expand(parent, key) if _OTHER.search(raw) else raw)
+
+
+def _expand(parent: DictConfig | ListConfig, key: Any) -> str:
+    """Return the expression that stands at `key`, with the expressions of other keys in the place of these."""
+    reads: list[str] = []
+
+    def mark(*arguments: Any) -> str:
+        reads.append(f"${{{ENVIRONMENT_RESOLVER}:{','.join(map(_quote, arguments))}}}")
+        return _MARK.format(len(reads) - 1)
+
+    with _environment_by(mark):
+        text: str = restore_expressions(parent[key])
+    for number, expression in enumerate(reads):
+        text = text.replace(_MARK.format(number), expression)
+    return text
+
+
+def _quote(argument: Any) -> str:
+    """Return an argument of a resolver as OmegaConf's grammar writes it."""
+    return "null" if argument is None else "'" + re.sub(r"(\\*)'", r"\1\1\'", str(argument)) + "'"
 
 
 @contextmanager
-def _record_reads() -> Iterator[list[str]]:
-    """Yield a list that gets the name of every variable that an interpolation reads in this context."""
-    names: list[str] = []
-
-    def read(name: str, *default: Any) -> str | None:
-        names.append(name)
-        return oc.env(name, *default)
-
+def _environment_by(read: Callable[..., Any]) -> Iterator[None]:
+    """Have interpolations of the environment give what a function returns, of the name and the default."""
     OmegaConf.register_new_resolver(ENVIRONMENT_RESOLVER, read, replace=True)
     try:
-        yield names
+        yield
     finally:
         OmegaConf.register_new_resolver(ENVIRONMENT_RESOLVER, oc.env, replace=True)

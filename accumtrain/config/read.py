@@ -7,14 +7,19 @@ import os
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass
+from functools import partial
 from pathlib import Path
-from types import UnionType
 from typing import Any, TypeVar
 
 import yaml
 
 from accumtrain.config.check import check_config
-from accumtrain.config.interpolation import FromEnvironment, resolve_interpolations, restore_expressions
+from accumtrain.config.interpolation import (
+    FromEnvironment,
+    check_expressions,
+    resolve_interpolations,
+    restore_expressions,
+)
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
@@ -24,9 +29,10 @@ from accumtrain.fields import (
     OneOf,
     Word,
     constraints_of,
-    describe_type,
+    convert,
     format_value,
-    is_finite_number,
+    join_key,
+    say_types,
     suggest_names,
 )
 
@@ -51,6 +57,22 @@ def from_mapping(mapping: Mapping[str, Any]) -> Config:
     config: Config = expand_homes(_record(Config, resolve_interpolations(mapping), ""))
     check_config(config)
     return config
+
+
+def check_stored(values: Mapping[str, Any]) -> None:
+    """Check the content of a config.yaml: the types of the values of each group whose kind this program has.
+
+    Raises:
+        ConfigError: a key is unknown, a value has the wrong type, or a text stands for other values than those of the
+            environment.
+    """
+    check_expressions(values)
+    for name, hint in typing.get_type_hints(Config).items():
+        value = values.get(name)
+        kind = value.get("kind") if isinstance(value, Mapping) else None
+        is_known = name not in REGISTRIES or (isinstance(kind, str) and kind in REGISTRIES[name].entries)
+        if name in values and (is_known or not isinstance(value, Mapping)):
+            _field(hint, value, name, ())
 
 
 def to_mapping(config: Config) -> dict[str, Any]:
@@ -98,17 +120,17 @@ def _record(cls: type, value: Any, where: str) -> Any:
     for key in value:
         if key not in names:
             if said := explain_other_kind(where, key):
-                raise ConfigError(f"{_join(where, key)}: {said}; leave it out")
+                raise ConfigError(f"{join_key(where, key)}: {said}; leave it out")
             owner = f"{where} (kind {value['kind']})" if "kind" in value else where or "the configuration"
-            raise ConfigError(f"{_join(where, key)}: no such key in {owner}; {suggest_names(str(key), names)}")
+            raise ConfigError(f"{join_key(where, key)}: no such key in {owner}; {suggest_names(str(key), names)}")
     missing = [key for key in fields(cls) if value.get(key.name, MISSING if has_no_default(key) else None) == MISSING]
     if missing:
-        keys = {_join(where, key.name): key.metadata.get("example", "<value>") for key in missing}
+        keys = {join_key(where, key.name): key.metadata.get("example", "<value>") for key in missing}
         settings = " ".join(f"{key}={example}" for key, example in keys.items())
         raise ConfigError(f"{', '.join(keys)} {'has' if len(keys) == 1 else 'have'} no value; add {settings}")
     hints, rules = typing.get_type_hints(cls), constraints_of(cls)
     given = [name for name in names if name in value]
-    return cls(**{name: _field(hints[name], value[name], _join(where, name), rules[name]) for name in given})
+    return cls(**{name: _field(hints[name], value[name], join_key(where, name), rules[name]) for name in given})
 
 
 def has_no_default(field: Field) -> bool:
@@ -121,44 +143,26 @@ def _field(hint: Any, value: Any, key: str, rules: Sequence[Constraint]) -> Any:
         if (key, kind) == ("data", "tokens"):
             raise ConfigError(explain_old_tokens(value))
         hint = REGISTRIES[key][str(kind)].config
-    return _record(typing.cast(type, hint), value, key) if is_dataclass(hint) else _value(hint, value, key, rules)
+    if is_dataclass(hint):
+        return _record(typing.cast(type, hint), value, key)
+    if typing.get_origin(hint) is dict and value is None:
+        return {}  # Hydra can replace null in YAML by a mapping, but not extend {}
+    return convert(hint, value, key, partial(_explain, {key: rules}))
 
 
-def _value(hint: Any, value: Any, key: str, rules: Sequence[Constraint] = ()) -> Any:
-    """Return `value` as the type `hint`: a scalar, list[scalar], dict[str, scalar or Any], or a union of them.
+def _explain(rules: Mapping[str, Sequence[Constraint]], options: tuple[Any, ...], key: str, value: Any) -> str:
+    """Return the rule for a value of another type than `options`, with the remedy.
 
-    4.0 becomes an int. `rules` that allow only some texts name what to write in the place of another type.
+    Args:
+        rules: of each key; those that allow only some texts name what to write in the place of the value.
     """
-    options = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    for option in options:
-        if typing.get_origin(option) is list and isinstance(value, list):
-            (item,) = typing.get_args(option)
-            return [_value(item, part, f"{key}[{index}]") for index, part in enumerate(value)]
-        if typing.get_origin(option) is dict and isinstance(value, Mapping):
-            _, item = typing.get_args(option)
-            if item is Any:
-                return dict(value)
-            parts = {format_value(name): part for name, part in value.items()}
-            return {name: _value(item, part, f"{key}.{name}") for name, part in parts.items()}
-        if typing.get_origin(option) is dict and value is None and type(None) not in options:
-            return {}  # Hydra can replace null in YAML by a mapping, but not extend {}
-        if option is float and type(value) in (int, float):
-            if not is_finite_number(value):
-                raise ConfigError(f"{key}={format_value(value)}: must be a finite number")
-            return float(value)
-        if option is int and isinstance(value, float) and value.is_integer():
-            return int(value)
-        if type(value) is option or (option is str and isinstance(value, FromEnvironment)):
-            return value  # compared by type, as a bool is an instance of int
-    said = f"must be {' or '.join(map(describe_type, options))}{_remedy(options, value, key, rules)}"
-    words = [rule.rule for rule in rules if isinstance(rule, Word)]
-    raise ConfigError(f"{key}={format_value(value)}: {words[0] if words else said}")
+    own = rules.get(key, ())
+    words = [rule.rule for rule in own if isinstance(rule, Word)]
+    choices = [f"{say_types(options)}; {rule.remedy()}" for rule in own if isinstance(rule, OneOf)]
+    return next(iter([*words, *choices]), say_types(options) + _remedy(options, key, value))
 
 
-def _remedy(options: tuple[Any, ...], value: Any, key: str, rules: Sequence[Constraint]) -> str:
-    for rule in rules:
-        if isinstance(rule, OneOf):
-            return f"; {rule.remedy()}"
+def _remedy(options: tuple[Any, ...], key: str, value: Any) -> str:
     match value:
         case str() if {int, float} & set(options) and value.replace(".", "", 1).isdigit():
             return "; write it without quotes"
@@ -167,10 +171,6 @@ def _remedy(options: tuple[Any, ...], value: Any, key: str, rules: Sequence[Cons
         case _ if typing.get_origin(options[0]) is list:
             return f"; write {key}=[{format_value(value)}]"
     return ""
-
-
-def _join(where: str, key: str) -> str:
-    return f"{where}.{key}" if where else str(key)
 
 
 # ---- ~ at the beginning of a path, which the home directory replaces once, before anything is read ----

@@ -11,9 +11,9 @@ from accumtrain.backprop.tracing import for_xla
 from accumtrain.engine.compiled_function import FUSION_ONLY, NO_GRAPH_OPTIMIZER, CompiledFunction
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
+from accumtrain.fields import WEIGHT
 
 SUM = "sum_"  # before the name of a mean: its sum over the examples of all updates of a call
-WEIGHT = "weight"  # of the examples of an update, by which its means are divided
 
 # Beginnings of the names of operations that draw other random numbers each time.
 DRAWS = (

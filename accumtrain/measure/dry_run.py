@@ -133,7 +133,7 @@ class DryRun:
                 self.window.ema,
             )
         self._checkpoints = Checkpoints(
-            self._directory, self.window, config.checkpoint.keep, runtime=self._devices.runtime
+            self._directory, self.window, config.checkpoint.keep, facts=dict, runtime=self._devices.runtime
         )
         self.batches = make_train_stream(strategy, data, batch=batch, seed=config.run.seed)
         self.micro_steps, self._pace = micro_steps, CallLength()

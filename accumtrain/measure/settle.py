@@ -17,21 +17,21 @@ from accumtrain.config.roles import keys_with
 from accumtrain.config.schema import Config
 from accumtrain.console import format_bytes, say, warn
 from accumtrain.errors import CheckpointError, OutOfMemoryError
-from accumtrain.fields import Role, format_value, is_finite_number, value_at
+from accumtrain.fields import Role, format_value, value_at
 from accumtrain.measure.probe import ProbeFunction, ProbeResult, find_micro_batch, probe
 from accumtrain.measure.search import largest_that_fits
 from accumtrain.process.environment import kernel_settings
 from accumtrain.process.machine import cpu
 from accumtrain.runs.checkpoint_store import newest_first
 from accumtrain.runs.contents import read_config
-from accumtrain.runs.files import is_text, read_json, write_json
+from accumtrain.runs.files import read_json, write_json
 from accumtrain.runs.folder import job_folder
 from accumtrain.runs.names import CHECKPOINTS, differences, folder_of, learned_values
 from accumtrain.runs.provenance import versions
+from accumtrain.runs.schema import KeptActivations
 from accumtrain.train.tell.remedies import remedies
 
 FILE = "memory_budget.json"  # in the run's folder, as a continued run keeps the same
-FOUND = {"model": {}, "peak_bytes": is_finite_number, "digest": is_text}  # the form of that file
 FILLED = 0.9  # share of the budget for a probe: a run of RevNet-38 at 32 pixels took up to 8 % more than its probe
 
 
@@ -98,9 +98,9 @@ def _read_steps(config: Config) -> int | None:
     if not path.exists():
         return None
     steps = value_at(read_config(path), "accum.steps")
-    if not isinstance(steps, int) or steps < 1:
+    if steps == "auto" or steps < 1:
         raise CheckpointError(f"{path} is damaged: accum.steps={format_value(steps)} is not a number of micro-batches")
-    return steps
+    return int(steps)
 
 
 def _config_file(config: Config) -> Path:
@@ -181,7 +181,7 @@ def _read(file: Path, digest: str) -> dict[str, Any] | None:
     if not file.exists():
         return None
     try:
-        found = read_json(file, FOUND)
+        found: dict[str, Any] = read_json(file, KeptActivations)
     except CheckpointError:
         return None  # damaged: probes look again
-    return found if found.get("digest") == digest and found.keys() == FOUND.keys() else None
+    return found if found["digest"] == digest else None

@@ -18,7 +18,7 @@ from accumtrain.errors import ConfigError
 from accumtrain.fields import JAX, format_value
 from accumtrain.process import tpu_runtime
 from accumtrain.process.cuda import load_cusolver, shows_gpu
-from accumtrain.process.jax_packages import import_jax
+from accumtrain.process.jax_packages import BY_TENSORFLOW, check_xla_flags, import_jax
 from accumtrain.process.logs import LOG_LEVEL, SHOW_LOGS
 from accumtrain.registry import load
 
@@ -130,6 +130,8 @@ def _start_tensorflow(device: DeviceConfig, *, probed: bool) -> None:
         os.environ.setdefault(ONEDNN, "0")
     if device.runtime == JAX:
         import_jax()  # before TensorFlow imports it, which does not report a failure
+    elif device.xla is True:
+        check_xla_flags(BY_TENSORFLOW)
     _import_tensorflow()
     if os.environ.get(SHOW_LOGS) != "1":
         warnings.filterwarnings("ignore", module=r"tensorflow|keras|google\.protobuf")

@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from accumtrain.errors import ConfigError, first_line
+from accumtrain.fields import shorten
 from accumtrain.process.cuda import INSTALL_JAX, JAX_PLUGINS, shows_gpu
 from accumtrain.process.tpu_runtime import INSTALL_JAX_TPU, shows_tpu
 
 PACKAGES = ("jax", *JAX_PLUGINS, "libtpu")
 INSTALL = "pip install 'accumtrain[jax]'"
 OLDEST_PYTHON = (3, 11)
+
+
+XLA_FLAGS = "XLA_FLAGS"
+BY_JAX = "import jax; jax.devices('cpu')"  # programs that read the flags of XLA
+BY_TENSORFLOW = "import tensorflow as tf; tf.function(tf.identity, jit_compile=True)(0.0)"
+REFUSED = {  # settings of JAX, which variables of these names set, and what they do
+    "jax_disable_jit": "compiles no programs, and accumtrain needs them",
+    "jax_debug_nans": "ends a run at a NaN, and accumtrain looks for these itself (run.on_nonfinite)",
+    "jax_debug_infs": "ends a run at an infinite value, and accumtrain looks for these itself (run.on_nonfinite)",
+}
+
+
+def check_xla_flags(program: str) -> None:
+    """Raise ConfigError if XLA does not read the flags of the environment, as it would end this process then.
+
+    Args:
+        program: BY_JAX or BY_TENSORFLOW. It is run by a process of its own, if there are any flags.
+    """
+    flags = os.environ.get(XLA_FLAGS)
+    if not flags:
+        return
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
+    if done.returncode and XLA_FLAGS in done.stderr:
+        said = next(line for line in done.stderr.splitlines() if XLA_FLAGS in line).partition("] ")[2]
+        raise ConfigError(f"{XLA_FLAGS}={shorten(flags)}: XLA refuses it ({said}); unset it, or correct it")
 
 
 def jax_packages() -> dict[str, str]:
@@ -39,7 +68,9 @@ def explain_missing_packages(packages: Mapping[str, str]) -> str | None:
 
 
 def import_jax() -> None:
-    """Import JAX. Raise ConfigError if that fails, or if JAX may not compile."""
+    """Import JAX. Raise ConfigError if that fails, or by a variable of the environment with which a run would."""
+    if "jax" not in sys.modules:
+        check_xla_flags(BY_JAX)
     try:
         import jax
     except Exception as error:  # a package that is damaged, or does not fit another, may raise anything
@@ -47,5 +78,6 @@ def import_jax() -> None:
             f"JAX is installed and can't be imported ({type(error).__name__}: {first_line(error)}); mend that, or "
             f"install it anew: pip uninstall jax jaxlib, then {INSTALL_JAX if shows_gpu() else INSTALL}"
         ) from error
-    if jax.config.jax_disable_jit:
-        raise ConfigError("JAX_DISABLE_JIT is set: JAX then compiles no programs, and accumtrain needs them; unset it")
+    for setting, effect in REFUSED.items():
+        if getattr(jax.config, setting):
+            raise ConfigError(f"{setting.upper()} is set: JAX then {effect}; unset it")

@@ -8,6 +8,7 @@ from typing import Any
 from accumtrain.config.schema import Config
 from accumtrain.console import say, table
 from accumtrain.errors import CheckpointError, ConfigError
+from accumtrain.fields import LOCAL_PATH
 from accumtrain.report.compare import group_runs, list_columns, read_ranked
 from accumtrain.report.page import write_page
 from accumtrain.report.pictures import draw_curves, shorten_run_names
@@ -31,6 +32,8 @@ def report_runs(config: Config) -> dict[str, Any]:
     names = config.report.runs or sorted(path.parent.name for path in directory.glob("*/summary.json"))
     if not names:
         raise ConfigError(f"run.dir={directory}: holds no finished run to report; train one, or give another run.dir")
+    for name in names:
+        LOCAL_PATH.check("report.runs", name)
     ranked = read_ranked([directory / name for name in names])
     if not ranked:
         raise CheckpointError(f"none of the {len(names)} runs can be read; put back copies of their files")

@@ -22,15 +22,18 @@ from typing import Any, BinaryIO
 
 from accumtrain.errors import CheckpointError
 from accumtrain.runs.files import (
+    MOST_BYTES,
     disk_errors,
     list_folder,
     make_inner_folder,
     open_regular,
+    parse_json,
     sync_to_disk,
     to_json_value,
     write_atomic,
 )
 from accumtrain.runs.names import BEST, QUARANTINE
+from accumtrain.runs.schema import AnyFormat, Manifest, OfFile
 from accumtrain.version import __version__
 
 MANIFEST, PREFIX, REASON = "manifest.json", "state", "reason.txt"
@@ -40,7 +43,7 @@ CHECKSUM = "crc32c"  # key of the manifest's checksum of itself
 CHUNK = 2**20  # bytes read at once
 # Errors of reading that lie in the file: it is not there, is no file, or its place on the disk is bad.
 FILE_ERRNOS = (errno.ENOENT, errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO, errno.EIO)
-FOLDER = re.compile(r"step-(\d+)")
+FOLDER = re.compile(r"step-([0-9]{1,18})")
 
 
 class DamagedError(Exception):
@@ -74,7 +77,7 @@ class Saved:
     def written_at(self) -> float:
         """The time at which it was written, in seconds since the epoch."""
         try:
-            return float(self.manifest()["written"])
+            return self.manifest()["written"]
         except DamagedError:
             return self.path.stat().st_mtime
 
@@ -83,7 +86,7 @@ class Saved:
         """The common prefix of its files, by which TensorFlow names a checkpoint."""
         return str(self.path / PREFIX)
 
-    def check(self) -> dict[str, Any]:
+    def check(self) -> Manifest:
         """Compare every file with the manifest. Return the manifest.
 
         Raises:
@@ -93,34 +96,33 @@ class Saved:
         manifest = self.manifest()
         for name, expected in manifest["files"].items():
             try:
-                found = _fingerprint(self.path / name)
+                fault = _find_fault(self.path / name, expected)
             except OSError as error:
                 raise _unreadable(self.path / name, error) from error
-            if found != expected:
-                sizes = f"{found['bytes']} of {expected['bytes']} bytes"
-                fault = sizes if found["bytes"] != expected["bytes"] else "the same size, another checksum"
+            if fault is not None:
                 raise DamagedError(f"{name} is not the file that was written ({fault})")
         return manifest
 
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> Manifest:
         """Return the content of manifest.json. Raise as `check`, which looks at the other files, too."""
         try:
             with _opened(self.path / MANIFEST) as file:
-                text = file.read().decode()
-            manifest = json.loads(text)
-            if not isinstance(manifest, dict) or text != seal_manifest(manifest):
+                text = file.read(MOST_BYTES).decode()
+            content: dict[str, Any] = parse_json(text, AnyFormat)
+            if text != seal_manifest(content):
                 raise ValueError("it is not the text that was written")
+            if content["format"] != FORMAT:
+                raise CheckpointError(
+                    f"{self.path} has the format {content['format']}, and this version of accumtrain reads the format "
+                    f"{FORMAT}: go on with version {content['versions']['accumtrain']}, which wrote it"
+                )
+            manifest: Manifest = parse_json(text, Manifest)
         except FileNotFoundError as error:
             raise DamagedError(f"it has no {MANIFEST}") from error
         except OSError as error:
             raise _unreadable(self.path / MANIFEST, error) from error
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise DamagedError(f"{MANIFEST} is damaged: {error}") from error
-        if manifest["format"] != FORMAT:
-            raise CheckpointError(
-                f"{self.path} has the format {manifest['format']}, and this version of accumtrain reads the format "
-                f"{FORMAT}: go on with version {manifest['versions']['accumtrain']}, which wrote it"
-            )
         if manifest["step"] != self.step:
             raise DamagedError(f"{MANIFEST} is that of update {manifest['step']}")
         return manifest
@@ -207,7 +209,7 @@ class CheckpointStore:
             place = next(parent / name for name in names if not (parent / name).exists())
             saved.path.rename(place)
             sync_to_disk(self.directory)
-            (place / REASON).write_text(f"{reason}\n", encoding="utf-8")
+            (place / REASON).write_text(f"{reason}\n", encoding="utf-8", errors="backslashreplace")
         return place
 
     def sweep(self) -> None:
@@ -240,7 +242,7 @@ def newest_first(directory: Path) -> list[Saved]:
     return sorted(found, key=lambda saved: -saved.step)
 
 
-def newest_manifest(directory: Path) -> dict[str, Any] | None:
+def newest_manifest(directory: Path) -> Manifest | None:
     """Return the manifest of the newest checkpoint with a whole one; None without. Other files are not looked at.
 
     Raises:
@@ -269,6 +271,15 @@ def _fingerprint(file: Path) -> dict[str, Any]:
     with _opened(file) as content:
         checksum = crc32c_of(content)
         return {"bytes": content.tell(), "crc32c": checksum}
+
+
+def _find_fault(file: Path, expected: OfFile) -> str | None:
+    """Return what a file differs in from the one that was written; None if it is that."""
+    size = file.lstat().st_size  # first, as the content of a far larger one takes long to read
+    found = _fingerprint(file) if size == expected["bytes"] else {"bytes": size}
+    if found["bytes"] != expected["bytes"]:
+        return f"{found['bytes']} of {expected['bytes']} bytes"
+    return None if found == expected else "the same size, another checksum"
 
 
 def crc32c_of(content: BinaryIO) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,43 +10,17 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from accumtrain.config.read import check_yaml, from_mapping
+from accumtrain.config.read import check_stored, check_yaml, from_mapping
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
 from accumtrain.errors import CheckpointError, ConfigError
-from accumtrain.fields import is_finite_number
-from accumtrain.runs.files import Form, has_form, is_count, is_text, read_json, read_text
+from accumtrain.runs.files import parse_json, read_json, read_text
 from accumtrain.runs.names import learned_values
+from accumtrain.runs.schema import Record, Summary
 
 HOOK = "hook"  # the split of what hooks log
+MOST_METRICS = 2**30  # bytes of a metrics.jsonl
 UNREADABLE = (YAMLError, ValueError, KeyError, TypeError, AttributeError, RecursionError)  # raised by odd YAML
-NUMBERS = {str: (is_finite_number, None)}
-SUMMARY: dict[str, Form] = {  # the form of a summary.json
-    "status": is_text,
-    "step": is_count,
-    "epoch": (is_finite_number, None),
-    **dict.fromkeys(("skipped_windows", "skipped_examples"), is_count),
-    **dict.fromkeys(("train", "val", "test", "best"), (NUMBERS, None)),
-    "best_on": ("val", "test").__contains__,
-    "best_by": ({"metric": is_text, "higher_is_better": (True, False).__contains__}, None),
-    "seconds": is_finite_number,
-    "examples_per_second": (is_finite_number, None),
-    "memory": {"peak_by_compiler": (True, False).__contains__, **NUMBERS},
-    "memory_by_kind": NUMBERS,
-    "provenance": {
-        "versions": {str: (is_text, None)},
-        "git": ({"commit": is_text}, None),
-        "command": [is_text],
-        "cpu": {"model": (is_text, None)},
-        **dict.fromkeys(("started", "host", "platform", "device"), is_text),
-    },
-}
-RECORD = {  # the form of a line of metrics.jsonl
-    "step": is_count,
-    "split": is_text,
-    "seconds": is_finite_number,
-    str: (is_finite_number, None),
-}
 
 
 def read_config(file: Path) -> dict[str, Any]:
@@ -63,8 +36,9 @@ def read_config(file: Path) -> dict[str, Any]:
         if not isinstance(content, dict):
             raise TypeError("it does not hold a mapping")
         values = {str(key): value for key, value in content.items()}
+        check_stored(values)
         learned_values(values)
-    except (*UNREADABLE, OmegaConfBaseException) as error:
+    except (*UNREADABLE, OmegaConfBaseException, ConfigError) as error:
         raise CheckpointError(f"{file} is damaged: {' '.join(str(error).split())[:200]}") from error
     return values
 
@@ -114,7 +88,10 @@ def read_summary(path: Path) -> dict[str, Any] | None:
         CheckpointError: it is damaged.
     """
     file = path / "summary.json"
-    return read_json(file, SUMMARY) if file.exists() else None
+    if not file.exists():
+        return None
+    summary: dict[str, Any] = read_json(file, Summary)
+    return summary
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
@@ -124,7 +101,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
         CheckpointError: the file is damaged.
     """
     file = path / "metrics.jsonl"
-    return [record for _, record in parse_lines(read_text(file), file)] if file.exists() else []
+    return [record for _, record in parse_lines(read_text(file, MOST_METRICS), file)] if file.exists() else []
 
 
 def measured(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -138,12 +115,10 @@ def parse_lines(text: str, path: Path) -> list[tuple[str, dict[str, Any]]]:
     parsed = []
     for number, line in enumerate(lines, start=1):
         try:
-            record = json.loads(line)
-            if not has_form(record, RECORD) or not {"step", "split", "seconds"} <= record.keys():
-                raise ValueError("it is not one of a run")
-        except (ValueError, RecursionError) as error:
+            record = parse_json(line, Record)
+        except ValueError as error:
             raise CheckpointError(
-                f"{path} line {number} is not a record of a run: repair or remove that line"
+                f"{path} line {number} is not a record of a run: {error}; repair or remove that line"
             ) from error
         parsed.append((line, record))
     return parsed

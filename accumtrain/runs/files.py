@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole, errors of the disk with a remedy, and the form of what a JSON file holds."""
+"""Files that are replaced as a whole, errors of the disk with a remedy, and JSON that is checked where it is read."""
 
 from __future__ import annotations
 
@@ -10,59 +10,24 @@ import re
 import shutil
 import stat
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-from accumtrain.errors import CheckpointError
-
-# The form of a value in a JSON file. It is checked where a file is read, as anything may have been written there since.
-# It is a function that says if a value fits, or None for null. A tuple has forms of which one must fit. A list has the
-# form of all items. A mapping has the forms of keys, which may be missing; `str` stands for all other keys.
-Form: TypeAlias = Any
+from accumtrain.errors import CheckpointError, ConfigError
+from accumtrain.fields import convert, shorten
 
 UNFINISHED = re.compile(r"\.([0-9]{1,9})\.(.+)")  # a name, with the process and the name that is to be replaced
 ASIDE = ".before"  # ends the name of a folder that is put aside
 STALE = 3600.0  # seconds
-
-# ---- forms ----
-
-
-def has_form(value: Any, form: Form) -> bool:
-    match form:
-        case None:
-            return value is None
-        case tuple():
-            return any(has_form(value, option) for option in form)
-        case [item]:
-            return isinstance(value, list) and all(has_form(element, item) for element in value)
-        case Mapping():
-            return isinstance(value, dict) and find_odd_key(value, form) is None
-        case _:
-            return bool(form(value))
-
-
-def find_odd_key(content: Mapping[str, Any], form: Mapping[Any, Form]) -> str | None:
-    """Return the first key whose value is not of its form; None if there is none."""
-    for key, value in content.items():
-        if not has_form(value, form.get(key, form.get(str, is_anything))):
-            return key
-    return None
-
-
-def is_anything(_: Any) -> bool:
-    return True
-
-
-def is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def is_count(value: Any) -> bool:
-    """Return whether it is a whole number from 0 that 64 bits hold."""
-    return type(value) is int and 0 <= value < 2**63
-
+MOST_BYTES = 2**27  # of a text file of a run
+DEEPEST = 50  # lists and mappings within each other, in JSON
+LONGEST_NUMBER = 400  # characters of a number in JSON, which are more than any that a float holds has
+# Half of a pair that stands for one character, in JSON; those of names of files that are not UTF-8 pass.
+_HALF = re.compile(r"(?<!\\)\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD](?:[d-fD-F]|[cC][0-7].).")
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)  # a text in JSON
 
 # ---- files ----
 
@@ -168,41 +133,87 @@ def open_regular(path: Path, flags: int) -> int:
     return descriptor
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
     """Return the content of a text file of a run.
 
     Raises:
-        CheckpointError: it can't be read, is no regular file, or is no text.
+        CheckpointError: it can't be read, is no regular file, is no text, or holds more than `most_bytes`.
     """
     try:
         with open(open_regular(path, os.O_RDONLY), "rb") as file:
-            return file.read().decode()
+            content = file.read(most_bytes + 1)
     except OSError as error:
         raise CheckpointError(f"{path} can't be read: {error.strerror}") from error
+    if len(content) > most_bytes:
+        raise CheckpointError(f"{path} is damaged: it holds more than {most_bytes:,} bytes")
+    try:
+        return content.decode()
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{path} is damaged: it is not text (byte {error.start})") from error
 
 
-def read_json(path: Path, form: Mapping[Any, Form] | None = None) -> dict[str, Any]:
-    """Return the content of a JSON file that `write_json` has written.
-
-    Args:
-        form: of the mapping that it holds.
+def read_json(path: Path, schema: Any) -> Any:
+    """Return the content of a JSON file that `write_json` has written, as the type `schema`.
 
     Raises:
-        CheckpointError: it can't be read, or holds something else.
+        CheckpointError: it can't be read, or holds something else. The message names the first mistake.
     """
+    text = read_text(path)
     try:
-        content = json.loads(read_text(path))
-        if not isinstance(content, dict):
-            raise ValueError("it does not hold a mapping")
-        if odd := find_odd_key(content, form or {}):
-            raise ValueError(f"its value of {odd} is not one that accumtrain writes")
-    except (ValueError, RecursionError) as error:
+        return parse_json(text, schema)
+    except ValueError as error:
         raise CheckpointError(
             f"{path} is damaged: {error}; move it away, and the job that wrote it makes a new one"
         ) from error
+
+
+def parse_json(text: str, schema: Any = Any) -> Any:
+    """Return the value that a JSON text holds, as the type `schema` (see `fields.convert`).
+
+    Raises:
+        ValueError: it is no JSON, or none that accumtrain writes: NaN, a key twice, nested more than DEEPEST deep.
+    """
+    _check_depth(text)
+    if half := _HALF.search(text):
+        raise ValueError(f"{half[0]} is half a character")
+    value = json.loads(
+        text, object_pairs_hook=_each_once, parse_constant=_number, parse_float=_number, parse_int=_whole_number
+    )
+    try:
+        return convert(schema, value, "")
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+
+
+def _check_depth(text: str) -> None:
+    """Raise ValueError for JSON that is nested too deep, before any of it is built."""
+    if text.count("[") + text.count("{") <= DEEPEST:
+        return
+    depth = 0
+    for bracket in re.findall(r"[\[\]{}]", _QUOTED.sub("", text)):
+        depth += 1 if bracket in "[{" else -1
+        if depth > DEEPEST:
+            raise ValueError(f"it is nested more than {DEEPEST} deep")
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"it holds the key {shorten(twice)} twice")
     return content
+
+
+def _number(digits: str) -> float:
+    if not math.isfinite(float(digits)):
+        raise ValueError(f"{shorten(digits)} is no number that JSON or a float holds")
+    return float(digits)
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > LONGEST_NUMBER:
+        raise ValueError(f"{shorten(digits)} is no number that a float holds")
+    return int(digits)
 
 
 def list_folder(path: Path) -> list[Path]:

@@ -16,11 +16,10 @@ from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.roles import keys_with, list_roles
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
-from accumtrain.fields import Role, format_value, value_at
+from accumtrain.fields import Role, format_value, shorten, value_at
 
 LONGEST = 48  # characters of a derived name, without its hash
 
-ANSWER_FACTS = "answers"  # of the manifest of a checkpoint: about the answers of its state
 CHECKPOINTS = "checkpoints"  # of a run, within its folder
 BEST = "best"  # the checkpoints of the best state, within their folder
 QUARANTINE = "quarantine"  # of damaged checkpoints, within their folder
@@ -125,7 +124,7 @@ def folder_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigError(
-            f"the run's folder {path} can't be used: {error.strerror}; choose another run.dir or run.name"
+            f"the run's folder {shorten(str(path))} can't be used: {error.strerror}; choose another run.dir or run.name"
         ) from error
 
 

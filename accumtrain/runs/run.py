@@ -18,7 +18,7 @@ from accumtrain.config.read import to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.errors import CheckpointError, ConfigError, DataError
 from accumtrain.runs.checkpoint_store import newest_manifest
-from accumtrain.runs.contents import parse_lines, read_records, read_summary
+from accumtrain.runs.contents import MOST_METRICS, parse_lines, read_records, read_summary
 from accumtrain.runs.files import (
     disk_errors,
     list_folder,
@@ -40,6 +40,7 @@ from accumtrain.runs.names import (
     learned_values,
     make_folder,
 )
+from accumtrain.runs.schema import Manifest
 
 INPUTS_FILE = "inputs.json"  # in the run's folder
 REMEDY = "run its training command again, which makes a new one"
@@ -106,7 +107,7 @@ class Run:
         """Delete the records after update `step`, and a last line that is incomplete."""
         if not self._metrics.exists():
             return
-        text = read_text(self._metrics)
+        text = read_text(self._metrics, MOST_METRICS)
         kept = "".join(line + "\n" for line, record in parse_lines(text, self._metrics) if record["step"] <= step)
         if kept != text:
             write_atomic(self._metrics, kept)
@@ -115,15 +116,15 @@ class Run:
         """Return all records of metrics.jsonl, in order."""
         return read_records(self.path)
 
-    def make_manifest_check(self, facts: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], None]:
+    def make_manifest_check(self, facts: Mapping[str, Any]) -> Callable[[Manifest], None]:
         """Return a function that refuses the manifest of a checkpoint that this run does not continue.
 
         Args:
-            facts: `data`, the fingerprint of the source of this configuration, and `weights`, the checksum of its first
-                weights.
+            facts: `data`, the fingerprint of the source of this configuration, `inputs`, its inputs in short, and
+                `weights`, the checksum of its first weights.
         """
 
-        def check(manifest: Mapping[str, Any]) -> None:
+        def check(manifest: Manifest) -> None:
             if self.config.run.resume == FORCE:
                 return
             self._check_learned(manifest)
@@ -133,7 +134,8 @@ class Run:
                     "began with, choose another run.name, or run.resume=force to continue it all the same"
                 )
             data = manifest["data"], facts["data"]
-            if changed := differences(*data):
+            inputs = manifest.get("inputs", {}), facts["inputs"]
+            if changed := differences(*data) or differences(*inputs):
                 raise DataError(
                     f"the data is not what {self.path} was trained on: {changed}; put it back as it was, or choose "
                     f"another run.name{_or_force('go on with what is there now', has_same_class_count(*data))}"
@@ -146,7 +148,7 @@ class Run:
         traces = {
             "the metrics": self._has_metrics(),
             "damaged checkpoints": any(path.name != "step-0" for path in list_folder(self.checkpoints / QUARANTINE)),
-            "the summary": bool((read_summary(self.path) or {}).get("step")),
+            "the summary": bool((read_summary(self.path) or {"step": 0})["step"]),
         }
         if left := next((name for name, found in traces.items() if found), None):
             raise CheckpointError(
@@ -167,7 +169,7 @@ class Run:
         if newest is not None and self.config.run.resume != FORCE:
             self._check_learned(newest)  # before anything slow is done
 
-    def _check_learned(self, manifest: Mapping[str, Any]) -> None:
+    def _check_learned(self, manifest: Manifest) -> None:
         learned = manifest["learned"]
         if changed := differences(learned, learned_values(self.config)):
             raise ConfigError(
@@ -201,7 +203,7 @@ class ReadOnlyRun(Run):
         self._last_step = step
 
     def records(self) -> list[dict[str, Any]]:
-        return [record for record in super().records() if record.get("step", 0) <= self._last_step]
+        return [record for record in super().records() if record["step"] <= self._last_step]
 
 
 def _or_force(effect: str, fits: bool) -> str:

@@ -11,8 +11,10 @@ import tensorflow as tf
 
 from accumtrain.config.schema import Config
 from accumtrain.data.inputs.trained_on import TrainedOn
-from accumtrain.errors import ConfigError
+from accumtrain.errors import CheckpointError, ConfigError
+from accumtrain.fields import convert
 from accumtrain.registry import load
+from accumtrain.runs.names import folder_of
 from accumtrain.tasks.config import TASKS
 
 
@@ -49,15 +51,26 @@ class Answer:
         name: That of the answers in an export.
         unit_name: That of a difference of answers, in words.
         facts: About the training examples and the answers.
+        facts_type: Their TypedDict, whose lists have a value for each name. None: of any type.
         class_names: Those of the model's outputs.
     """
 
     name: ClassVar[str] = "values"
     unit_name: ClassVar[str] = ""
+    facts_type: ClassVar[Any] = None
 
     def __init__(self, config: Config, trained_on: TrainedOn, facts: Mapping[str, Any]) -> None:
         self.config, self.class_names = config, list(trained_on.class_names)
         self.facts = {**trained_on.facts, **facts}
+
+    @classmethod
+    def check_facts(cls, facts: Mapping[str, Any], names: Sequence[str]) -> None:
+        """Check facts that files of a run have kept. Raise ConfigError, which begins with the key, for odd ones."""
+        known = convert(cls.facts_type or dict[str, Any], facts, "facts")
+        for key in cls.facts_type.__annotations__ if cls.facts_type else ():
+            value = known.get(key)
+            if isinstance(value, list) and len(value) != len(names):
+                raise ConfigError(f"facts.{key}: must have {len(names)} values, one for a name, and has {len(value)}")
 
     def __call__(self, inputs: Any, outputs: tf.Tensor) -> tf.Tensor:
         """Return the answers, float32 [N, K], to inputs and the outputs of the model for them, [N, ...].
@@ -109,11 +122,28 @@ def round_float32(value: float) -> float:
     return float(f"{value:.9g}")
 
 
-def build_answer(config: Config, trained_on: TrainedOn, facts: Mapping[str, Any]) -> Answer:
-    """Return the answer of a trained run. Raise ConfigError if its task was registered with something else."""
+def find_answer(config: Config) -> type[Answer]:
+    """Return the answer of the task of a run. Raise ConfigError if the task was registered with something else."""
     built: Any = load(TASKS[config.task.kind].answer)
     if not (isinstance(built, type) and issubclass(built, Answer)):
         raise ConfigError(
             f"task={config.task.kind}: {built!r} is no subclass of accumtrain.Answer; give register_task such a class"
         )
-    return built(config, trained_on, facts)
+    return built
+
+
+def build_answer(config: Config, trained_on: TrainedOn, facts: Mapping[str, Any]) -> Answer:
+    """Return the answer of a trained run.
+
+    Raises:
+        ConfigError: its task was registered with something else.
+        CheckpointError: the facts are not those of such answers.
+    """
+    answer = find_answer(config)(config, trained_on, facts)
+    try:
+        answer.check_facts(answer.facts, answer.class_names)
+    except ConfigError as error:
+        raise CheckpointError(
+            f"the files of the run in {folder_of(config)} are damaged: {error}; train it again under another run.name"
+        ) from error
+    return answer

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 import tensorflow as tf
@@ -19,6 +19,7 @@ from accumtrain.data.text.vocabulary import Vocabulary
 from accumtrain.engine.losses import Batch, Collector, PerExample, example_weights
 from accumtrain.engine.sums import sum_buffer
 from accumtrain.errors import ConfigError, DataError
+from accumtrain.fields import COUNT
 from accumtrain.report.tokens import TokenReport, TokenResult
 from accumtrain.tasks.answer import Answer, AnswersInWords, round_float32
 from accumtrain.tasks.config import MaskedTokensConfig, TokenCrossEntropyConfig
@@ -100,10 +101,15 @@ class MaskedTokens(Objective):
         return TokenReport(found.read(self.class_names))
 
 
+class TokenFacts(TypedDict):
+    positions: Annotated[int, COUNT]
+
+
 class TokenAnswer(Answer):
     """The probabilities of tokens at each mask, [N, P, V]; zeros where an input has fewer masks."""
 
     name = "probabilities"
+    facts_type = TokenFacts
 
     def __call__(self, inputs: Any, outputs: tf.Tensor) -> tf.Tensor:
         """Return the softmax of the logits, [N, P, V]."""

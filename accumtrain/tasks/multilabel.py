@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.source import read_labels
 from accumtrain.engine.losses import Collector, PerExample
+from accumtrain.fields import SHARE
 from accumtrain.report.answers import LabelCurve, LabelReport, LabelResult
 from accumtrain.tasks import scores
 from accumtrain.tasks.answer import Answer, AnswersInWords, round_float32
@@ -47,10 +48,15 @@ class Multilabel(Objective):
         return report_labels(self.stored.classes, found.targets, sigmoid(found.outputs), thresholds)
 
 
+class LabelFacts(TypedDict, total=False):
+    thresholds: list[Annotated[float, SHARE]]
+
+
 class LabelAnswer(Answer):
     """The probabilities of the labels. A label is predicted if its probability reaches a threshold."""
 
     name = "probabilities"
+    facts_type = LabelFacts
 
     def __call__(self, inputs: Any, outputs: tf.Tensor) -> tf.Tensor:
         """Return the sigmoid of the logits."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +14,7 @@ from accumtrain.data.source import read_labels
 from accumtrain.data.targets.numbers import find_rounding
 from accumtrain.engine.losses import Collector, PerExample
 from accumtrain.errors import DataError
+from accumtrain.fields import POSITIVE
 from accumtrain.report.answers import NumberReport, NumberResult, Numbers
 from accumtrain.tasks import scores
 from accumtrain.tasks.answer import Answer
@@ -78,10 +79,16 @@ class Regress(Objective):
         return report_numbers(self.stored.classes, found.targets, found.outputs)
 
 
+class NumberFacts(TypedDict):
+    mean: list[float]
+    std: list[Annotated[float, POSITIVE]]
+
+
 class NumberAnswer(Answer):
     """The numbers in the user's units."""
 
     unit_name = " standard deviations"
+    facts_type = NumberFacts
 
     def __call__(self, inputs: Any, outputs: tf.Tensor) -> tf.Tensor:
         mean, std = (tf.constant(self.facts[name], tf.float32) for name in (MEAN, STD))

@@ -37,6 +37,7 @@ from accumtrain.runs.checkpoint_store import (
 )
 from accumtrain.runs.config import BEST_STATE
 from accumtrain.runs.names import BEST
+from accumtrain.runs.schema import Manifest
 from accumtrain.tasks.config import ACCURACY, LOSS
 from accumtrain.train.config import BestBy
 
@@ -71,7 +72,7 @@ def again_if_changed(read: Callable[[], Result]) -> Result:
 
 def find_whole(
     candidates: Iterable[Saved], dismiss: Callable[[Saved, str], str] = lambda saved, reason: ""
-) -> tuple[Saved, dict[str, Any]]:
+) -> tuple[Saved, Manifest]:
     """Return the first checkpoint that is whole, and its manifest. Warn of the damaged ones before it.
 
     Args:
@@ -100,7 +101,7 @@ def find_whole(
     )
 
 
-def find_state(directory: Path, state: str = BEST_STATE) -> tuple[Saved, dict[str, Any]]:
+def find_state(directory: Path, state: str = BEST_STATE) -> tuple[Saved, Manifest]:
     """Return the checkpoint of a run's best or last state, and its manifest.
 
     One that is not whole is passed over. Without any evaluation the best state is the last.
@@ -224,8 +225,8 @@ class Checkpoints:
         window: Window,
         keep: int,
         *,
+        facts: Callable[[], Mapping[str, Any]],
         keep_hours: float | None = None,
-        facts: Callable[[], Mapping[str, Any]] = dict,
         writes: bool = True,
         frees_first: bool = True,
         best_by: BestBy | None = None,
@@ -269,8 +270,8 @@ class Checkpoints:
     # --- restore --------------------------------------------------------------------------------------------------
 
     def restore(
-        self, accept: Callable[[Mapping[str, Any]], None] = lambda manifest: None, *, needed: bool = False
-    ) -> dict[str, Any] | None:
+        self, accept: Callable[[Manifest], None] = lambda manifest: None, *, needed: bool = False
+    ) -> Manifest | None:
         """Restore the newest whole checkpoint, the best one included. Damaged ones are moved to quarantine/.
 
         Args:
@@ -289,7 +290,7 @@ class Checkpoints:
             self._best.sweep()
         return again_if_changed(lambda: self._restore(accept, needed))
 
-    def _restore(self, accept: Callable[[Mapping[str, Any]], None], needed: bool) -> dict[str, Any] | None:
+    def _restore(self, accept: Callable[[Manifest], None], needed: bool) -> Manifest | None:
         found = newest_first(self.directory)
         if not found:
             if needed or not tf.size(self.step):  # the size is 0 if an attempt to read one has freed the variables
@@ -306,7 +307,7 @@ class Checkpoints:
             self._saved_step = saved.step
         return manifest
 
-    def restore_best(self) -> tuple[Saved, dict[str, Any]]:
+    def restore_best(self) -> tuple[Saved, Manifest]:
         """Restore the weights of the best state. Return and raise what `restore_model` does."""
         with self._runtime.assigning():
             return restore_model(self.directory, self._model, self._ema, frees_first=self._frees_first)
@@ -445,11 +446,11 @@ def restore_model(
     directory: Path,
     model: Model,
     ema: MovingAverage | None,
-    accept: Callable[[Mapping[str, Any]], None] = lambda manifest: None,
+    accept: Callable[[Manifest], None] = lambda manifest: None,
     *,
     state: str = BEST_STATE,
     frees_first: bool = True,
-) -> tuple[Saved, dict[str, Any]]:
+) -> tuple[Saved, Manifest]:
     """Restore the weights of a run's best state, or of its last.
 
     A damaged checkpoint is skipped with a warning; nothing is moved. The run may train meanwhile, and replace its best
@@ -469,7 +470,7 @@ def restore_model(
     """
     checkpoint = tf.train.Checkpoint(model=model) if ema is None else tf.train.Checkpoint(model=model, ema=ema)
 
-    def restore() -> tuple[Saved, dict[str, Any]]:
+    def restore() -> tuple[Saved, Manifest]:
         saved, manifest = find_state(directory, state)
         accept(manifest)
         load_into(checkpoint, saved, frees_first=frees_first)

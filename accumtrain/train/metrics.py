@@ -12,11 +12,13 @@ from typing import Any
 
 from accumtrain.config.arithmetic import Epochs
 from accumtrain.console import format_measure
-from accumtrain.engine.programs import SUM, WEIGHT
+from accumtrain.engine.programs import SUM
 from accumtrain.errors import ConfigError
+from accumtrain.fields import WEIGHT
 from accumtrain.process import environment
 from accumtrain.runs.contents import HOOK, measured
 from accumtrain.runs.run import Run
+from accumtrain.runs.schema import Manifest
 from accumtrain.train.config import BestBy
 from accumtrain.train.tell.trackers import Tracker
 
@@ -48,10 +50,10 @@ class Position:
             "epoch_sums": list(self._sums.items()),
         }
 
-    def restore(self, manifest: Mapping[str, Any]) -> None:
+    def restore(self, manifest: Manifest) -> None:
         """Go on from a checkpoint."""
         self.done, self.examples = manifest["step"], manifest["examples"]
-        self._sums = dict(manifest["epoch_sums"])
+        self._sums = {name: math.nan if value is None else value for name, value in manifest["epoch_sums"]}
         self.in_epoch = bool(self._sums)
         self._epochs.restore(self.done, epochs_of(manifest))
 
@@ -91,7 +93,7 @@ class Position:
         return self._epochs.shown(self._epochs.at(self.done))
 
 
-def epochs_of(manifest: Mapping[str, Any]) -> Fraction:
+def epochs_of(manifest: Manifest) -> Fraction:
     """Return the epochs that were made by the update of a checkpoint."""
     return Fraction(manifest["epochs"])
 

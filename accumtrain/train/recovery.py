@@ -22,7 +22,8 @@ from accumtrain.engine.step import Step
 from accumtrain.engine.sums import all_finite
 from accumtrain.engine.window import Window
 from accumtrain.models.config import REVERSE, ModelConfig
-from accumtrain.runs.files import is_anything, read_json, write_json
+from accumtrain.runs.files import read_json, write_json
+from accumtrain.runs.schema import Recovered, SkippedFile
 
 # ---- how a run goes on (run.on_nonfinite) ----------------------------------------------------------------------------
 
@@ -53,7 +54,7 @@ class Recovery:
             self._rate_factor = factor
 
     @property
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> Recovered:
         """The counts that the manifest of a checkpoint and the summary hold."""
         return {"skipped": self.skipped, "rollbacks": self.rollbacks}
 
@@ -71,7 +72,7 @@ class Recovery:
     def rate_factor(self) -> float:
         return RATE_FACTOR**self.rollbacks
 
-    def restore(self, counts: Mapping[str, int]) -> None:
+    def restore(self, counts: Recovered) -> None:
         self.skipped = counts["skipped"]
         self.roll_back(counts["rollbacks"])
 
@@ -313,4 +314,5 @@ class SkippedExamples:
         return len(self._noted())
 
     def _noted(self) -> list[Any]:
-        return read_json(self.file, {"examples": [is_anything]}).get("examples", []) if self.file.exists() else []
+        examples: list[Any] = read_json(self.file, SkippedFile)["examples"] if self.file.exists() else []
+        return examples

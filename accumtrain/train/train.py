@@ -33,7 +33,7 @@ from accumtrain.process.watchdog import Deadline, Watchdog
 from accumtrain.progress import Progress
 from accumtrain.report.pictures import draw_curves
 from accumtrain.runs.checkpoint_store import best_first, newest_manifest
-from accumtrain.runs.names import ANSWER_FACTS, learned_values
+from accumtrain.runs.names import differences, learned_values
 from accumtrain.runs.provenance import provenance
 from accumtrain.runs.run import ReadOnlyRun, Run
 from accumtrain.tasks.objective import Objective, open_objective
@@ -288,12 +288,13 @@ class Trainer:
         return {
             "learned": learned_values(self.config),
             "data": dict(self.data.fingerprint),
+            "inputs": self.objective.asked.in_short,
             "weights": self._weights_digest,
             **self.position.facts,
             "total_steps": self.total,
             "recovery": self.recovery.counts,
             "hooks": self.hooks.facts,
-            **({ANSWER_FACTS: facts} if (facts := self.evaluator.facts or self.answer_facts) else {}),
+            **({"answers": facts} if (facts := self.evaluator.facts or self.answer_facts) else {}),
         }
 
     def _restore(self, *, needed: bool) -> bool:
@@ -303,12 +304,12 @@ class Trainer:
             self.run.check_not_begun()
             return False
         self.recovery.restore(manifest["recovery"])
-        self.answer_facts = manifest.get(ANSWER_FACTS, {})
+        self.answer_facts = manifest.get("answers", {})
         self.position.restore(manifest)
         self.hooks.restore(manifest["hooks"])
         chosen = learned_values(self.config)
-        best = keys_with(Role.BEST, to_mapping(self.config))
-        if any(manifest["learned"][key] != chosen[key] for key in best):  # run.resume=force
+        best = {key: chosen[key] for key in keys_with(Role.BEST, to_mapping(self.config))}
+        if differences(manifest["learned"], best):  # run.resume=force
             self.checkpoints.forget_best()
         if total_steps(self.config, self.epochs) != self.total:  # as another checkpoint was the newest before
             raise CheckpointError(

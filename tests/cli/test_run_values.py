@@ -12,6 +12,7 @@ from accumtrain.runs.names import learned_values
 from accumtrain.runs.run import Run
 from tests.begun import leave_checkpoint, save_config
 from tests.config.remedies import remedied
+from tests.manifests import FACTS
 
 TRAINED = ("run.name=x", "model=lenet5", "data.mean=[0.4]", "accum.steps=2", "ema.decay=0.9", "run.seed=7")
 
@@ -23,7 +24,7 @@ def continued(command, fake_job):
     def train(config):
         with Run(config) as run:
             run.save_config(config)
-            store, facts = CheckpointStore(run.checkpoints), {"learned": learned_values(config)}
+            store, facts = CheckpointStore(run.checkpoints), FACTS | {"learned": learned_values(config)}
             step = 1 + sum(1 for _ in run.checkpoints.glob("step-*"))
             store.write(step, lambda prefix: Path(f"{prefix}.index").touch(), lambda prefix: None, facts)
 

@@ -447,6 +447,30 @@ MISTAKES = [
 ]
 
 
+TOO_LONG = "a path has at most 3500 bytes here, and each name in it 255; give a shorter one, such as a link to it"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value", "message"),
+    [
+        ("run.dir=", "a" * 5000, TOO_LONG),
+        ("run.name=", "a" * 5000, "can't be used: File name too long; choose another run.dir or run.name"),
+        ("data=npz data.path=", "a" * 5000, TOO_LONG),
+        ("data=npz data.path=", "a/" * 2000, TOO_LONG),
+        ("data=npz data.path=", "é" * 128, TOO_LONG),
+        ("data=texts data.path=x data.tokenizer=", "a" * 5000, TOO_LONG),
+        ("model.weights=", "a" * 5000, TOO_LONG),
+        ("--config-dir=", "a" * 5000, TOO_LONG),
+    ],
+    ids=range(8),
+)
+def test_a_path_that_is_too_long_is_told_in_short(arguments, value, message, command, seen):
+    answer = command(*f"{arguments}{value}".split(" "))
+    assert (answer.code, answer.out) == (2, "")
+    assert message in answer.err
+    assert len(answer.err) < 600
+
+
 @pytest.mark.parametrize(("arguments", "message"), MISTAKES, ids=[arguments for arguments, _ in MISTAKES])
 def test_mistake_gets_one_message_and_writes_nothing(arguments, message, command, seen, tmp_path):
     answer = command(*arguments.split(" "))

@@ -4,7 +4,12 @@ import copy
 
 import pytest
 
-from accumtrain.config.interpolation import FromEnvironment, resolve_interpolations, restore_expressions
+from accumtrain.config.interpolation import (
+    FromEnvironment,
+    check_expressions,
+    resolve_interpolations,
+    restore_expressions,
+)
 from accumtrain.config.read import from_mapping, to_mapping
 from accumtrain.errors import ConfigError
 
@@ -22,7 +27,7 @@ def test_what_reads_the_environment_is_used_but_not_saved():
     config = from_mapping({"data": DATA, "run": {"seed": 3, "dir": "${data.path}"}})
     assert (config.data.path, config.run.dir) == ("secret/3", "secret/3")
     saved = to_mapping(config)
-    assert (saved["data"]["path"], saved["run"]["dir"]) == ("${oc.env:TOKEN}/${run.seed}", "${data.path}")
+    assert (saved["data"]["path"], saved["run"]["dir"]) == ("${oc.env:'TOKEN'}/3", "${oc.env:'TOKEN'}/3")
     assert "secret" not in str(saved)
     assert from_mapping(saved) == config
 
@@ -46,6 +51,20 @@ def test_a_text_survives_being_saved(written, value):
     again = resolve_interpolations(restore_expressions(found))
     assert again == found
     assert isinstance(again["run"]["dir"], FromEnvironment) == ("oc.env" in written)
+
+
+@pytest.mark.parametrize("written", ["${run.name}", "${.name}", "${oc.select:run.name}", "${run.name}-${oc.env:TOKEN}"])
+def test_a_saved_text_stands_for_no_other_key(written, monkeypatch):
+    monkeypatch.setenv("IT'S", "5$")
+    name = r"${oc.env:'IT\'S'}\${x}${oc.env:NOWHERE,'it\\\'s'}"
+    found = resolve_interpolations({"run": {"name": name, "dir": written}})
+    saved = restore_expressions(found)
+    check_expressions(saved)
+    assert found["run"]["dir"].startswith(r"5$${x}it\'s")
+    assert resolve_interpolations(saved) == found
+    assert "5$" not in str(saved)
+    with pytest.raises(ConfigError, match=r"run\.dir=.* stands for other values"):
+        check_expressions({"run": {"dir": written}})
 
 
 def test_a_number_is_no_secret():

@@ -1,6 +1,7 @@
 """Vocabularies: bytes, ids without a tokenizer, and a file of the library tokenizers."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -60,13 +61,25 @@ def test_ids_without_a_tokenizer_have_no_texts():
 
 @pytest.mark.parametrize("vocabulary", [open_vocabulary("bytes"), number_ids(3)])
 def test_json_has_all_of_it(vocabulary):
-    assert Vocabulary.from_json(json.loads(json.dumps(vocabulary.as_json()))) == vocabulary
+    assert Vocabulary.from_json(json.loads(json.dumps(vocabulary.as_json())), "inputs.vocabulary") == vocabulary
 
 
-@pytest.mark.parametrize("odd", [{"size": -1}, {"special": "x"}, {"mask": None}, {"more": 1}])
-def test_damaged_json_is_refused(odd):
-    with pytest.raises(CheckpointError, match="it holds no vocabulary"):
-        Vocabulary.from_json({**number_ids(3).as_json(), **odd})
+@pytest.mark.parametrize(
+    ("odd", "message"),
+    [
+        ({"size": 0}, "kept.size=0: must be at least 1 and at most 2147483647"),
+        ({"size": 2**62}, "kept.size=4611686018427387904: must be at least 1 and at most 2147483647"),
+        ({"special": "x"}, "kept.special=x: must be a list of whole numbers"),
+        ({"special": [0, True]}, "kept.special[1]=true: must be a whole number"),
+        ({"special": [9]}, "kept.special=9: must be below kept.size=4"),
+        ({"mask": None}, "kept.mask=null: must be a whole number"),
+        ({"mask": 4}, "kept.mask=4: must be below kept.size=4"),
+        ({"tokenizer": "bytes"}, "kept.size=4: must be 257 of kept.tokenizer=bytes"),
+    ],
+)
+def test_damaged_json_is_refused(odd, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        Vocabulary.from_json({**number_ids(3).as_json(), **odd}, "kept")
 
 
 # ---- the library tokenizers ----
@@ -82,7 +95,7 @@ def test_the_mask_of_a_file_is_taken_or_added(tmp_path, mask):
     assert vocabulary.encode(f"the {mask} sat") == ([1, 4, 3] if mask else [1, 0, 3])
     assert vocabulary.decode([1, 2, PADDING]) == "the cat"
     assert vocabulary.decode([1, 4, 4, 3]) == f"the {' '.join([mask or '[MASK]'] * 2)} sat"
-    again = Vocabulary.from_json(json.loads(json.dumps(vocabulary.as_json())))
+    again = Vocabulary.from_json(json.loads(json.dumps(vocabulary.as_json())), "inputs.vocabulary")
     assert again.encode("the cat") == [1, 2]
 
 

@@ -7,6 +7,7 @@ import pytest
 from accumtrain.devices.config import AutoConfig, CpuConfig, GpuConfig, TpuConfig
 from accumtrain.devices.resolve import resolve_devices
 from accumtrain.errors import ConfigError
+from accumtrain.process.jax_packages import BY_JAX, check_xla_flags
 
 jax = pytest.importorskip("jax")
 
@@ -52,13 +53,24 @@ def test_packages_that_can_not_be_imported_are_answered(monkeypatch):
         resolve_devices(CpuConfig(runtime="jax"))
 
 
-def test_jax_that_may_not_compile_is_refused():
-    jax.config.update("jax_disable_jit", True)
+@pytest.mark.parametrize("setting", ["jax_disable_jit", "jax_debug_nans", "jax_debug_infs"])
+def test_settings_with_which_a_run_would_fail_are_refused(setting):
+    jax.config.update(setting, True)
     try:
-        with pytest.raises(ConfigError, match=r"JAX_DISABLE_JIT is set: .*; unset it"):
+        with pytest.raises(ConfigError, match=rf"^{setting.upper()} is set: JAX then .*; unset it"):
             resolve_devices(CpuConfig(runtime="jax"))
     finally:
-        jax.config.update("jax_disable_jit", False)
+        jax.config.update(setting, False)
+
+
+def test_flags_that_xla_does_not_know_are_refused(monkeypatch):
+    check_xla_flags("import os; os.abort()")
+    monkeypatch.setenv("XLA_FLAGS", "--nonsense")
+    with pytest.raises(ConfigError) as caught:
+        check_xla_flags(BY_JAX)
+    refused = "XLA_FLAGS=--nonsense: XLA refuses it (Unknown flag in XLA_FLAGS: --nonsense); unset it, or correct it"
+    assert str(caught.value) == refused
+    check_xla_flags("")
 
 
 def test_a_folder_for_programs_that_can_not_be_used_is_a_warning(monkeypatch, tmp_path, capsys):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from accumtrain.errors import CheckpointError
 from accumtrain.runs.checkpoint_store import CheckpointStore
+from tests.manifests import FACTS
 
 
 def write(prefix: str) -> None:
@@ -21,7 +22,7 @@ def read_back(prefix: str) -> None:
 store = CheckpointStore(Path(sys.argv[1]))
 os.kill(os.getpid(), 0)  # the marker
 try:
-    store.write(2, write, read_back, {})
+    store.write(2, write, read_back, FACTS)
     store.keep(lambda newest_first: newest_first[:1])
 except CheckpointError as error:
     sys.exit(str(error))

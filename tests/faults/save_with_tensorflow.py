@@ -12,6 +12,7 @@ from accumtrain.optim.config import SgdConfig
 from accumtrain.train import checkpoint
 from accumtrain.train.checkpoint import Checkpoints
 from tests.engine.small import resnet20, window_for
+from tests.manifests import FACTS
 
 checkpoint.PATIENCE = float("inf")  # all is written by one thread
 window = window_for(resnet20(units=(1, 1)), SgdConfig(lr=0.1), (8, 8, 1))
@@ -27,7 +28,7 @@ def save(checkpoints: Checkpoints) -> str:
     return "saved"
 
 
-with Checkpoints(Path(sys.argv[1]), window, keep=1) as checkpoints:
+with Checkpoints(Path(sys.argv[1]), window, keep=1, facts=FACTS.copy) as checkpoints:
     save(checkpoints)
     save(checkpoints)
     print(*[thread.native_id for thread in threading.enumerate() if thread.name.startswith("checkpoint")], flush=True)

@@ -12,6 +12,7 @@ import pytest
 
 from accumtrain.runs.checkpoint_store import CheckpointStore
 from tests.faults.strace import CALLS, calls_in
+from tests.manifests import FACTS
 
 PROGRAM = Path(__file__).with_name("save_once.py")
 
@@ -38,7 +39,7 @@ def fresh(tmp_path):
     def make(name: str) -> Path:
         folder = tmp_path / name
         store = CheckpointStore(folder)
-        store.write(1, lambda prefix: Path(f"{prefix}.index").write_bytes(b"one"), lambda prefix: None, {})
+        store.write(1, lambda prefix: Path(f"{prefix}.index").write_bytes(b"one"), lambda prefix: None, FACTS)
         return folder
 
     return make

@@ -40,6 +40,7 @@ from accumtrain.train.checkpoint import Checkpoints
 from tests.conftest import composed
 from tests.contract.examples import EXAMPLES, example_of
 from tests.contract.files import WRITERS
+from tests.manifests import FACTS
 
 Lines = Iterator[str]
 SMALL = ("model=lenet5", "batch_size=64", "accum.steps=2", "run.name=one", "run.dir=runs")
@@ -160,7 +161,7 @@ def _paths(title: str, *overrides: str, **changes: Any) -> Lines:
     config = replace(composed(*SMALL, *overrides), **changes)
     window = build_window(config, open_objective(config), 4, tf.distribute.get_strategy())
     with tempfile.TemporaryDirectory() as folder:
-        with Checkpoints(Path(folder), window, keep=1) as checkpoints:
+        with Checkpoints(Path(folder), window, keep=1, facts=FACTS.copy) as checkpoints:
             checkpoints.save()
         (index,) = Path(folder).glob("step-*/*.index")
         reader = tf.train.load_checkpoint(str(index.with_suffix("")))

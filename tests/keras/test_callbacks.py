@@ -18,7 +18,8 @@ from keras import callbacks as kc
 
 import accumtrain
 from accumtrain.engine.step import Step
-from accumtrain.errors import ConfigError, Preempted
+from accumtrain.errors import CheckpointError, ConfigError, Preempted
+from accumtrain.keras.run.callbacks import _pack, _unpack_all
 from tests.keras.streams import Batches, examples
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
@@ -437,3 +438,27 @@ def test_a_method_that_is_not_called_is_told(capsys: pytest.CaptureFixture[str])
 
     fit(built(), Counting(), epochs=1)
     assert "Counting: on_test_batch_begin and on_test_batch_end are not called" in capsys.readouterr().err
+
+
+ODD_ATTRIBUTES = [  # as a checkpoint that somebody has changed may hold them
+    ({"on_epoch_end": 1}, "EarlyStopping.on_epoch_end is a method"),
+    ({"best": {"float": "much"}}, "it holds no attributes of EarlyStopping"),
+    ({"best": {"list": 5}}, "it holds no attributes of EarlyStopping"),
+    ({"best": {"set": []}}, "it holds no attributes of EarlyStopping"),
+    ({"best": {"float": 1, "list": []}}, "it holds no attributes of EarlyStopping"),
+    ({"best": {"function": ["os"]}}, "it holds no attributes of EarlyStopping"),
+    ({"best": {"function": [["os"], "system"]}}, "it holds no attributes of EarlyStopping"),
+    ({"monitor_op": {"function": ["shutil", "rmtree"]}}, "it holds no attributes of EarlyStopping"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), ODD_ATTRIBUTES)
+def test_attributes_that_no_run_keeps_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match=f"a checkpoint is damaged: {message}; delete it"):
+        _unpack_all(kc.EarlyStopping, values)
+
+
+def test_a_checkpoint_names_functions_of_keras_alone() -> None:
+    """A callback would call others."""
+    less = keras.ops.less
+    assert _unpack_all(kc.EarlyStopping, {"monitor_op": _pack(less)}) == {"monitor_op": less}

@@ -24,6 +24,7 @@ from accumtrain.train.checkpoint import Checkpoints, restore_model
 from benchmarks.asked import bytes_asked_at_peak
 from tests.engine.small import examples, train
 from tests.keras.small_models import attention
+from tests.manifests import FACTS
 
 ADAM = AdamConfig(lr=1e-3, weight_decay=0.0, epsilon=1e-7)
 KINDS = ("loss", "gradient", "statistics")
@@ -191,11 +192,11 @@ def test_a_run_continues_under_another_policy(tmp_path, before, now):
     expected = train(straight, batches, 1)[1]
     first = window_of(before, residual("float64"))
     train(first, batches[:1], 1)
-    with Checkpoints(tmp_path, first, keep=1) as checkpoints:
+    with Checkpoints(tmp_path, first, keep=1, facts=FACTS.copy) as checkpoints:
         checkpoints.save()
 
     other = window_of(now, residual("float64"))
-    assert Checkpoints(tmp_path, other, keep=1).restore() is not None
+    assert Checkpoints(tmp_path, other, keep=1, facts=FACTS.copy).restore() is not None
     actual = train(other, batches[1:], 1)[0]
     assert actual["loss"] == pytest.approx(expected["loss"], rel=1e-12)
     for a, e in zip(other.model.trainable_variables, straight.model.trainable_variables, strict=True):

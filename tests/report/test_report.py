@@ -172,7 +172,7 @@ def test_a_run_that_is_not_there(report, tmp_path_factory):
     "summary",
     [
         SUMMARY | {"best": {"loss": None, "accuracy": None}, "examples_per_second": None},
-        SUMMARY | {"test": None, "best": None, "memory": {}, "batch_size": [8]},
+        SUMMARY | {"test": None, "best": None, "memory": {}},
         {"status": "completed", "step": 1},
     ],
 )
@@ -188,25 +188,40 @@ RECORD = {"step": 1, "split": "train", "seconds": 1.0, "loss": None}
 DAMAGED = [
     ("summary.json", "{", "is damaged"),
     ("summary.json", "[]", "is damaged"),
-    ("summary.json", '{"made": "elsewhere"}', "is not the summary of a training"),
+    ("summary.json", '{"made": "elsewhere"}', "summary.json is damaged: status is missing: must be text; move it away"),
+    ("summary.json", '{"status": "completed", "step": 1, "step": 2}', "it holds the key step twice"),
     *(
-        ("summary.json", json.dumps(SUMMARY | {key: value}), f"its value of {key} is not one that accumtrain writes")
-        for key, value in (
-            ("seconds", math.nan),
-            ("examples_per_second", 10**400),
-            ("best", {"loss": math.inf, "accuracy": 0.0}),
-            ("memory", "much"),
-            ("step", "4"),
-            ("skipped_windows", "none"),
-            ("best_on", "status"),
-            ("status", None),
+        ("summary.json", json.dumps(SUMMARY | {key: value}), f"summary.json is damaged: {message}; move it away")
+        for key, value, message in (
+            ("seconds", math.nan, "NaN is no number that JSON or a float holds"),
+            ("seconds", -1, "seconds=-1.0: must be at least 0"),
+            ("seconds", True, "seconds=true: must be a number"),
+            ("examples_per_second", 10**309, f"examples_per_second=1{'0' * 199}...: must be a finite number"),
+            ("examples_per_second", 10**400, f"1{'0' * 199}... is no number that a float holds"),
+            ("best", {"loss": math.inf, "accuracy": 0.0}, "Infinity is no number that JSON or a float holds"),
+            ("best", {"loss": "0.5"}, "best.loss=0.5: must be a number or null"),
+            ("memory", "much", "memory=much: must be a mapping"),
+            ("memory", {"tensor_peak_bytes": [1]}, "memory.tensor_peak_bytes=[1]: must be a number or null"),
+            ("batch_size", [8], "batch_size=[8]: must be a whole number"),
+            ("step", "4", "step=4: must be a whole number"),
+            ("step", 2**63, f"step={2**63}: must be at least 0 and below 9223372036854775808"),
+            ("skipped_windows", "none", "skipped_windows=none: must be a whole number"),
+            ("best_on", "status", "best_on=status: no such choice; choose from val, test"),
+            ("status", None, "status=null: must be text"),
         )
     ),
     ("metrics.jsonl", "no record\n", "line 1 is not a record of a run"),
-    ("metrics.jsonl", json.dumps(RECORD | {"step": "first"}) + "\n", "line 1 is not a record of a run"),
-    ("metrics.jsonl", json.dumps(RECORD | {"loss": 10**400}) + "\n", "line 1 is not a record of a run"),
-    ("metrics.jsonl", "[" * 100_000 + "\n", "line 1 is not a record of a run"),
-    ("metrics.jsonl", '{"step": 1}\n', "line 1 is not a record of a run"),
+    *(
+        ("metrics.jsonl", json.dumps(RECORD | record) + "\n", f"line 1 is not a record of a run: {message}; repair")
+        for record, message in (
+            ({"step": "first"}, "step=first: must be a whole number"),
+            ({"loss": 10**400}, f"1{'0' * 199}... is no number that a float holds"),
+            ({"loss": [1.0]}, "loss=[1.0]: must be a number or null"),
+            ({"loss": True}, "loss=true: must be a number or null"),
+        )
+    ),
+    ("metrics.jsonl", "[" * 100_000 + "\n", "line 1 is not a record of a run: it is nested more than 50 deep"),
+    ("metrics.jsonl", '{"step": 1}\n', "line 1 is not a record of a run: split is missing: must be text"),
 ]
 
 

@@ -14,8 +14,9 @@ import pytest
 from accumtrain.errors import CheckpointError
 from accumtrain.runs import checkpoint_store
 from accumtrain.runs.checkpoint_store import CheckpointStore, DamagedError, seal_manifest
+from tests.manifests import FACTS as EMPTY
 
-FACTS = {"learned": {"optim.lr": 0.1}}
+FACTS = EMPTY | {"learned": {"optim.lr": 0.1}}
 
 
 def write_two_files(prefix: str) -> None:
@@ -217,3 +218,60 @@ def test_a_link_with_the_name_of_a_checkpoint_is_none(store):
     assert [saved.step for saved in store.newest_first()] == [10, 9]
     with pytest.raises(CheckpointError, match="step-11 is a link"):
         add(store, 11)
+
+
+MANIFESTS = [  # keys, a value, and the message about it
+    ("step", "10", "step=10: must be a whole number"),
+    ("step", True, "step=true: must be a whole number"),
+    ("step", -1, "step=-1: must be at least 0 and below 9223372036854775808"),
+    ("step", 2**63, "step=9223372036854775808: must be at least 0 and below 9223372036854775808"),
+    ("written", 1e300, "written=1e+300: must be at least 0 and below 137438953472"),
+    ("versions", {}, "versions.accumtrain is missing: must be text"),
+    ("learned", None, "learned=null: must be a mapping"),
+    ("learned", {"loss.kind": ["a"]}, "learned.loss.kind=[a]: must be text"),
+    ("data", {"data.classes": -3}, "data.data.classes=-3: must be at least 0"),
+    ("data", {"data.classes": ["a", None]}, "data.data.classes[1]=null: must be text"),
+    ("inputs", {"kind": "pixels", "shape": [2**31], "vocabulary": 0}, "inputs.shape[0]=2147483648: must be at least 1"),
+    ("inputs", {"kind": "pixels", "shape": "8", "vocabulary": 0}, "inputs.shape=8: must be a list"),
+    ("files", {}, "files is empty: must name the files of the checkpoint"),
+    ("examples", 0.5, "examples=0.5: must be a whole number"),
+    ("epochs", "1/0", "epochs=1/0: must be a fraction such as 3/4"),
+    ("epochs", "1e999999999", "epochs=1e999999999: must be a fraction such as 3/4"),
+    ("epoch_sums", [["weight"]], "epoch_sums[0]=[weight]: must be a list of 2"),
+    ("epoch_sums", [["loss", 1.0]], "epoch_sums=[[loss,1.0]]: must have a weight above 0"),
+    ("recovery", {"skipped": 0}, "recovery.rollbacks is missing: must be a whole number"),
+    ("hooks", {"kept": [], "finished": None, "total": 1}, "hooks.kept=[]: must be a mapping"),
+    ("hooks", {"kept": {}, "finished": 1, "total": 1}, "hooks.finished=1: must be text or null"),
+    ("files", {"../state": {"bytes": 1, "crc32c": "00000000"}}, "files.../state: must be the name of a file"),
+    ("files", {"state": {"bytes": 1, "crc32c": "x"}}, "files.state.crc32c=x: must be 8 hexadecimal digits"),
+    ("answers", None, "answers=null: must be a mapping"),
+    ("other", eval("[" * 60 + "]" * 60), "it is nested more than 50 deep"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "message"), MANIFESTS)
+def test_a_value_that_no_training_writes_is_found_though_the_checksum_is_right(store, key, value, message):
+    file = store.newest_first()[0].path / "manifest.json"
+    file.write_text(seal_manifest(json.loads(file.read_text()) | {key: value}))
+    with pytest.raises(DamagedError) as caught:
+        store.newest_first()[0].check()
+    assert str(caught.value).startswith("manifest.json is damaged: ")
+    assert message in str(caught.value)
+    assert newest_whole(store) == 9
+
+
+def test_a_key_that_is_not_there_is_named(store):
+    file = store.newest_first()[0].path / "manifest.json"
+    content = json.loads(file.read_text())
+    for key in content.keys() - {"inputs", "crc32c"}:
+        file.write_text(seal_manifest({name: value for name, value in content.items() if name != key}))
+        with pytest.raises(DamagedError, match=rf"^manifest.json is damaged: {key} is missing: must be "):
+            store.newest_first()[0].check()
+
+
+def test_a_far_larger_file_is_not_read(store, monkeypatch):
+    os.truncate(store.newest_first()[0].path / "state.index", 2**40)
+    with pytest.raises(
+        DamagedError, match=r"state\.index is not the file that was written \(1099511627776 of 300 bytes\)"
+    ):
+        store.newest_first()[0].check()

@@ -15,6 +15,7 @@ from operator import getitem
 from pathlib import Path
 
 import pytest
+import yaml
 from omegaconf import OmegaConf
 
 from accumtrain.config.read import from_mapping, to_mapping
@@ -23,10 +24,11 @@ from accumtrain.engine.config import AccumConfig
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.runs import lock
 from accumtrain.runs.checkpoint_store import CheckpointStore
-from accumtrain.runs.contents import read_summary
+from accumtrain.runs.contents import read_config, read_summary
 from accumtrain.runs.files import write_json
-from accumtrain.runs.names import LOCK, differences, has_same_class_count, learned_values, run_name
+from accumtrain.runs.names import LOCK, differences, folder_of, has_same_class_count, learned_values, run_name
 from accumtrain.runs.run import ReadOnlyRun, Run
+from tests.manifests import FACTS
 
 
 @pytest.fixture
@@ -51,7 +53,7 @@ def train(config) -> None:
     with Run(config) as run:
         run.save_config(config)
         run.log(record(1, loss=1.0))
-        facts = {"learned": learned_values(config)}
+        facts = FACTS | {"learned": learned_values(config)}
         CheckpointStore(run.checkpoints).write(1, lambda prefix: Path(prefix).touch(), lambda prefix: None, facts)
 
 
@@ -302,8 +304,11 @@ def test_damaged_metrics_are_named(config):
 def test_summary_is_read_back(config):
     with Run(config) as run:
         assert read_summary(run.path) is None
-        write_json(run.path / "summary.json", {"step": 3, "test": {"loss": Scalar(float("nan")), "accuracy": 0.5}})
-        assert read_summary(run.path) == {"step": 3, "test": {"loss": None, "accuracy": 0.5}}
+        write_json(
+            run.path / "summary.json",
+            {"status": "completed", "step": 3, "test": {"loss": Scalar(float("nan")), "accuracy": 0.5}},
+        )
+        assert read_summary(run.path) == {"status": "completed", "step": 3, "test": {"loss": None, "accuracy": 0.5}}
 
 
 # ---- a full disk ----
@@ -343,8 +348,42 @@ def test_what_is_left_of_a_run_is_no_new_run(config, left):
         if left == "damaged checkpoints":
             (run.checkpoints / "quarantine/step-500").mkdir(parents=True)
         elif left == "the summary":
-            (run.path / "summary.json").write_text('{"step": 500}')
+            (run.path / "summary.json").write_text('{"status": "preempted", "step": 500}')
         else:
             (run.path / "metrics.jsonl").write_text("{}\n")
         with pytest.raises(CheckpointError, match=f"holds {left} of a run, but no checkpoint"):
             run.check_not_begun()
+
+
+def test_a_saved_configuration_stands_for_no_other_values(config):
+    """Each of 40 texts holds the one before twice: their values would take a terabyte."""
+    with Run(config) as run:
+        run.save_config(config)
+    file = run.path / "config.yaml"
+    doubled = [f"a{number}: ${{a{number - 1}}}${{a{number - 1}}}" for number in range(1, 41)]
+    file.write_text("\n".join([file.read_text(), "a0: x", *doubled]).replace("dir: ", "dir: ${a40}", 1))
+    with pytest.raises(CheckpointError, match=r"config\.yaml is damaged: run\.dir=.* stands for other values"):
+        read_config(file)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("accum.steps", [2], "accum.steps=[2]: must be a number of micro-batches per update, or auto"),
+        ("loss.label_smoothing", "x", "loss.label_smoothing=x: must be a number"),
+        ("batch_size", True, "batch_size=true: must be a whole number"),
+        ("data.mean", 0.5, "data.mean=0.5: must be a list of numbers"),
+        ("run.name", 5, "run.name=5: must be text or null"),
+        ("data", "digits", "data=digits: data is a group of keys"),
+    ],
+)
+def test_a_saved_configuration_has_the_types_of_its_keys(config, key, value, message):
+    mapping = to_mapping(config)
+    *groups, name = key.split(".")
+    reduce(getitem, groups, mapping)[name] = value
+    file = folder_of(config) / "config.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(yaml.safe_dump(mapping))
+    with pytest.raises(CheckpointError) as caught:
+        read_config(file)
+    assert message in str(caught.value)

@@ -14,7 +14,6 @@ from accumtrain.data.inputs.trained_on import TrainedOn
 from accumtrain.data.open_data import open_data
 from accumtrain.dispatch import run
 from accumtrain.errors import ConfigError
-from accumtrain.runs.names import ANSWER_FACTS
 from accumtrain.tasks import scores
 from accumtrain.tasks.config import SigmoidCrossEntropyConfig
 from accumtrain.tasks.multilabel import LabelAnswer, build_loss
@@ -147,7 +146,7 @@ def test_thresholds_are_those_of_the_validation_images(trained):
     """With the highest F1 there; the file predictions say the labels that reach them."""
     loaded = accumtrain.load_run("one", run_dir=trained.run.dir)
     result = loaded.evaluate()
-    thresholds = json_of(Path(result["checkpoint"]).parent, "manifest")[ANSWER_FACTS]["thresholds"]
+    thresholds = json_of(Path(result["checkpoint"]).parent, "manifest")["answers"]["thresholds"]
     val = open_data(trained.data, trained.run.seed, "labels").val
     images, labels = (part.numpy() for part in val.read(tf.range(val.size, dtype=tf.int64)))
     found = loaded.predict(images)

@@ -19,7 +19,6 @@ from accumtrain.dispatch import run
 from accumtrain.engine.step import Step
 from accumtrain.errors import VerificationError
 from accumtrain.export import reload
-from accumtrain.runs.names import ANSWER_FACTS
 from accumtrain.tasks import multilabel, regress
 from accumtrain.tasks.objective import open_objective
 from accumtrain.train.build import build_window
@@ -127,9 +126,9 @@ def test_a_killed_run_goes_on_with_the_same_bits(task, compose, trained, tmp_pat
     whole = trained(task) / "one"
     assert records_of(tmp_path / "one") == records_of(whole)
     assert_same_tensors(state_of(tmp_path / "one", 6), state_of(whole, 6))
-    facts = json_of(whole / "checkpoints/step-6", "manifest").get(ANSWER_FACTS)
-    assert json_of(tmp_path / "one/checkpoints/step-6", "manifest").get(ANSWER_FACTS) == facts
-    assert bool(facts) == bool(kept.get(ANSWER_FACTS)) == (task == "multilabel"), "thresholds"
+    facts = json_of(whole / "checkpoints/step-6", "manifest").get("answers")
+    assert json_of(tmp_path / "one/checkpoints/step-6", "manifest").get("answers") == facts
+    assert bool(facts) == bool(kept.get("answers")) == (task == "multilabel"), "thresholds"
 
 
 @pytest.mark.slow
@@ -138,9 +137,9 @@ def test_thresholds_of_the_last_evaluation_stay_over_a_resume(task, compose, tmp
     """Update 4 is made after a resume, and there is no evaluation until the end."""
     given = (*TASKS[task], *LENET, "checkpoint.every=1", "schedule=constant", f"run.dir={tmp_path}")
     run(compose(*given, "train.steps=3"))
-    before = json_of(tmp_path / "one/checkpoints/step-3", "manifest").get(ANSWER_FACTS)
+    before = json_of(tmp_path / "one/checkpoints/step-3", "manifest").get("answers")
     train_until_killed(compose(*given, "train.steps=6"), 1)
-    assert json_of(tmp_path / "one/checkpoints/step-4", "manifest").get(ANSWER_FACTS) == before
+    assert json_of(tmp_path / "one/checkpoints/step-4", "manifest").get("answers") == before
 
 
 # ---- other devices ---------------------------------------------------------------------------------------------------
@@ -188,9 +187,7 @@ def test_two_replicas_learn_what_one_does(task, here):
     for split in ("train", "val", "test"):
         found, expected = (records_of(each, split) for each in (Path("mirrored/one"), folder))
         assert near(expected, found, 1e-3), split
-    facts = [
-        json_of(each / "checkpoints/step-6", "manifest").get(ANSWER_FACTS) for each in (Path("mirrored/one"), folder)
-    ]
+    facts = [json_of(each / "checkpoints/step-6", "manifest").get("answers") for each in (Path("mirrored/one"), folder)]
     assert near(*facts, 1e-3)
 
 
@@ -301,7 +298,7 @@ def test_an_export_answers_as_the_run(task, kind, here, command):
     np.testing.assert_allclose(predict(images), expected, atol=1e-4 * np.abs(expected).max())
     result = json_of(folder, "export")
     if task == "multilabel":
-        thresholds = json_of(Path(result["checkpoint"]).parent, "manifest")[ANSWER_FACTS]["thresholds"]
+        thresholds = json_of(Path(result["checkpoint"]).parent, "manifest")["answers"]["thresholds"]
         assert result["thresholds"] == thresholds
         if kind == "savedmodel":
             assert json.loads((path / "assets/thresholds.json").read_text()) == thresholds

@@ -24,6 +24,7 @@ from accumtrain.train import checkpoint
 from accumtrain.train.checkpoint import NICENESS, PATIENCE, Checkpoints, TensorReader, restore_model
 from accumtrain.train.config import BestBy
 from tests.engine.small import all_variables, bottleneck_revnet, examples, lenet, resnet20, revnet38, train, window_for
+from tests.manifests import FACTS
 
 MB = 2**20
 
@@ -100,7 +101,7 @@ def window():
 
 @pytest.fixture
 def checkpoints(tmp_path, window):
-    with Checkpoints(tmp_path, window, keep=9) as opened:
+    with Checkpoints(tmp_path, window, keep=9, facts=FACTS.copy) as opened:
         yield opened
 
 
@@ -223,7 +224,7 @@ def test_variables_that_belong_to_the_user_keep_their_values_if_they_can_not_be_
         raise tf.errors.UnknownError(None, None, "the disk is gone")
 
     window = small_window()
-    with Checkpoints(tmp_path, window, keep=9, frees_first=False) as checkpoints:
+    with Checkpoints(tmp_path, window, keep=9, facts=FACTS.copy, frees_first=False) as checkpoints:
         save_now(checkpoints)
         before = [variable.numpy() for variable in all_variables(window)]
         monkeypatch.setattr(tf.train.Checkpoint, "read", fail)
@@ -271,7 +272,7 @@ ERRORS = [
 def test_the_first_metric_decides_in_its_direction_or_else_the_loss(tmp_path, monkeypatch, chosen, evaluations, best):
     monkeypatch.setitem(METRICS.entries, "error", MetricEntry("error", "none:none", higher_is_better=False))
     best_by = BestBy.of(Config().task, Config().loss, chosen, None, ["accuracy"])
-    with Checkpoints(tmp_path, small_window(), keep=9, best_by=best_by) as checkpoints:
+    with Checkpoints(tmp_path, small_window(), keep=9, facts=FACTS.copy, best_by=best_by) as checkpoints:
         assert checkpoints.best is None
         for result, is_best in evaluations:
             assert checkpoints.save_if_best(result) is is_best, result
@@ -285,7 +286,7 @@ def test_what_could_not_be_written_is_told_by_the_next_save_and_at_the_end(tmp_p
     def full(prefix):
         raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
 
-    opened = Checkpoints(tmp_path, small_window(), keep=9)
+    opened = Checkpoints(tmp_path, small_window(), keep=9, facts=FACTS.copy)
     monkeypatch.setattr(opened, "_write_files", full)
     opened.save()
     opened.step.assign_add(1)
@@ -299,7 +300,7 @@ def test_what_could_not_be_written_is_told_by_the_next_save_and_at_the_end(tmp_p
 def test_the_best_is_known_again_after_a_restore(checkpoints, tmp_path):
     checkpoints.save_if_best({"loss": 0.5, "accuracy": 0.7})
     save_now(checkpoints)
-    with Checkpoints(tmp_path, small_window(), keep=9) as others:
+    with Checkpoints(tmp_path, small_window(), keep=9, facts=FACTS.copy) as others:
         manifests = []
         assert others.best is None
         assert others.restore(manifests.append) == manifests[0]
@@ -358,7 +359,7 @@ def test_a_flipped_bit_of_a_manifest_costs_one_checkpoint_and_nothing_else(windo
 
 
 def test_of_those_before_the_last_one_for_every_keep_hours_stays(tmp_path, monkeypatch):
-    with Checkpoints(tmp_path, small_window(), keep=2, keep_hours=2.0) as checkpoints:
+    with Checkpoints(tmp_path, small_window(), keep=2, facts=FACTS.copy, keep_hours=2.0) as checkpoints:
         for hours in (0, 1, 2, 3, 4.5, 5, 6):
             monkeypatch.setattr(checkpoint_store.time, "time", lambda now=1.7e9 + 3600 * hours: now)
             save(checkpoints, 1)
@@ -424,10 +425,10 @@ def test_every_memory_policy_goes_on_from_every_other_to_the_same_bits(tmp_path,
 
 def assert_each_reads(windows, writer, folder):
     expected = state_of(windows[writer])
-    with Checkpoints(folder, windows[writer], keep=1) as checkpoints:
+    with Checkpoints(folder, windows[writer], keep=1, facts=FACTS.copy) as checkpoints:
         checkpoints.save()
     for reader, window in windows.items():
-        with Checkpoints(folder, window, keep=1) as checkpoints:
+        with Checkpoints(folder, window, keep=1, facts=FACTS.copy) as checkpoints:
             checkpoints.restore(needed=True)
         assert_same(state_of(window), expected, f"{reader} reads what {writer} has written")
 

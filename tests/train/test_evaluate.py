@@ -180,7 +180,7 @@ def test_names_come_from_the_run(here, command):
     assert {each["name"] for each in json_of(here, "evaluation")["classes"]} == set(names)
     (here / "inputs.json").write_text(json.dumps(content | {"targets": {"form": "classes", "names": names[:4]}}))
     answer = command("job=evaluate", "run.name=one")
-    assert_error(answer, CheckpointError, "inputs.json has the names of 4 classes, the data has 10 classes")
+    assert_error(answer, CheckpointError, "inputs.json has the names of 4 classes, the checkpoints have 10 classes")
 
 
 @pytest.mark.parametrize("name", ["confusion.png", "mistakes.png"])

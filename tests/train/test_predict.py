@@ -172,22 +172,57 @@ def test_bad_files_are_named_and_the_others_answered(here, command):
 TARGETS = '"targets": {"form": "classes", "names": ["a", "b"]}, "facts": {}'
 
 
+IMAGES = '"inputs": {"kind": "pixels", "shape": [9, 10, 3]}'
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("text", "message"),
     [
-        f'{{"inputs": {{"kind": "pixels", "shape": [9, 10]}}, {TARGETS}}}',
-        f'{{"inputs": {{"kind": "pixels", "shape": [9, 0, 3]}}, {TARGETS}}}',
-        f'{{"inputs": {{"kind": "tokens", "shape": [9]}}, {TARGETS}}}',
-        f'{{"inputs": {{"shape": [9, 10, 3]}}, {TARGETS}}}',
-        '{"inputs": {"kind": "pixels", "shape": [9, 10, 3]}, "targets": {"form": "classes", "names": []}, "facts": {}}',
-        '{"inputs": {"kind": "pixels", "shape": [9, 10, 3]}}',
-        "{",
+        (
+            f'{{"inputs": {{"kind": "pixels", "shape": [9, 10]}}, {TARGETS}}}',
+            "inputs.shape=[9,10]: must be height, width",
+        ),
+        (f'{{"inputs": {{"kind": "pixels", "shape": [9, 0, 3]}}, {TARGETS}}}', "inputs.shape[1]=0: must be at least 1"),
+        (
+            f'{{"inputs": {{"kind": "pixels", "shape": [{2**62}, 1, 3]}}, {TARGETS}}}',
+            f"inputs.shape[0]={2**62}: must be",
+        ),
+        (f'{{"inputs": {{"kind": "pixels", "shape": [{10**9}, {10**9}, 3]}}, {TARGETS}}}', "fewer than 2**31 values"),
+        (f'{{"inputs": {{"kind": "tokens", "shape": [9]}}, {TARGETS}}}', "inputs.vocabulary=null: must be a mapping"),
+        (f'{{"inputs": {{"shape": [9, 10, 3]}}, {TARGETS}}}', "inputs.kind is missing: must be text"),
+        (f'{{{IMAGES}, "targets": {{"form": "classes", "names": []}}, "facts": {{}}}}', "targets.names is empty"),
+        (
+            f'{{{IMAGES}, "targets": {{"form": "classes", "names": [1]}}, "facts": {{}}}}',
+            "targets.names[0]=1: must be text",
+        ),
+        (f'{{{IMAGES}, "targets": {{"form": "classes", "names": ["\\ud800"]}}, "facts": {{}}}}', "is half a character"),
+        (f"{{{IMAGES}}}", "targets is missing: must be a mapping"),
+        (f"{{{IMAGES}, {IMAGES}, {TARGETS}}}", "it holds the key inputs twice"),
+        ("{", "Expecting property name"),
+        ("[" * 100_000, "it is nested more than 50 deep"),
     ],
 )
-def test_damaged_inputs_json(text, here, command):
+def test_damaged_inputs_json(text, message, here, command):
     (here / "runs/plain/inputs.json").write_text(text)
     answer = command(*PREDICT)
-    assert_error(answer, CheckpointError, "runs/plain/inputs.json is damaged")
+    assert_error(answer, CheckpointError, "runs/plain/inputs.json is damaged: ")
+    assert message in answer.err
+
+
+@pytest.mark.parametrize(
+    ("shape", "names", "message"),
+    [
+        ([9000, 10, 3], None, "inputs.json is not that of the checkpoints: shape="),
+        (None, ["a"], "inputs.json has the names of 1 classes, the checkpoints have"),
+    ],
+)
+def test_inputs_json_of_another_run(shape, names, message, here, command):
+    file = here / "runs/plain/inputs.json"
+    content = json.loads(file.read_text())
+    content["inputs"]["shape"] = shape or content["inputs"]["shape"]
+    content["targets"]["names"] = names or content["targets"]["names"]
+    file.write_text(json.dumps(content))
+    assert_error(command(*PREDICT), CheckpointError, message)
 
 
 @pytest.mark.slow

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +16,7 @@ from accumtrain.data.source import ArraySplit, Dataset, Split, unlabelled
 from accumtrain.data.table.columns import read_named_numbers
 from accumtrain.data.targets.numbers import NORMAL
 from accumtrain.errors import ConfigError, DataError
-from accumtrain.fields import format_value, normal_form
+from accumtrain.fields import POSITIVE, format_value, normal_form
 
 SAMPLES = 4  # arrays to compare an export by
 
@@ -36,7 +36,20 @@ class Arrays(Inputs):
 
     columns: tuple[str, ...] = ()
     mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
+    std: tuple[Annotated[float, POSITIVE], ...] = ()
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any], config: DataConfig) -> Arrays:
+        """Return the inputs of a trained run. Raise ConfigError for facts of another number of columns, too."""
+        found = cast(Arrays, super().from_facts(facts, config))
+        last = found.shape[-1] if found.shape else 0
+        for name in ("columns", "mean", "std"):
+            given = getattr(found, name)
+            if len(given) not in (0, last) or len(found.mean) != len(found.std):
+                raise ConfigError(
+                    f"inputs.{name}: must have {last} values, the last size of the shape, and has {len(given)}"
+                )
+        return found
 
     def fitted(self, train: Split) -> Arrays:
         """Return them with mean and standard deviation of the rows to train on, if they are columns of a table.

@@ -5,13 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_type_hints
 
 import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.config import DataConfig
-from accumtrain.errors import CheckpointError, ConfigError, DataError
+from accumtrain.errors import ConfigError, DataError
+from accumtrain.fields import convert, shorten
+from accumtrain.runs.schema import InputsInShort
 
 if TYPE_CHECKING:
     from accumtrain.data.source import Dataset, Split
@@ -107,6 +109,11 @@ class Inputs(ABC):
         """Return JSON values, from which `from_facts` makes the inputs again."""
         return {"kind": self.kind, **{key.name: _plain(getattr(self, key.name)) for key in fields(self)}}
 
+    @property
+    def in_short(self) -> InputsInShort:
+        """The facts that the checkpoints of a run have in common with its inputs.json."""
+        return {"kind": self.kind, "shape": tuple(self.shape), "vocabulary": self.vocabulary_size}
+
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any], config: DataConfig) -> Inputs:
         """Return the inputs of a trained run.
@@ -116,13 +123,13 @@ class Inputs(ABC):
             config: The data keys of the run.
 
         Raises:
-            CheckpointError: They are damaged.
+            ConfigError: They are not those of `facts`. The message begins with the key.
         """
-        values = {name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()}
-        values.pop("kind", None)
-        if values.keys() != {key.name for key in fields(cls)}:
-            raise CheckpointError(f"its inputs have {', '.join(values) or 'no values'}")
-        return cls(**values)
+        hints = get_type_hints(cls, include_extras=True)
+        names = [key.name for key in fields(cls)]
+        if odd := sorted({*facts} ^ {*names, "kind"}):
+            raise ConfigError(f"inputs.{shorten(odd[0])}: must be {', '.join(names)} of inputs of the kind {cls.kind}")
+        return cls(**{name: convert(hints[name], facts[name], f"inputs.{name}") for name in names})
 
     # ---- asked of a trained run
 

@@ -25,7 +25,7 @@ from accumtrain.data.inputs.base import Asked, Inputs
 from accumtrain.data.local_files import list_named_images
 from accumtrain.data.source import ArraySplit, Dataset, Split, unlabelled
 from accumtrain.data.sources.folder import open_files
-from accumtrain.errors import CheckpointError, ConfigError, DataError
+from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import format_value
 
 WHITE = 255  # of the pixels of a file
@@ -141,9 +141,9 @@ class Pixels(Inputs):
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any], config: DataConfig) -> Pixels:
         """Return the inputs of a trained run, for pixels 0..255 in images of any size."""
-        shape = tuple(facts.get("shape", ()))
+        shape = tuple(facts["shape"])
         if len(shape) != 3:
-            raise CheckpointError(f"{list(shape)} is no shape of images")
+            raise ConfigError(f"inputs.shape={format_value(list(shape))}: must be height, width and channels of images")
         return replace(make_pixels(config, shape, WHITE), image_size=shape[:2])
 
     # ---- asked of a trained run

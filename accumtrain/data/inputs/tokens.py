@@ -22,7 +22,8 @@ from accumtrain.data.text.encode import Encoded, encode_texts, join_encoded
 from accumtrain.data.text.texts import TABLES, Text, read_file, read_lines
 from accumtrain.data.text.token_split import TokenSplit, cut
 from accumtrain.data.text.vocabulary import MASK, PADDING, Vocabulary
-from accumtrain.errors import CheckpointError, DataError
+from accumtrain.errors import ConfigError, DataError
+from accumtrain.fields import convert, format_value
 
 _GIVE = "give a file with a text a line, a table, a folder of texts, or an .npz file of tokens"
 NONE = -1  # where there is no token, position or id
@@ -80,10 +81,13 @@ class Tokens(Inputs):
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any], config: DataConfig) -> Tokens:
-        shape, masks = tuple(facts.get("shape", ())), facts.get("masks", 0)
-        if len(shape) != 1 or not isinstance(masks, int):
-            raise CheckpointError(f"{list(shape)} is no shape of tokens")
-        return cls(shape, Vocabulary.from_json(facts.get("vocabulary", {})), masks=masks)
+        shape = tuple(facts["shape"])
+        if len(shape) != 1:
+            raise ConfigError(f"inputs.shape={format_value(list(shape))}: must be one number of tokens")
+        masks: int = convert(int, facts.get("masks", 0), "inputs.masks")
+        if not 0 <= masks <= shape[0]:
+            raise ConfigError(f"inputs.masks={masks}: must be a number of the {shape[0]} tokens")
+        return cls(shape, Vocabulary.from_json(facts.get("vocabulary"), "inputs.vocabulary"), masks=masks)
 
     # ---- asked of a trained run
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from accumtrain.data.config import INPUTS, DataConfig
 from accumtrain.data.inputs.base import Inputs
-from accumtrain.errors import CheckpointError
+from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.registry import load
-from accumtrain.runs.files import has_form, is_count, is_text, read_json
+from accumtrain.runs.files import read_json
 from accumtrain.runs.run import INPUTS_FILE, REMEDY
+from accumtrain.runs.schema import InputsFile, NamedTargets, OfKind
 
 
 @dataclass(frozen=True)
@@ -30,37 +31,24 @@ class TrainedOn:
     class_names: list[str]
     facts: Mapping[str, Any] = field(default_factory=dict)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> InputsFile:
         """Return the content of inputs.json."""
-        targets = {"form": self.form, "names": self.class_names}
-        return {"inputs": self.inputs.facts(), "targets": targets, "facts": dict(self.facts)}
+        targets: NamedTargets = {"form": self.form, "names": self.class_names}
+        return {"inputs": cast(OfKind, self.inputs.facts()), "targets": targets, "facts": dict(self.facts)}
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any], config: DataConfig) -> TrainedOn:
+    def from_json(cls, content: InputsFile, config: DataConfig) -> TrainedOn:
         """Return what inputs.json holds.
 
         Args:
             config: The data keys of the run.
 
         Raises:
-            CheckpointError: It is damaged.
-            ConfigError: The kind of inputs is of a program that was not imported.
+            ConfigError: A value breaks a rule, or the kind of inputs is of a program that was not imported.
         """
-        inputs, targets, facts = (content.get(name) for name in ("inputs", "targets", "facts"))
-        if not (
-            isinstance(inputs, dict)
-            and isinstance(targets, dict)
-            and isinstance(facts, dict)
-            and is_text(inputs.get("kind"))
-            and has_form(inputs.get("shape"), [is_count])
-            and 0 not in inputs["shape"]
-            and is_text(targets.get("form"))
-            and has_form(targets.get("names"), [is_text])
-            and targets["names"]
-        ):
-            raise CheckpointError("it holds no inputs and targets")
+        inputs, targets = content["inputs"], content["targets"]
         kind: Any = load(INPUTS[inputs["kind"]].build)
-        return cls(kind.from_facts(inputs, config), targets["form"], targets["names"], facts)
+        return cls(kind.from_facts(inputs, config), targets["form"], targets["names"], content["facts"])
 
 
 def read_trained_on(folder: Path, config: DataConfig) -> TrainedOn | None:
@@ -76,8 +64,10 @@ def read_trained_on(folder: Path, config: DataConfig) -> TrainedOn | None:
     file = folder / INPUTS_FILE
     if not file.exists():
         return None
-    content = read_json(file)
+    content: InputsFile = read_json(file, InputsFile)
+    kind = content["inputs"]["kind"]
+    INPUTS[kind]  # a program that was not imported has it, which is no damage
     try:
         return TrainedOn.from_json(content, config)
-    except CheckpointError as error:
+    except ConfigError as error:
         raise CheckpointError(f"{file} is damaged: {error}; {REMEDY}") from error

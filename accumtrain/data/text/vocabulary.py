@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 from accumtrain.data.local_files import find_file_fault
 from accumtrain.errors import CheckpointError, ConfigError
-from accumtrain.runs.files import has_form, is_count, is_text
+from accumtrain.fields import Range, convert
 from accumtrain.runs.run import REMEDY
 
 PADDING = -1
@@ -29,7 +29,18 @@ _BYTES = 256
 _MASKS = (MASK, "<mask>")  # as tokenizers name it
 _PACKAGE = "tokenizers"
 _MOST_GROWTH = 64  # times the length of a text; those of trained tokenizers are below 10
-_FORM = {"size": is_count, "mask": is_count, "special": [is_count], "tokenizer": is_text}
+
+
+_Id = Annotated[int, Range(0, LARGEST, closed=True)]
+
+
+class _Kept(TypedDict):
+    """A vocabulary in inputs.json."""
+
+    size: Annotated[int, Range(1, LARGEST + 1, closed=True)]
+    mask: _Id
+    special: list[_Id]
+    tokenizer: str
 
 
 class UnencodableText(Exception):
@@ -105,11 +116,15 @@ class Vocabulary:
         return {**asdict(self), "special": list(self.special)}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Vocabulary:
-        """Raise CheckpointError if they are not what `as_json` returns."""
-        if values.keys() != _FORM.keys() or not has_form(dict(values), _FORM):
-            raise CheckpointError("it holds no vocabulary")
-        return cls(**{**values, "special": tuple(values["special"])})
+    def from_json(cls, values: Any, key: str) -> Vocabulary:
+        """Return what `as_json` has returned. Raise ConfigError, which begins with the key, for anything else."""
+        found: _Kept = convert(_Kept, values, key)
+        for name, ids in (("mask", [found["mask"]]), ("special", found["special"])):
+            if max(ids, default=0) >= found["size"]:
+                raise ConfigError(f"{key}.{name}={max(ids)}: must be below {key}.size={found['size']}")
+        if found["tokenizer"] == BYTES and found["size"] != _BYTES + 1:
+            raise ConfigError(f"{key}.size={found['size']}: must be {_BYTES + 1} of {key}.tokenizer={BYTES}")
+        return cls(found["size"], found["mask"], tuple(found["special"]), found["tokenizer"])
 
     @cached_property
     def _library(self) -> Any:

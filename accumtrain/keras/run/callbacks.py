@@ -7,16 +7,18 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import FunctionType
-from typing import Any
+from typing import Any, TypedDict
 
 import keras
 import numpy as np
 
 from accumtrain.console import say, warn
-from accumtrain.errors import ConfigError
+from accumtrain.errors import CheckpointError, ConfigError
+from accumtrain.fields import convert
 from accumtrain.keras.run.compiled import inner_optimizer
 from accumtrain.runs.checkpoint_store import newest_manifest
 from accumtrain.runs.run import Run
+from accumtrain.runs.schema import Count
 from accumtrain.train.hooks import EPOCH, Hook, TrainingState
 
 KEPT, RATES = "callbacks", "learning rates"  # among the values that hooks keep
@@ -24,7 +26,25 @@ BATCH_METHODS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin",
 TEST_BATCH_METHODS = ("on_test_batch_begin", "on_test_batch_end")
 OWN = ("_model", "params")  # attributes that a training sets
 OWN_STEPS = ("train_step", "test_step", "compute_loss", "compute_metrics", "call")  # methods that may be replaced
+ANEW = "delete it, so that the one before is taken, or begin anew under another run_name"
 PLAIN = (type(None), bool, int, str)  # of JSON
+
+
+Rates = tuple[float | None, float | None]  # with which the run has begun, and at its last checkpoint
+
+
+class Noted(TypedDict):
+    """The facts of a callback in a checkpoint: its class, attributes, and the names of those that it can't hold."""
+
+    name: str
+    values: dict[str, Any]
+    lost: list[str]
+
+
+class Kept(TypedDict):
+    epoch: Count
+    batch: Count
+    callbacks: list[Noted]
 
 
 class CallbackHooks:
@@ -83,8 +103,8 @@ class CallbackHooks:
         It is that of the model, unless callbacks have changed that in this run; None for a schedule.
         """
         now = _rate_of(self._model)
-        manifest = newest_manifest(run.checkpoints) or {}
-        begun, left = manifest.get("hooks", {}).get("kept", {}).get(RATES, [None, None])
+        newest = newest_manifest(run.checkpoints)
+        begun, left = _read_kept(newest["hooks"]["kept"] if newest else {}, RATES, Rates, [None, None])
         self._rate = begun if left is not None and left == now else now
         return self._rate
 
@@ -155,7 +175,9 @@ class CallbackHooks:
 
     def _restore(self, state: TrainingState) -> None:
         """Give callbacks what they had noted, or say that they begin anew."""
-        kept = state.kept.pop(KEPT, {"epoch": int(state.epoch), "batch": 0, "callbacks": []})
+        begins: Kept = {"epoch": int(state.epoch), "batch": 0, "callbacks": []}
+        kept: Kept = _read_kept(state.kept, KEPT, Kept, begins)
+        state.kept.pop(KEPT, None)
         self._epoch, self._batch = kept["epoch"], kept["batch"]
         if not state.step:
             return
@@ -164,7 +186,7 @@ class CallbackHooks:
             name = type(callback).__name__
             found = known.get((name, number))
             if found is not None and not found["lost"]:
-                vars(callback).update({key: _unpack(value) for key, value in found["values"].items()})
+                vars(callback).update(_unpack_all(type(callback), found["values"]))
                 continue
             reason = (
                 f"checkpoints do not hold its {', '.join(found['lost'])}" if found else "the session before had none"
@@ -172,6 +194,14 @@ class CallbackHooks:
             say(f"{name} begins anew, as {reason}")
             if state.epoch_metrics:  # amid an epoch
                 callback.on_epoch_begin(self._epoch, {})
+
+
+def _read_kept(kept: Mapping[str, Any], name: str, schema: Any, default: Any) -> Any:
+    """Return a value that hooks keep in checkpoints, as a type. Raise CheckpointError for another one."""
+    try:
+        return convert(schema, kept.get(name, default), f"hooks.kept.{name}")
+    except ConfigError as error:
+        raise CheckpointError(f"a checkpoint is damaged: {error}; {ANEW}") from error
 
 
 def _check(callbacks: Any) -> None:
@@ -267,6 +297,17 @@ def _pack(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is no JSON value")
 
 
+def _unpack_all(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a callback of a class. Raise CheckpointError if they are not what `_changes` returns."""
+    try:
+        unpacked = {name: _unpack(value) for name, value in values.items()}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"a checkpoint is damaged: it holds no attributes of {kind.__name__}; {ANEW}") from error
+    if methods := [name for name in values if callable(getattr(kind, name, None))]:
+        raise CheckpointError(f"a checkpoint is damaged: {kind.__name__}.{methods[0]} is a method; {ANEW}")
+    return unpacked
+
+
 def _unpack(packed: Any) -> Any:
     if not isinstance(packed, dict):
         return packed
@@ -276,11 +317,17 @@ def _unpack(packed: Any) -> Any:
     if kind == "dict":
         return {_unpack(key): _unpack(item) for key, item in content}
     if kind == "function":
-        return _function(*content)
-    items = [_unpack(item) for item in content]
-    return tuple(items) if kind == "tuple" else items
+        module, name = content
+        if (function := _function(module, name)) is None:
+            raise ValueError(f"{module}.{name} is no function of Keras")
+        return function
+    return {"tuple": tuple, "list": list}[kind](_unpack(item) for item in content)
 
 
 def _function(module: str, name: str) -> Any:
-    """Return the function of this name in a module that is imported; None if there is none."""
-    return getattr(sys.modules.get(module), name, None)
+    """Return the function of this name in a module of Keras that is imported; None if there is none.
+
+    A checkpoint names no others, as a callback would call them.
+    """
+    found = getattr(sys.modules.get(module), name, None) if module.partition(".")[0] == "keras" else None
+    return found if isinstance(found, FunctionType) else None

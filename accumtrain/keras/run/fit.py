@@ -198,8 +198,11 @@ def _with_first_rate(config: Config, called: CallbackHooks) -> Config:
 def _check_loss_of_run(run: Run, entry: LossEntry) -> None:
     """Raise ConfigError if a run has begun with the loss of examples, and this is that of the batch, or the reverse."""
     words = {OF_EXAMPLES.name: "mean", OF_BATCHES.name: "batch"}
-    begun = (newest_manifest(run.checkpoints) or {}).get("learned", {}).get("loss.kind", entry.name)
-    if begun != entry.name and run.config.run.resume != FORCE:
+    newest = newest_manifest(run.checkpoints)
+    begun = entry.name if newest is None else newest["learned"].get("loss.kind")
+    if (
+        begun in words and begun != entry.name and run.config.run.resume != FORCE
+    ):  # others are refused as learned values
         raise ConfigError(
             f'{run.path} was begun with loss="{words[begun]}", and here it is "{words[entry.name]}": say '
             f'loss="{words[begun]}" to go on with it, or choose another run_name'

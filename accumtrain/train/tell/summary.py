@@ -36,7 +36,7 @@ from accumtrain.train.recovery import SKIPPED, compares
 
 CLOSING = {  # keys of a summary that are shown at the end of a run
     *("status", "step", "epoch", "seconds", "examples_per_second", "memory"),
-    *("skipped_windows", "skipped_examples", "best_on"),
+    *("skipped_windows", "skipped_examples", "best_on", "best_by"),
 }
 USE = "evaluate, predict and export use it, or with state=last the last"
 USE_AFTER_FIT = (
@@ -144,7 +144,7 @@ def print_summary(
 
 def _unknown_metric(summary: dict[str, Any]) -> str | None:
     """Return the metric that chooses the best state if the last evaluation had a loss and no value of it; else None."""
-    last, name = summary[summary["best_on"]] or {}, summary["best_by"]["metric"]
+    last, name = summary.get(summary["best_on"]) or {}, summary["best_by"]["metric"]
     return str(name) if is_finite_number(last.get(LOSS)) and not is_finite_number(last.get(name)) else None
 
 

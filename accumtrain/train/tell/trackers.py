@@ -20,6 +20,7 @@ from accumtrain.errors import ConfigError, first_line
 from accumtrain.fields import format_value, is_finite_number
 from accumtrain.registry import load
 from accumtrain.runs.files import disk_errors, make_inner_folder, read_json, write_json
+from accumtrain.runs.schema import TrackerIds
 from accumtrain.train.config import NONE, TRACKERS
 
 # ---- TensorBoard: event files, one per split and session, and one of what holds for the whole run --------------------
@@ -301,11 +302,11 @@ def identifier(folder: Path, service: str, make: Callable[[], str]) -> str:
         make: makes the identifier.
     """
     file = folder / "tracker.json"
-    known = read_json(file) if file.exists() else {}
+    known: dict[str, str] = read_json(file, TrackerIds) if file.exists() else {}
     if service not in known:
         known[service] = make()
         write_json(file, known)
-    return str(known[service])
+    return known[service]
 
 
 # ---- MLflow, where MLFLOW_TRACKING_URI says --------------------------------------------------------------------------

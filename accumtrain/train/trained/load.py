@@ -12,14 +12,15 @@ from accumtrain.config.read import to_mapping
 from accumtrain.config.roles import keys_with
 from accumtrain.config.schema import Config
 from accumtrain.data.inputs.trained_on import TrainedOn, read_trained_on
-from accumtrain.errors import CheckpointError, DataError
+from accumtrain.errors import CheckpointError, ConfigError, DataError
 from accumtrain.fields import Role
 from accumtrain.models.build import build_model
-from accumtrain.runs.checkpoint_store import Saved
+from accumtrain.runs.checkpoint_store import Saved, newest_manifest
 from accumtrain.runs.config import BEST_STATE
-from accumtrain.runs.names import ANSWER_FACTS, CHECKPOINTS, differences, folder_of, learned_values
+from accumtrain.runs.names import CHECKPOINTS, differences, folder_of, learned_values
 from accumtrain.runs.run import INPUTS_FILE, REMEDY
-from accumtrain.tasks.answer import Answer, build_answer
+from accumtrain.runs.schema import Manifest
+from accumtrain.tasks.answer import Answer, build_answer, find_answer
 from accumtrain.tasks.objective import Objective, build_objective, open_objective, open_stored
 from accumtrain.train.build import moving_average, spec_for
 from accumtrain.train.checkpoint import again_if_changed, find_state, restore_model
@@ -35,12 +36,37 @@ def find_trained_on(config: Config) -> tuple[TrainedOn, Mapping[str, Any]]:
     Raises:
         AccumtrainError: the file of a run is damaged, or the data can't be opened.
     """
-    noted = read_trained_on(folder_of(config), config.data)
+    noted = read_noted(config)
     if noted is not None:
         return noted, {}
     objective = open_objective(config)
     trained_on = TrainedOn.from_json(objective.trained_on.as_json(), config.data)
     return trained_on, objective.stored.fingerprint
+
+
+def read_noted(config: Config) -> TrainedOn | None:
+    """Return the content of inputs.json, as `read_trained_on` does. It fits the checkpoints of the run and its task.
+
+    Raises:
+        CheckpointError: it is damaged, or that of another run.
+    """
+    noted = read_trained_on(folder_of(config), config.data)
+    newest = newest_manifest(folder_of(config) / CHECKPOINTS)
+    if noted is None or newest is None:
+        return noted
+    file, names, before = folder_of(config) / INPUTS_FILE, len(noted.class_names), newest["data"].get(CLASSES)
+    classes = len(before) if isinstance(before, list) else before
+    if classes not in (None, names):
+        raise CheckpointError(
+            f"{file} has the names of {names} classes, the checkpoints have {classes} classes: it is damaged; {REMEDY}"
+        )
+    if changed := differences(newest.get("inputs", {}), noted.inputs.in_short):
+        raise CheckpointError(f"{file} is not that of the checkpoints: {changed}; {REMEDY}")
+    try:
+        find_answer(config).check_facts({**noted.facts, **newest.get("answers", {})}, noted.class_names)
+    except ConfigError as error:
+        raise CheckpointError(f"{file} is damaged: {error}; {REMEDY}") from error
+    return noted
 
 
 def open_measured(config: Config) -> tuple[Objective, bool]:
@@ -55,7 +81,7 @@ def open_measured(config: Config) -> tuple[Objective, bool]:
     folder = folder_of(config) / CHECKPOINTS
     _, manifest = again_if_changed(lambda: find_state(folder))
     trained = manifest["data"]
-    noted = read_trained_on(folder_of(config), config.data)
+    noted = read_noted(config)
     try:
         data = open_stored(config)
     except DataError:
@@ -64,11 +90,6 @@ def open_measured(config: Config) -> tuple[Objective, bool]:
         data = None  # a class may have too few examples to train on, and enough to be measured
     if data is not None and (noted is None or data.fingerprint == trained):
         noted = noted or build_objective(config, data).trained_on
-        if len(noted.class_names) != data.num_classes:
-            raise CheckpointError(
-                f"{folder_of(config) / INPUTS_FILE} has the names of {len(noted.class_names)} classes, the data has "
-                f"{data.num_classes} classes: it is damaged; {REMEDY}"
-            )
         return build_objective(config, replace(data, class_names=noted.class_names), noted.facts), True
     assert noted is not None
     from accumtrain.data.sources.labelled import open_labelled  # here, as a training has no use for it
@@ -82,7 +103,7 @@ class Trained(NamedTuple):
 
     model: Model
     saved: Saved
-    manifest: Mapping[str, Any]
+    manifest: Manifest
     answer: Answer
 
 
@@ -111,10 +132,10 @@ def trained_model(config: Config, noted: TrainedOn, fingerprint: Mapping[str, An
     if ema is not None:
         for average, weight in zip(ema.averages, ema.weights, strict=True):
             weight.assign(average)
-    return Trained(model, saved, manifest, build_answer(config, noted, manifest.get(ANSWER_FACTS, {})))
+    return Trained(model, saved, manifest, build_answer(config, noted, manifest.get("answers", {})))
 
 
-def check_evaluates(config: Config, fingerprint: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
+def check_evaluates(config: Config, fingerprint: Mapping[str, Any], manifest: Manifest) -> None:
     """Compare model, inputs and classes in the checkpoint's manifest with this configuration.
 
     Args:
