@@ -123,10 +123,10 @@ def predict(config: Config) -> dict[str, Any]:
         CheckpointError: there is no trained run, or a file can't be written.
         Preempted: a signal stopped it; the answers so far are written.
     """
+    devices = resolve_devices(config.device)  # first, as the data makes tensors
     noted, fingerprint = find_trained_on(config)
-    devices = resolve_devices(config.device)
     named = [str(config.predict.input)]
-    given = noted.inputs.open_named(named, config.data, "predict.input")  # makes tensors, so devices must be known
+    given = noted.inputs.open_named(named, config.data, "predict.input")
     names, data = given.names, given.data
     batch = prediction_batch(config, len(names), devices.replicas)
     kind = noted.inputs.asked
