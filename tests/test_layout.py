@@ -240,6 +240,21 @@ def test_code_is_named_by_a_text_only_in_rows_and_for_children():
     )
 
 
+def test_devices_are_set_up_before_data_is_opened():
+    """Which makes tensors, and so the devices that TensorFlow has by default."""
+    opening = {"open_objective", "open_stored", "open_measured", "find_trained_on"}
+    functions = [node for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    both = 0
+    for function in functions:
+        calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+        order = sorted((call.lineno, called(call)) for call in calls if called(call) in {"resolve_devices", *opening})
+        names = [name for _, name in order]
+        if "resolve_devices" in names and opening.intersection(names):
+            both += 1
+            assert names[0] == "resolve_devices", function.name
+    assert both >= 8
+
+
 def test_modules_are_imported_by_name_only_in_the_tables():
     """Elsewhere by a text, so that it can be seen here, and none of ours."""
     assert_none(

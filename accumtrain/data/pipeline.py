@@ -78,7 +78,10 @@ class DistributedBatches:
     def __init__(self, strategy: tf.distribute.Strategy, batches: Callable[[HostShard], tf.data.Dataset]):
         self._batches = batches
         self._read: list[tf.data.Dataset] = []  # by the iterator that was made last
-        self._distributed = strategy.distribute_datasets_from_function(self._of_process)
+        if _has_one_cpu_of_many(strategy):  # which needs nothing to be read ahead for it
+            self._distributed = self._of_process(_own_context(strategy))
+        else:
+            self._distributed = strategy.distribute_datasets_from_function(self._of_process)
 
     def __iter__(self) -> Any:
         self._ended.clear()
@@ -105,6 +108,18 @@ class DistributedBatches:
 
         dataset.with_options = keep
         return dataset
+
+
+def _has_one_cpu_of_many(strategy: tf.distribute.Strategy) -> bool:
+    """Return whether each of several processes computes on one CPU device."""
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return False
+    return [tf.DeviceSpec.from_string(device).device_type for device in strategy.extended.worker_devices] == ["CPU"]
+
+
+def _own_context(strategy: tf.distribute.MultiWorkerMirroredStrategy) -> tf.distribute.InputContext:
+    replicas = strategy.num_replicas_in_sync
+    return tf.distribute.InputContext(replicas, strategy.cluster_resolver.task_id, replicas)
 
 
 @atexit.register
@@ -283,6 +298,8 @@ def _finish(data: Dataset, examples: Example, size: int | None, *, training: boo
 def _options() -> tf.data.Options:
     options = tf.data.Options()
     options.deterministic = True
+    # It changes nothing that is measurable, and its thread may sleep for as long as it has run when an iterator ends.
+    options.autotune.enabled = False
     options.threading.private_threadpool_size = 0  # own threads, one for each core, because a step may have only one
     return options
 
@@ -358,7 +375,7 @@ def _decode_all(split: EncodedSplit) -> ArraySplit:
     labels = np.empty([split.size, *label.shape], label.dtype.as_numpy_dtype)
     weights = np.empty([split.size], np.float32)
     try:
-        for batch in examples.batch(_CACHE_CHUNK).as_numpy_iterator():
+        for batch in examples.batch(_CACHE_CHUNK).with_options(_options()).as_numpy_iterator():
             rows = batch["index"]
             images[rows], labels[rows], weights[rows] = batch["inputs"], batch["targets"], batch["weight"]
     except tf.errors.OpError:

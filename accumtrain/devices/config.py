@@ -65,7 +65,7 @@ class DeviceConfig(ComponentConfig):
     `tensor_float_32`: whether a GPU may round the factors of float32 products to 10 bits (TF32), which is faster.
     `workers`: host:port of every worker, the chief first. Needed only if neither TF_CONFIG nor SLURM names them.
     `index`: number of this process in device.workers, from 0 on.
-    `timeout`: seconds to wait for the other workers.
+    `timeout`: seconds to wait for the other workers at the start.
 
     Attributes:
         splits_cpu: the kind uses `virtual`.

@@ -38,7 +38,7 @@ def resolve_multiworker(config: DeviceConfig) -> Devices:
         split_cpu(config.virtual or 1)
         local = f"CPU, {os.cpu_count()} cores" + (f" as {config.virtual} virtual devices" if config.virtual else "")
     connections = wait_for_workers(cluster, config.timeout)
-    strategy = MultiWorkerStrategy(cluster, len(gpus) or config.virtual or 1, "GPU" if gpus else "CPU", config.timeout)
+    strategy = MultiWorkerStrategy(cluster, len(gpus) or config.virtual or 1, "GPU" if gpus else "CPU")
     if not gpus:
         take_memory_in_one_piece()
     workers = len(cluster.workers)
@@ -50,15 +50,17 @@ def resolve_multiworker(config: DeviceConfig) -> Devices:
 class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):
     """A replica on each of `devices` devices of each worker, all of which create it at the same time.
 
+    Collective operations have no time limit of TensorFlow's. Each one would start two threads that sleep for as long
+    (docs/decisions.md). A `WorkerMonitor` notices lost workers, and a `Watchdog` those that make no progress.
+
     Args:
         kind: "CPU" or "GPU".
-        timeout: seconds to wait for the others in a collective operation.
 
     Raises:
         ConfigError: another worker went away meanwhile, or TensorFlow already runs in this process.
     """
 
-    def __init__(self, cluster: Cluster, devices: int, kind: str, timeout: int):
+    def __init__(self, cluster: Cluster, devices: int, kind: str):
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec({JOB: list(cluster.workers)}), task_type=JOB, task_id=cluster.index, rpc_layer="grpc"
         )
@@ -69,7 +71,7 @@ class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             shutdown_barrier_timeout_in_ms=1000 * HEARTBEAT,
             coordinated_jobs=[coordination_config_pb2.CoordinatedJob(name=JOB, num_tasks=len(cluster.workers))],
         )
-        options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=float(timeout))
+        options = tf.distribute.experimental.CommunicationOptions()
         on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
             with held_back_stderr() as stderr:  # TensorFlow before 2.21 announces its server there

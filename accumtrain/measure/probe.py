@@ -203,10 +203,10 @@ def _measure(config: Config, micro_batches: Sequence[int | None] | None, folder:
     doing = folder / child.DOING
     try:
         doing.write_text("opening the data", encoding="utf-8")
+        devices = resolve_devices(config.device)  # first, as the data makes tensors
         objective = open_objective(config)
         doing.write_text("compiling, then timing updates", encoding="utf-8")
         with explain_errors(config, objective.stored):
-            devices = resolve_devices(config.device)
             sizes = micro_batches or _smallest(config, devices.replicas)
             found = measure(config, objective, devices, sizes, folder / CHECKPOINTS)
     except tf.errors.ResourceExhaustedError as error:

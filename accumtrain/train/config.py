@@ -167,6 +167,8 @@ class PredictConfig:
     `output`: a folder for predictions.csv and predictions.jsonl, or one such file; null: the run's folder.
     `top`: number of classes listed for each example, the most probable first. With task=masked_tokens: of tokens for
     each mask.
+    `raw`: whether predictions.csv has texts as they are. Otherwise a text that a spreadsheet would compute, such as
+    =1+1, begins with a quote ('), and control characters are escapes. predictions.jsonl always has texts as they are.
     """
 
     ROLE: ClassVar[Role] = Role.UNNAMED
@@ -174,6 +176,7 @@ class PredictConfig:
     input: Annotated[str | None, NotEmpty("say which images, predict.input=<file, folder or glob>"), LOCAL_PATH] = None
     output: Annotated[str | None, NotEmpty("leave it out to write into the run's folder"), LOCAL_PATH] = None
     top: Annotated[int, COUNT] = 3
+    raw: bool = False
 
 
 @dataclass(kw_only=True)

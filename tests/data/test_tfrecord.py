@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import io
 import os
 from collections.abc import Callable
 from itertools import pairwise
@@ -87,6 +89,35 @@ def test_damaged_index_is_replaced(make_shards, damage):
     index_file(paths).write_bytes(damage)
     assert index(paths) == before
     assert index_file(paths).stat().st_size > 100
+
+
+NUMBERS = {"stamps": [[1, 2], [3, 4]], "counts": [2, 2], "starts": [0, 19, 0, 19]}
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {},
+        {"starts": [0]},
+        NUMBERS | {"stamps": [1, 2]},
+        NUMBERS | {"counts": [2]},
+        NUMBERS | {"counts": [-1, 5]},
+        NUMBERS | {"counts": [9, 9]},
+        NUMBERS | {"starts": []},
+        NUMBERS | {"starts": [0.0, 19.0, 0.0, 19.0]},
+        NUMBERS | {"starts": ["a"] * 4},
+        NUMBERS | {"starts": 5},
+    ],
+)
+def test_an_index_of_other_arrays_is_made_anew(make_shards, arrays):
+    paths = make_shards("train", (3, 2))
+    before = index(paths)
+    content = io.BytesIO()
+    np.savez(content, **{name: np.array(value) for name, value in arrays.items()})
+    index_file(paths).write_bytes(hashlib.sha256(content.getvalue()).digest() + content.getvalue())
+    assert index(paths) == before
+    index_file(paths).write_bytes(hashlib.sha256(b"no zip").digest() + b"no zip")
+    assert index(paths) == before
 
 
 @pytest.mark.parametrize("flips", [50, pytest.param(650, marks=pytest.mark.slow)])

@@ -19,6 +19,7 @@ from PIL import Image
 
 from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError, ConfigError, DataError, Preempted
+from accumtrain.tasks.answer import AnswersInWords
 from accumtrain.train.trained import predict
 from tests.train.conftest import assert_error, json_of
 
@@ -107,6 +108,23 @@ def test_table_and_files(here, command):
     assert [row["file"] for row in rows] == [each["file"] for each in objects] == [f"new/sub/{n}.PNG" for n in range(3)]
     assert [float(row["probability"]) for row in rows] == [each["probability"] for each in objects]
     assert all(0 < each["probability"] <= 1 and len(each["top"]) == 2 for each in objects)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        *((text, f"'{text}") for text in ("=1+1", "+cmd|x", "-1+1", "@SUM(A1)", "--1", "=", "-")),
+        ("\t=1", r"'\t=1"),
+        ("\r=1", r"'\r=1"),
+        ("a\x1b[2J\n", r"a\x1b[2J\n"),
+        *((text, text) for text in ("-1.5", "+2e3", "a=b", "", "caf\u00e9", " =1", "'")),
+    ],
+)
+def test_a_spreadsheet_computes_no_text_of_a_table(text, shown):
+    answers = AnswersInWords([text], [[0.5], [text]], [{}, {}], [], [], {})
+    table = [*csv.reader(predict._csv(["a.png", text], answers, raw=False).splitlines())]
+    assert table == [["file", shown], ["a.png", "0.5"], [shown, shown]]
+    assert text in predict._csv(["a.png", "b.png"], answers, raw=True)
 
 
 @pytest.mark.parametrize("pattern", ["new/**", "new/**/*", "ne*"])

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from accumtrain.cli.workers import find_free_ports
@@ -68,6 +69,28 @@ def test_two_workers_train_as_one_process(tmp_path, alone):
     assert ours.keys() == theirs.keys()
     for key, value in ours.items():
         np.testing.assert_allclose(value, theirs[key], rtol=1e-5, atol=1e-6)
+
+
+def threads_of(process):
+    """The number of threads of each child process, in the order of their starts; fewer where one has ended."""
+    children = psutil.Process(process.pid).children()
+    return [child.num_threads() for child in children if child.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.slow
+def test_workers_keep_their_number_of_threads_and_end_at_once(tmp_path):
+    process = in_folder(tmp_path, *PROGRAM, "--workers", "2", *SMALL, "run.name=two", "train.steps=400")
+    counts = []
+    for line in process.stdout:
+        if re.match(r"epoch \d+/\d+  update [1-4]\d\d/400 ", line):
+            counts.append(threads_of(process))
+        if " s in all" in line:
+            printed = time.monotonic()
+    assert process.wait(timeout=60) == 0
+    assert time.monotonic() - printed < 5
+    assert len(counts) > 200
+    for ours in zip(*(each for each in counts if len(each) == 2), strict=True):
+        assert max(ours) - min(ours) < 40, "some of TensorFlow's pools grow and shrink"
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from importlib.util import find_spec
@@ -35,6 +36,9 @@ _JSON = (".jsonl", ".ndjson", ".json")
 _PARQUET = (".parquet", ".pq")
 _DATASET = ("state.json", "dataset_dict.json")  # in a folder that `save_to_disk` wrote: of one data set, of several
 _BLOCK = 2**24  # bytes that are read together; no row is longer
+_CHUNK = 2**28  # bytes of a column that are made from Parquet together
+_BYTES_OF_A_ROW = 64  # of memory, for names, targets and places
+_FROM_DISK = "load it with the library datasets and save it with save_to_disk, so that it is read from the disk"
 _GIVE = "give the table of the examples and their labels"
 # Arrow raises these for a damaged file, the others for names in it that are no UTF-8, or for sizes
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, MemoryError, TypeError, KeyError)
@@ -418,21 +422,86 @@ def _open_parquet(path: Path, key: str) -> Table:
     schema = file.schema_arrow
 
     def read(names: Sequence[str]) -> list[pa.ChunkedArray]:
-        groups = (file.metadata.row_group(number) for number in range(file.num_row_groups))
-        size, free = sum(group.total_byte_size for group in groups), free_bytes()
-        if size > free and any(is_image(schema.field(name).type) for name in names):
-            raise DataError(
-                f"{key}={path} takes {format_bytes(size)}, {format_bytes(free)} of memory are free: load it with the "
-                "library datasets and save it with save_to_disk, so that it is read from the disk"
-            )
+        with_images = any(is_image(_without_dictionaries(schema.field(name).type)) for name in names)
         try:
-            found = file.read(columns=list(dict.fromkeys(names)))
-            found.validate(full=True)
+            found = _read_columns(path, list(dict.fromkeys(names)))
+        except _TooLargeError as error:
+            remedy = _FROM_DISK if with_images else "give a table of fewer rows"
+            raise DataError(f"{key}={path} takes {error}: {remedy}") from error
         except _UNREADABLE as error:
             raise DataError(f"{path} can't be read ({_shorten(error)}): write it again") from error
         return [found.column(name) for name in names]
 
     return Table(path, list(schema.names), file.metadata.num_rows, read, _count_from_one(path))
+
+
+class _TooLargeError(Exception):
+    """The message says how much memory a table takes, and how much is free."""
+
+
+def _read_columns(path: Path, names: list[str]) -> pa.Table:
+    """Return columns of a Parquet file. A value that it stores once for many rows is multiplied only if all fit.
+
+    Raises:
+        _TooLargeError: they do not fit into the free memory.
+    """
+    footer = pyarrow.parquet.read_metadata(path, memory_map=True)
+    leaves = [(number, footer.schema.column(number)) for number in range(footer.num_columns)]
+    own = [(number, leaf) for number, leaf in leaves if leaf.path.partition(".")[0] in names]
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    _check_size(sum(group.column(number).total_uncompressed_size for group in groups for number, _ in own))
+    _check_size(footer.num_rows * _BYTES_OF_A_ROW)
+    texts = [leaf.path for _, leaf in own if leaf.physical_type == "BYTE_ARRAY"]
+    with pyarrow.parquet.ParquetFile(path, memory_map=True, read_dictionary=texts) as file:
+        stored = file.read(columns=names)
+        stored.validate(full=True)
+        kinds = {name: file.schema_arrow.field(name).type for name in names}
+    _check_size(sum(_count_bytes(chunk) for column in stored.columns for chunk in column.chunks))
+    columns = {name: _multiply(stored.column(name), _without_dictionaries(kinds[name])) for name in names}
+    return pa.table(columns)
+
+
+def _check_size(size: int) -> None:
+    if size > (free := free_bytes()):
+        raise _TooLargeError(f"{format_bytes(size)} or more, {format_bytes(free)} of memory are free")
+
+
+def _count_bytes(array: pa.Array) -> int:
+    """Return the bytes of an array with each value of a dictionary as often as it is meant."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        values = array.dictionary
+        if pa.types.is_dictionary(values.type) or not _has_length(values.type):
+            return int(array.nbytes)
+        lengths = pc.cast(pc.binary_length(values), pa.int64())
+        return int(array.indices.nbytes + (pc.sum(lengths.take(array.indices)).as_py() or 0))
+    if pa.types.is_struct(kind):
+        return sum(map(_count_bytes, array.flatten()))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _count_bytes(pc.list_flatten(array))
+    return int(array.nbytes)
+
+
+def _has_length(kind: pa.DataType) -> bool:
+    plain = pa.types.is_string(kind) or pa.types.is_binary(kind)
+    return bool(plain or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
+
+
+def _multiply(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return a column of dictionaries as one of values, in chunks that offsets of 32 bits can count."""
+    parts, left = list[pa.Array](), column.chunks[::-1]
+    while left:
+        chunk = left.pop()
+        if len(chunk) > 1 and _count_bytes(chunk) > _CHUNK:
+            half = len(chunk) // 2
+            left += [chunk[half:], chunk[:half]]
+        else:
+            parts.append(chunk.cast(kind))
+    return pa.chunked_array(parts, kind)
+
+
+def _without_dictionaries(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _open_datasets(path: Path, key: str) -> dict[str, Table]:
@@ -443,23 +512,45 @@ def _open_datasets(path: Path, key: str) -> dict[str, Table]:
         )
     import datasets  # an extra
 
-    try:
+    _check_saved_files(path, key)
+    with _saved_whole(path, key):
         found = datasets.load_from_disk(str(path))
-    except _UNREADABLE as error:
-        raise DataError(f"{key}={path} can't be read ({_shorten(error)}): save it again with save_to_disk") from error
-    by_split = found if isinstance(found, dict) else {"": found}
-    tables = {name: _table_of(path / name, dataset) for name, dataset in by_split.items() if len(dataset)}
+        by_split = found if isinstance(found, dict) else {"": found}
+        tables = {name: _table_of(path / name, dataset, key) for name, dataset in by_split.items() if len(dataset)}
     if not tables:
         raise DataError(f"{key}={path} has no row: {_GIVE}")
     return tables
 
 
-def _table_of(path: Path, dataset: Any) -> Table:
+def _check_saved_files(path: Path, key: str) -> None:
+    """Raise DataError for what is no file in a folder of `save_to_disk`, as the library would wait for a FIFO."""
+    for file in path.rglob("*"):
+        if not file.is_dir() and not file.is_file():
+            raise DataError(f"{key}={path}: {file} {find_file_fault(file)}: save it again with save_to_disk")
+    for state in path.rglob(_DATASET[0]):
+        with _saved_whole(path, key):
+            for entry in json.loads(state.read_text(encoding="utf-8"))["_data_files"]:
+                if fault := find_file_fault(state.parent / entry["filename"]):
+                    raise DataError(f"{key}={path}: {entry['filename']} {fault}: save it again with save_to_disk")
+
+
+@contextmanager
+def _saved_whole(path: Path, key: str) -> Iterator[None]:
+    """Raise DataError for what the library `datasets` can't read. It trusts the JSON and the arrays of a folder."""
+    try:
+        yield
+    except (*_UNREADABLE, AttributeError, LookupError, RuntimeError, ArithmeticError, AssertionError) as error:
+        raise DataError(f"{key}={path} can't be read ({_shorten(error)}): save it again with save_to_disk") from error
+
+
+def _table_of(path: Path, dataset: Any, key: str) -> Table:
     """Return a data set of the library `datasets` as a table, whose columns stay on the disk."""
 
     def read(names: Sequence[str]) -> list[pa.ChunkedArray]:
-        rows = dataset.with_format("arrow")[:]
-        return [_name_classes(dataset.features[name], rows.column(name)) for name in names]
+        with _saved_whole(path, key):
+            rows = dataset.with_format("arrow")[:]
+            rows.validate(full=True)
+            return [_name_classes(dataset.features[name], rows.column(name)) for name in names]
 
     return Table(path, list(dataset.column_names), len(dataset), read, _count_from_one(path))
 
@@ -473,6 +564,8 @@ def _name_classes(feature: Any, column: pa.ChunkedArray) -> pa.ChunkedArray:
     known = pa.array(names, pa.string())
 
     def name_numbers(numbers: pa.Array) -> pa.Array:
+        if (largest := pc.max(numbers).as_py()) is not None and largest >= len(known):
+            raise ValueError(f"class {largest} has no name, the names are those of 0..{len(known) - 1}")
         return known.take(pc.if_else(pc.less(numbers, 0), None, numbers))
 
     if of_items is None:

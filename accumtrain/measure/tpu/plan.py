@@ -172,9 +172,10 @@ def lower_request(request: dict[str, Any], folder: Path) -> dict[str, Any]:
 
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_enable_x64", True)  # the count of updates is an int64
+    strategy = resolve_devices(here).strategy  # first, as the data makes tensors
     objective = open_objective(config).longest
     total = total_steps(config, Epochs(config, objective.stored.train.size))
-    window = build_window(config, objective, total, resolve_devices(here).strategy)
+    window = build_window(config, objective, total, strategy)
     micro_batch = micro_batch_size(config.batch_size, config.accum.count, 1)
     batches = make_train_batches(objective.data, batch=micro_batch, first=0, seed=config.run.seed)
     program, flops = lower_update(

@@ -16,7 +16,7 @@ import tensorflow as tf
 from accumtrain.backprop.mode import EVALUATION
 from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.schema import Config
-from accumtrain.console import say, table, warn
+from accumtrain.console import escape_controls, say, table, warn
 from accumtrain.data.local_files import CSV, JSONL, list_first
 from accumtrain.data.pipeline import DistributedBatches, make_eval_batches
 from accumtrain.data.source import Dataset
@@ -35,6 +35,7 @@ from accumtrain.train.trained.load import Trained, find_trained_on, trained_mode
 NAME = "predictions"  # of the files
 SHOWN = 20  # images, and bad ones, that are printed; the files have all
 NAMED = 3  # ignored files that are named
+COMPUTED = ("=", "+", "-", "@", "\t", "\r")  # the beginnings of texts that a spreadsheet takes as formulas
 
 
 AnswerFunction = Callable[[Batch], tuple[tf.Tensor, ...]]  # of a batch of each replica
@@ -92,12 +93,27 @@ def answer_files(output: str | None, folder: Path, mark: str) -> list[Path]:
     return [place] if place.suffix in (CSV, JSONL) else [place / f"{NAME}{mark}{suffix}" for suffix in (CSV, JSONL)]
 
 
-def _csv(files: Sequence[str], answers: AnswersInWords) -> str:
+def _csv(files: Sequence[str], answers: AnswersInWords, *, raw: bool) -> str:
     text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["file", *answers.columns])
-    rows.writerows([file, *row] for file, row in zip(files, answers.rows, strict=True))
+    lines = csv.writer(text, lineterminator="\n")
+    rows = [["file", *answers.columns], *([file, *row] for file, row in zip(files, answers.rows, strict=True))]
+    lines.writerows(rows if raw else [map(as_harmless_cell, row) for row in rows])
     return text.getvalue()
+
+
+def as_harmless_cell(value: object) -> object:
+    """Return a cell that a spreadsheet shows: a text that it would compute gets a quote, and controls are escapes."""
+    if not isinstance(value, str):
+        return value
+    return ("'" if value.startswith(COMPUTED) and not _is_number(value) else "") + escape_controls(value)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _jsonl(files: Sequence[str], answers: AnswersInWords) -> str:
@@ -123,10 +139,10 @@ def predict(config: Config) -> dict[str, Any]:
         CheckpointError: there is no trained run, or a file can't be written.
         Preempted: a signal stopped it; the answers so far are written.
     """
+    devices = resolve_devices(config.device)  # first, as the data makes tensors
     noted, fingerprint = find_trained_on(config)
-    devices = resolve_devices(config.device)
     named = [str(config.predict.input)]
-    given = noted.inputs.open_named(named, config.data, "predict.input")  # makes tensors, so devices must be known
+    given = noted.inputs.open_named(named, config.data, "predict.input")
     names, data = given.names, given.data
     batch = prediction_batch(config, len(names), devices.replicas)
     kind = noted.inputs.asked
@@ -150,7 +166,8 @@ def predict(config: Config) -> dict[str, Any]:
         written = answer_files(config.predict.output, folder_of(config), state_mark(config))
         for file in written:
             make_folder(file.parent)
-            write_atomic(file, (_csv if file.suffix == CSV else _jsonl)(answered, answers))
+            is_csv = file.suffix == CSV
+            write_atomic(file, _csv(answered, answers, raw=config.predict.raw) if is_csv else _jsonl(answered, answers))
     if given.ignored:
         some = list_first(given.ignored, NAMED)
         say(f"{len(given.ignored)} in the folder are not named as images and are ignored: {some}")

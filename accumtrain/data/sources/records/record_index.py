@@ -14,6 +14,8 @@ import stat
 import struct
 import tempfile
 import threading
+import zipfile
+import zlib
 from pathlib import Path
 
 import google_crc32c
@@ -102,13 +104,24 @@ def _load(stamps: dict[str, Stamp]) -> dict[str, np.ndarray]:
         content = _read_undamaged(file)
         if content is None:
             continue
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            pieces = np.split(arrays["starts"], np.cumsum(arrays["counts"])[:-1])
-            then = arrays["stamps"].tolist()
-        for (path, now), starts, stamp in zip(stamps.items(), pieces, then, strict=True):
+        for (path, now), stamp, starts in zip(stamps.items(), *_unpack(content, len(stamps)), strict=True):
             if tuple(stamp) == now and _may_be(starts, size=now[0]):
                 found.setdefault(path, starts)
     return found
+
+
+def _unpack(content: bytes, shards: int) -> tuple[list[list[int]], list[np.ndarray]]:
+    """Return stamps and starts of each shard. Starts are empty if the arrays are not those of an index of so many."""
+    nothing = [[0, 0]] * shards, [np.zeros(0, np.int64)] * shards
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            stamps, counts, starts = (arrays[name] for name in ("stamps", "counts", "starts"))
+    except (ValueError, LookupError, TypeError, OSError, zipfile.BadZipFile, zlib.error):
+        return nothing
+    types, shapes = {array.dtype for array in (stamps, counts, starts)}, (stamps.shape, counts.shape, starts.ndim)
+    if types != {np.dtype(np.int64)} or shapes != ((shards, 2), (shards,), 1) or counts.sum() != len(starts):
+        return nothing
+    return stamps.tolist(), np.split(starts, np.cumsum(counts)[:-1])
 
 
 def _read_undamaged(file: Path) -> bytes | None:
@@ -125,7 +138,12 @@ def _read_undamaged(file: Path) -> bytes | None:
 
 def _may_be(starts: np.ndarray, size: int) -> bool:
     """Return whether these may be the positions of all records of a file of `size` bytes."""
-    return bool(starts[0] == 0 and starts[-1] == size and (np.diff(starts) >= _HEADER_BYTES + _FOOTER_BYTES).all())
+    return bool(
+        len(starts)
+        and starts[0] == 0
+        and starts[-1] == size
+        and (np.diff(starts) >= _HEADER_BYTES + _FOOTER_BYTES).all()
+    )
 
 
 def _save(stamps: dict[str, Stamp], index: dict[str, np.ndarray]) -> None:
