@@ -18,7 +18,7 @@ from accumtrain.config.jobs import JOBS
 from accumtrain.config.read import expand_home, expand_homes, to_mapping
 from accumtrain.config.roles import keys_with
 from accumtrain.config.schema import Config
-from accumtrain.console import silenced, warn
+from accumtrain.console import format_things, silenced, warn
 from accumtrain.data.config import DataConfig
 from accumtrain.data.local_files import list_first
 from accumtrain.dispatch import settle_kept_activations
@@ -237,7 +237,7 @@ class LoadedRun:
                 measured = measure_model(config, self._trained, objective, self._devices)
             result = describe_evaluation(config, measured, opened, self._trained, own=own)
         if bad := [example["name"] for example in result["skipped"]]:
-            warn(f"{len(bad)} examples can't be read and are left out: {list_first(bad)}")
+            warn(f"left out: {format_things(len(bad), 'example')} that can't be read: {list_first(bad)}")
         return result
 
     @contextmanager

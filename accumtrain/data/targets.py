@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from accumtrain.console import format_things
 from accumtrain.data.local_files import list_first
 from accumtrain.errors import DataError
 from accumtrain.fields import format_value, normal_form, suggest_names
@@ -287,7 +288,7 @@ class LabelTargets(TargetReader):
                 "the labels as names"
             )
         none = int(np.sum(~values.any(axis=1)))
-        notes = [f"column {column_name} holds lists of labels; {none:,} rows have none"]
+        notes = [f"column {column_name} holds lists of labels; {format_things(none, 'row has', 'rows have')} none"]
         return Targets(values, names, len(names), notes)
 
 

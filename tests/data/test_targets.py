@@ -226,7 +226,7 @@ def test_tables_are_splits(folder):
     assert numbers_of(data) == {"train": [*range(15)], "val": [*range(15, 20)], "test": [*range(20, 24)]}
     data = opened(config(folder / "train.csv", "kind", val_path=paths["val_path"]), ClassTargets())
     assert numbers_of(data) == {"train": [*range(15)], "val": [*range(15, 20)]}
-    assert f"4 images are not in the table, and are left out: {folder}/images/020.png" in " ".join(data.notes)
+    assert f"4 images are not in the table, and left out: {folder}/images/020.png" in " ".join(data.notes)
 
 
 def test_tables_in_other_folders_name_files_from_there(folder):
@@ -416,7 +416,7 @@ def test_arrays_hold_labels_and_numbers(tmp_path, reader, labels, more, names):
 
 def test_an_array_s_rows_without_a_target_are_left_out(tmp_path):
     source = open_npz(arrays(tmp_path, [UNKNOWN, *AGE[1:]]), Wanted(reader=NumberTargets()))
-    assert "1 training examples without a target are left out" in source.notes
+    assert "left out, without a target: 1 training example" in source.notes
     assert source.test is not None
     assert source.train.size + source.test.size == COUNT - 1
 

@@ -25,6 +25,7 @@ from accumtrain.data.text.vocabulary import MASK, PADDING, Vocabulary
 from accumtrain.errors import CheckpointError, DataError
 
 _GIVE = "give a file with a text a line, a table, a folder of texts, or an .npz file of tokens"
+BEGINNING = 36  # characters that are shown of a text
 NONE = -1  # where there is no token, position or id
 # ---- samples of an export
 _NUMBER = 4
@@ -115,6 +116,11 @@ class Tokens(Inputs):
         cuts = f"{longer:,} of {len(encoded.ids):,} texts are cut to their first {length:,} tokens"
         split = cut(replace(encoded, labels=_count(len(encoded.ids))), length)
         return Asked(list(encoded.names), unlabelled(split, self, [cuts] if longer else []), [])
+
+    def beginnings(self, split: Split, indices: Sequence[int]) -> list[str]:
+        examples = [split.read(tf.constant(index, tf.int64))[0].numpy().tolist() for index in indices]
+        texts = [" ".join(self.vocabulary.decode(tokens).split()) for tokens in examples]
+        return [text if len(text) <= BEGINNING else f"{text[: BEGINNING - 3]}..." for text in texts]
 
     def _read(self, text: str, config: DataConfig, key: str) -> Encoded:
         if Path(text).suffix.lower() == ARRAYS:

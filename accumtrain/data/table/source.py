@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from accumtrain.console import format_things
 from accumtrain.data.config import TableConfig
 from accumtrain.data.holdout import hold_out_evenly, hold_out_groups, holdout_size
 from accumtrain.data.inputs.arrays import Arrays
@@ -245,7 +246,9 @@ def _note_unused(folders: Folders) -> list[str]:
     for files in folders.values():
         count, first = files.list_unused()
         if count:
-            notes.append(f"{count:,} images are not in the table, and are left out: {list_first(first)}")
+            notes.append(
+                f"{format_things(count, 'image is', 'images are')} not in the table and left out: {list_first(first)}"
+            )
     return notes
 
 

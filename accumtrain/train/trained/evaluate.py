@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from accumtrain.config.arithmetic import micro_batch_size
+from accumtrain.config.arithmetic import Epochs, micro_batch_size
 from accumtrain.config.schema import Config
-from accumtrain.console import format_measure, say, table, warn
+from accumtrain.console import format_measure, format_things, say, table, warn
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve_devices
@@ -90,10 +90,11 @@ def describe_evaluation(
     left_out = data.splits[measured.split].skipped.values()
     chosen, monitor = config.eval.metrics, config.train.monitor
     best_by = BestBy.of(config.task, config.loss, chosen, monitor, measured.means)
+    epochs = Epochs(config, trained.manifest["data"]["data.train.examples"])
     return {
         "status": "completed",
         "step": trained.saved.step,
-        "epoch": float(epochs_of(trained.manifest)),
+        "epoch": epochs.counted(epochs_of(trained.manifest)),
         "checkpoint": trained.saved.prefix,
         measured.split: measured.means,
         "best_by": asdict(best_by),
@@ -139,13 +140,14 @@ def evaluate_run(config: Config) -> dict[str, Any] | None:
     table(f"{trained.saved.path}", ("split", "examples", *measured.means), [row])
     say(f"{measured.speed:.0f} examples/s on {devices.description}")
     if data.skipped:
-        warn(f"{len(data.skipped)} examples can't be read and are left out; {result_file(config).name} names them")
+        left_out = format_things(len(data.skipped), "example")
+        warn(f"left out: {left_out} that can't be read, which {result_file(config).name} names")
     if not devices.chief:
         return None
     result = describe_evaluation(config, measured, data, trained, own=own)
     if measured.report is not None:
         measured.report.show()
-        title = f"{folder_of(config).name}, {measured.examples:,} {measured.split} examples"
+        title = f"{folder_of(config).name}, {format_things(measured.examples, f'{measured.split} example')}"
         file = result_file(config)
         pictures = list(map(str, measured.report.draw(title, file.parent, file.stem.removeprefix(FILE))))
         if pictures:
