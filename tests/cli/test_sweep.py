@@ -55,7 +55,7 @@ def test_a_name_that_cannot_hold_all_has_what_was_swept_first(command, fake_job)
     fixed = ["model=lenet5", "batch_size=128", "data.augment=shift", "data.val_fraction=0.25"]
     assert command("-m", *fixed, "optim.lr=0.02,0.05").code == 0
     assert [config.run.name.rpartition("-")[0] for config in seen] == [
-        f"lenet5-digits-lr{rate}-augment_shift" for rate in (0.02, 0.05)
+        f"lenet5-digits-lr{rate}-batch_size128-augment_shift" for rate in (0.02, 0.05)
     ]
     assert command(*fixed, "optim.lr=0.02").code == 0
     assert seen[2].run.name.startswith("lenet5-digits-batch_size128-augment_shift-")

@@ -226,7 +226,7 @@ def test_tables_are_splits(folder):
     assert numbers_of(data) == {"train": [*range(15)], "val": [*range(15, 20)], "test": [*range(20, 24)]}
     data = opened(config(folder / "train.csv", "kind", val_path=paths["val_path"]), ClassTargets())
     assert numbers_of(data) == {"train": [*range(15)], "val": [*range(15, 20)]}
-    assert f"4 images are not in the table, and left out: {folder}/images/020.png" in " ".join(data.notes)
+    assert f"4 images are not in the table, and are left out: {folder}/images/020.png" in " ".join(data.notes)
 
 
 def test_tables_in_other_folders_name_files_from_there(folder):

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.console import format_things
 from accumtrain.data.config import DataConfig, NpzConfig, TableConfig, TokenKeys
 from accumtrain.data.inputs.base import Asked, Inputs
 from accumtrain.data.local_files import find_file_fault, find_paths, readable, walk_files
@@ -113,7 +114,8 @@ class Tokens(Inputs):
         if not encoded.ids:
             raise DataError(f"{key}={','.join(named)}: holds no text; {_GIVE}")
         longer = sum(len(ids) > length for index, ids in enumerate(encoded.ids) if index not in encoded.faults)
-        cuts = f"{longer:,} of {len(encoded.ids):,} texts are cut to their first {length:,} tokens"
+        of = f"of {len(encoded.ids):,} texts"
+        cuts = f"{format_things(longer, f'{of} is', f'{of} are')} cut to the first {length:,} tokens"
         split = cut(replace(encoded, labels=_count(len(encoded.ids))), length)
         return Asked(list(encoded.names), unlabelled(split, self, [cuts] if longer else []), [])
 
