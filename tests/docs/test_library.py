@@ -1,4 +1,4 @@
-"""The programs of docs/library.md, docs/keras.md with its details, docs/coming_from.md and docs/index.md run as they stand there."""
+"""The programs of docs/library.md, keras.md, keras_details.md, coming_from.md and index.md run as they stand there."""
 
 import json
 import re
