@@ -36,6 +36,7 @@ help: ## list the targets
 
 train: $(READY) ## train, each update from 4 micro-batches; ARGS replace that: make train ARGS="model=lenet5 accum.steps=2"
 	@$(BIN)/accumtrain $(or $(ARGS),accum.steps=4)
+	@echo "to go on: . $(BIN)/activate, then accumtrain --help"
 
 memory: $(READY) ## compare stored, recomputed and reversed activations: a table and a picture; ARGS as for train
 	@$(BIN)/accumtrain job=memory $(or $(ARGS),batch_size=512 accum.steps=1)
@@ -58,9 +59,11 @@ lint: $(READY) ## lint, layout and types
 	$(BIN)/mypy
 
 test: lint ## lint and the everyday tests, of every room those that neither train nor start processes; ARGS go to pytest
+	@echo "the everyday tests take up to 10 minutes on two quiet cores"
 	$(BIN)/pytest -m "not slow and not slurm and not run" --numprocesses 2 --dist loadfile $(ARGS)
 
 test-runs: $(READY) ## the tests that train, compile graphs or start processes, and end in seconds; ARGS go to pytest
+	@echo "these tests take up to 40 minutes on two quiet cores"
 	$(BIN)/pytest -m "run and not slow and not slurm" --numprocesses 2 --dist loadfile $(ARGS)
 
 test-slow: $(READY) ## the tests that take minutes; ARGS go to pytest

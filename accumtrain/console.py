@@ -152,11 +152,11 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     shown_columns = _fitting(widths, room)
     console.print(Text(title, style="italic"))
     shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    header_lines = max((headers[index].count("\n") for index in shown_columns), default=0)
     for index in shown_columns:
         shown.add_column(
-            Text(headers[index]),
+            Text("\n" * (header_lines - headers[index].count("\n")) + headers[index]),  # at the bottom, rows at the top
             justify="right" if numeric[index] else "left",
-            vertical="bottom",
             min_width=min(widths[index], max(1, room - GAP)),
             overflow="fold",
         )
@@ -227,10 +227,16 @@ def format_count(count: float) -> str:
     return f"{count:,.0f}"
 
 
-def format_things(count: int | str, noun: str) -> str:
-    """Return a text such as "1 image" or "1,200 images"; a text of a number is taken as it is."""
+def format_things(count: int | str, one: str, many: str | None = None) -> str:
+    """Return a text such as "1 image", "1,200 images", "1 image is left out" or "2 images are left out".
+
+    Args:
+        count: a text of a number is taken as it is.
+        one: the words for one thing.
+        many: those for more; None: an "s" follows.
+    """
     shown = count if isinstance(count, str) else f"{count:,}"
-    return f"{shown} {noun}{'' if shown == '1' else 's'}"
+    return f"{shown} {one if shown == '1' else many or f'{one}s'}"
 
 
 def format_measure(value: float) -> str:

@@ -14,11 +14,11 @@ import numpy as np
 
 from accumtrain.config.check import check_answers, check_config
 from accumtrain.config.compiled import KIND
-from accumtrain.config.jobs import JOBS
+from accumtrain.config.jobs import JOBS, cell
 from accumtrain.config.read import expand_home, expand_homes, to_mapping
 from accumtrain.config.roles import keys_with
 from accumtrain.config.schema import Config
-from accumtrain.console import silenced, warn
+from accumtrain.console import format_measure, format_things, silenced, warn
 from accumtrain.data.config import DataConfig
 from accumtrain.data.local_files import list_first
 from accumtrain.dispatch import settle_kept_activations
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from accumtrain.train.trained.load import Trained
 
 AnyPath: TypeAlias = str | os.PathLike[str]
+SHOWN_NAMES = 3  # of classes, labels or numbers, in a line
 
 
 def load_run(run: AnyPath, *, run_dir: AnyPath = "runs", state: str = BEST_STATE) -> LoadedRun:
@@ -80,7 +81,7 @@ def _find_folder(run: AnyPath, run_dir: Path) -> Path:
     raise ConfigError(f"load_run({text!r}): no run of that name in {run_dir}, and no folder of a run; {remedy}")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Predictions:
     """The answers of a model for images, in their order.
 
@@ -95,6 +96,25 @@ class Predictions:
     answers: np.ndarray
     names: list[str]
     files: list[str]
+
+    def __repr__(self) -> str:
+        of = list_first(self.names, SHOWN_NAMES)
+        return f"<accumtrain predictions: {format_things(len(self.records), 'example')} by {of}>"
+
+    def to_pandas(self) -> Any:
+        """Return a pandas.DataFrame with a row for each example: its `file`, its `class` if it has one, the answers.
+
+        Raises:
+            ConfigError: pandas is not installed.
+        """
+        try:
+            import pandas  # no other part of accumtrain needs it
+        except ModuleNotFoundError as error:
+            raise ConfigError("to_pandas needs pandas, which is not installed: pip install pandas") from error
+        columns: dict[str, Any] = {"file": self.files} if self.files else {}
+        if all("class" in record for record in self.records):
+            columns["class"] = self.classes
+        return pandas.DataFrame({**columns, **dict(zip(self.names, self.answers.T, strict=True))})
 
     @property
     def classes(self) -> list[str]:
@@ -115,6 +135,15 @@ class Predictions:
     @property
     def class_names(self) -> list[str]:
         return self.names
+
+
+class Evaluation(dict[str, Any]):
+    """The content of evaluation.json, a dict that is shown by its means and its keys."""
+
+    def __repr__(self) -> str:
+        split = next(name for name in ("test", "val") if name in self)
+        means = ", ".join(f"{name} {cell(value, format_measure)}" for name, value in self[split].items())
+        return f"<accumtrain evaluation, {split}: {means}; its keys: {', '.join(self)}>"
 
 
 class LoadedRun:
@@ -210,7 +239,7 @@ class LoadedRun:
         records = answer.tell(found).records
         return Predictions(records, found, list(answer.columns), [str(files[index]) for index in used] if files else [])
 
-    def evaluate(self, data: AnyPath | DataConfig | None = None) -> dict[str, Any]:
+    def evaluate(self, data: AnyPath | DataConfig | None = None) -> Evaluation:
         """Return loss and metrics on the run's own test split, or on all of other data with labels.
 
         Without a test split it is the validation split. Images are prepared, and classes mapped, as by job=evaluate.
@@ -239,8 +268,8 @@ class LoadedRun:
                 measured = measure_model(config, self._trained, objective, self._devices)
             result = describe_evaluation(config, measured, opened, self._trained, own=own)
         if bad := [example["name"] for example in result["skipped"]]:
-            warn(f"{len(bad)} examples can't be read and are left out: {list_first(bad)}")
-        return result
+            warn(f"left out: {format_things(len(bad), 'example')} that can't be read: {list_first(bad)}")
+        return Evaluation(result)
 
     @contextmanager
     def _computing(self) -> Iterator[None]:

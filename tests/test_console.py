@@ -74,6 +74,8 @@ def test_on_a_terminal_there_are_frames(capsys, terminal):
         (format_count(2.5e9), "2.50 G"),
         (format_things(1, "image"), "1 image"),
         (format_things(1200, "image"), "1,200 images"),
+        (format_things(1, "image is", "images are"), "1 image is"),
+        (format_things(2, "image is", "images are"), "2 images are"),
         (format_things("0.5", "epoch"), "0.5 epochs"),
         (format_seconds(7.94), "7.9 s"),
         (format_seconds(59.96), "1:00"),

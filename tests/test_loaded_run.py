@@ -3,7 +3,9 @@
 import csv
 import json
 import shutil
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -46,6 +48,33 @@ def trained(tmp_path_factory, compose):
 @pytest.fixture(scope="module")
 def loaded(trained):
     return accumtrain.load_run("bugs", run_dir=trained / "runs")
+
+
+def test_results_are_shown_in_a_line(trained, loaded, capsys):
+    found = loaded.predict(trained / "photos" / "test")
+    assert repr(found) == "<accumtrain predictions: 15 examples by ant, bee, cat>"
+    measured = loaded.evaluate()
+    means = measured["test"]
+    assert repr(measured).startswith(
+        f"<accumtrain evaluation, test: loss {means['loss']:.4f}, accuracy {means['accuracy']:.4f}; its keys: status, "
+    )
+    assert len(repr(measured)) < 250
+    loaded.model.summary()
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{loaded.model.params:,} trained parameters\n")
+    assert len(shown.splitlines()) == 2 + len(loaded.model.segments)
+
+
+def test_predictions_as_a_table_of_pandas(trained, loaded, monkeypatch):
+    found = loaded.predict(trained / "photos" / "test")
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=dict))
+    columns = found.to_pandas()
+    assert list(columns) == ["file", "class", *NAMES]
+    assert columns["class"] == found.classes
+    assert columns["bee"].tolist() == found.answers[:, 1].tolist()
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ConfigError, match=r"^to_pandas needs pandas, which is not installed: pip install pandas$"):
+        found.to_pandas()
 
 
 @pytest.fixture

@@ -45,6 +45,14 @@ def test_train_shows_accumulation_unless_told_otherwise(folder):
     assert ".venv/bin/accumtrain model=lenet5" in asked.splitlines()
 
 
+def test_train_says_how_to_go_on_and_test_how_long_it_takes(folder):
+    assert make(folder, target="train").stdout.endswith(
+        'echo "to go on: . .venv/bin/activate, then accumtrain --help"\n'
+    )
+    tested = make(folder, target="test").stdout
+    assert tested.index('echo "the everyday tests take up to 10 minutes') < tested.index(".venv/bin/pytest")
+
+
 @pytest.mark.parametrize(("given", "runtime"), [([], "jax"), (["RUNTIME=tensorflow"], "tensorflow")])
 def test_the_environment_of_a_tpu_is_that_of_its_runtime(folder, given, runtime):
     shutil.copy(ROOT / "requirements/tpu.txt", folder / "requirements")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import tensorflow as tf
@@ -10,6 +11,7 @@ from accumtrain.backprop.mode import EVALUATION, Mode
 from accumtrain.backprop.pullback import Streams
 from accumtrain.backprop.segments import Segment
 from accumtrain.backprop.streams import check_streams
+from accumtrain.console import table
 
 SplitInputs = Callable[[Streams], tuple[Streams, Mapping[str, tf.Tensor]]]
 
@@ -67,6 +69,17 @@ class Model(tf.Module):
         tensors = [tf.convert_to_tensor(tensor) for tensor in tf.nest.flatten(images)]
         floats = [tf.cast(tensor, self.compute_dtype) if tensor.dtype.is_floating else tensor for tensor in tensors]
         return tf.nest.pack_sequence_as(images, floats)
+
+    def summary(self) -> None:
+        """Print a table of the segments: their parts, what is kept of each in training, and the trained values."""
+        rows = []
+        for segment in self.segments:
+            parts = getattr(segment, "layers", None) or getattr(segment, "units", None) or [segment]
+            counts = Counter(type(part).__name__ for part in parts)
+            told = ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts.items())
+            trained = sum(int(tf.size(variable)) for variable in getattr(segment, "trainable_variables", ()))
+            rows.append((told, getattr(segment, "memory", "-"), f"{trained:,}"))
+        table(f"{self.params:,} trained parameters", ("segment", "memory", "parameters"), rows)
 
     @property
     def named(self) -> dict[str, tf.Variable]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, replace
 from io import StringIO
@@ -163,8 +163,11 @@ def plain_values(composed: DictConfig) -> dict[str, Any]:
     return cast(dict[str, Any], restore_expressions(resolve_interpolations(raw)))
 
 
-def read_config(values: Mapping[str, Any], overrides: Sequence[str]) -> Config:
+def read_config(values: Mapping[str, Any], overrides: Sequence[str], swept: Collection[str] = ()) -> Config:
     """Return the checked configuration. That of a run has a name, if need be derived from its overrides.
+
+    Args:
+        swept: the keys that vary, if the overrides are those of a job in a sweep.
 
     Raises:
         ConfigError: a value breaks a rule, or is read from the environment although it must be written down. Or it
@@ -172,7 +175,7 @@ def read_config(values: Mapping[str, Any], overrides: Sequence[str]) -> Config:
         CheckpointError: the run that the job needs has a config.yaml that can't be read.
     """
     check_files(values, overrides)
-    config = from_mapping(set_imagenet_pixels(merge_run_values(values, overrides), overrides))
+    config = from_mapping(set_imagenet_pixels(merge_run_values(values, overrides, swept), overrides))
     _check_written_down(config)
     if JOBS[config.job].scope == "runs":
         return config
@@ -180,7 +183,7 @@ def read_config(values: Mapping[str, Any], overrides: Sequence[str]) -> Config:
         key: text.expression for key, text in asdict(config.data).items() if isinstance(text, FromEnvironment)
     }
     # a name is made of expressions, not of what they stand for
-    name = run_name(replace(config, data=replace(config.data, **expressions)), overrides)
+    name = run_name(replace(config, data=replace(config.data, **expressions)), overrides, swept)
     return replace(config, run=replace(config.run, name=name))
 
 

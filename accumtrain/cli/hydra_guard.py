@@ -44,6 +44,7 @@ OTHER_NAMES = {  # of keys, in the commands of other training programs
     **dict.fromkeys(("epoch", "max_epochs", "num_epochs", "num_train_epochs"), "train.epochs"),
     **dict.fromkeys(("img_size", "imgsz", "input_size", "resolution"), "data.image_size"),
     **dict.fromkeys(("learning_rate", "lr0"), "optim.lr"),
+    **dict.fromkeys(("source", "dataset", "dataset_name"), "data"),
     "max_steps": "train.steps",
     **dict.fromkeys(("opt", "optimizer"), "optim"),
     **dict.fromkeys(("output", "output_dir", "project"), "run.dir"),

@@ -38,7 +38,9 @@ FIRST_WEIGHTS = "model.weights"  # a run notes a digest of their content, a comm
 # ---- values of the run ----
 
 
-def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Mapping[str, Any]:
+def merge_run_values(
+    values: Mapping[str, Any], overrides: Sequence[str], swept: Collection[str] = ()
+) -> Mapping[str, Any]:
     """Return the values of the run that the job goes on with, changed by `overrides`. Without a run return `values`.
 
     Raises:
@@ -54,7 +56,7 @@ def merge_run_values(values: Mapping[str, Any], overrides: Sequence[str]) -> Map
     name = run.get("name")
     if name is None and job.scope != "trained":  # the whole command is the name of the run
         return values
-    name = name or run_name(from_mapping(values), overrides)
+    name = name or run_name(from_mapping(values), overrides, swept)
     file = Path(expand_home(str(run.get("dir"))), str(name), "config.yaml")
     with folder_errors(file.parent):
         is_there = file.exists() and has_checkpoints(file.parent)

@@ -6,6 +6,7 @@ import math
 from fractions import Fraction
 
 from accumtrain.config.schema import Config
+from accumtrain.console import format_things
 from accumtrain.errors import ConfigError
 
 
@@ -22,8 +23,8 @@ def micro_batch_size(batch_size: int, steps: int, replicas: int) -> int:
     below, above = micro * parts, (micro + 1) * parts
     nearest = f"{below}, {above}" if below else f"{above}"
     raise ConfigError(
-        f"batch_size={batch_size} is not divisible by accum.steps={steps} x {replicas} "
-        f"replica{'s' if replicas > 1 else ''}; nearest: {nearest}"
+        f"batch_size={batch_size} is not divisible by accum.steps={steps} x "
+        f"{format_things(replicas, 'replica')}; nearest: {nearest}"
     )
 
 
@@ -62,13 +63,17 @@ class Epochs:
         """Return the number of epochs in which the updates up to `step` begin."""
         return math.floor(self.at(step - 1)) + 1
 
-    def shown(self, made: Fraction) -> str:
-        """Return the epochs made by an update as text. An update that completes an epoch counts as its end.
+    def counted(self, made: Fraction) -> float:
+        """Return the epochs made by an update, as results tell them. One that completes an epoch counts as its end.
 
         Its batch may hold examples of the next epoch, too.
         """
         completed = math.floor(made) > math.floor(made - self.per_update)
-        return f"{math.floor(made) if completed else float(made):.4g}"
+        return float(math.floor(made) if completed else made)
+
+    def shown(self, made: Fraction) -> str:
+        """Return the epochs made by an update as text."""
+        return f"{self.counted(made):.4g}"
 
     def update_of(self, epochs: Fraction | int) -> int:
         """Return the first update by which so many epochs are made."""

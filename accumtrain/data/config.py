@@ -139,6 +139,7 @@ class DigitsConfig(DataConfig):
     kind: str = "digits"
     mean: list[float] = field(default_factory=lambda: [0.305])
     std: list[float] = field(default_factory=lambda: [0.376])
+    val_fraction: Annotated[float | None, Range(0, 1), Role.RULE | Role.HELD_OUT] = 0.1
 
     @property
     def known_pixels(self) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.console import format_things
 from accumtrain.data.config import DataConfig
 from accumtrain.data.local_files import ImagesByClass
 from accumtrain.data.source import BadExample, Source, Split
@@ -117,8 +118,8 @@ def add_validation_split(source: Source, config: DataConfig) -> Source:
     if source.val is not None:
         if config.val_fraction:
             raise ConfigError(
-                f"data.val_fraction={config.val_fraction}: the data has {source.val.size:,} validation examples of its "
-                "own; leave it out"
+                f"data.val_fraction={config.val_fraction}: the data has "
+                f"{format_things(source.val.size, 'validation example')} of its own; leave it out"
             )
         return source
     fraction = config.val_share
@@ -135,7 +136,8 @@ def add_validation_split(source: Source, config: DataConfig) -> Source:
             f"data.val_fraction={fraction:g}: {reason}; add some, or set data.val_fraction=0 to validate on the test "
             "examples"
         )
-    note = f"{val.size:,} training examples are held out to validate on (data.val_fraction={fraction:g})"
+    held = format_things(val.size, "training example is", "training examples are")
+    note = f"{held} held out to validate on (data.val_fraction={fraction:g})"
     return replace(source, train=train, val=val, notes=[*source.notes, note])
 
 

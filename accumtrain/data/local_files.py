@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from accumtrain.config.check import check_answers
 from accumtrain.config.schema import Config
+from accumtrain.console import format_things
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.runs.names import is_of_runs
 
@@ -106,7 +107,7 @@ def list_files(files: Sequence[object]) -> str:
 
 
 def count_files(files: Sequence[object]) -> str:
-    return "1 file" if len(files) == 1 else f"{len(files):,} files"
+    return format_things(len(files), "file")
 
 
 def list_first(names: Sequence[object], most: int = _LISTED) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from accumtrain.console import warn
+from accumtrain.console import format_things, warn
 from accumtrain.devices.config import CpuConfig, DeviceConfig, GpuConfig, MirroredConfig, TpuConfig
 from accumtrain.devices.found import OTHER_PROCESS, Devices, set_once
 from accumtrain.errors import ConfigError, first_line
@@ -96,9 +96,11 @@ def _find_devices(config: DeviceConfig) -> Sequence[jax.Device]:
                 "by a job with device=cpu before this one; unset the variable, and give each job a process of its "
                 "own with hydra/launcher=joblib"
             ) from error
+        unset = f"unset JAX_PLATFORMS={only}, " if only else ""
+        split = ", or try replication on this CPU with device.virtual=2" if config.splits_cpu else ""
         raise ConfigError(
             f"device={config.kind} device.runtime=jax: JAX {jax.__version__} finds none ({first_line(error)}); "
-            f"{f'unset JAX_PLATFORMS={only}, ' if only else ''}{install}, or choose device=cpu"
+            f"{unset}{install}, or choose device=cpu{split}"
         ) from error
     if found[0].platform == "cpu" and shows_gpu():
         warn(f"this machine has a GPU, but JAX can't use it: the CPU computes; {INSTALL_JAX}, or choose device=cpu")
@@ -121,7 +123,7 @@ def _split_cpu(count: int) -> Sequence[jax.Device]:
 def _describe(devices: Sequence[jax.Device]) -> str:
     if devices[0].platform != "cpu":
         return f"{len(devices)} x {devices[0].device_kind}" if len(devices) > 1 else devices[0].device_kind
-    cores = f"CPU, {os.cpu_count()} cores"
+    cores = f"CPU, {format_things(os.cpu_count() or 1, 'core')}"
     return f"{cores} as {len(devices)} virtual devices" if len(devices) > 1 else cores
 
 

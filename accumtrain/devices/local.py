@@ -7,6 +7,7 @@ from functools import cache
 
 import tensorflow as tf
 
+from accumtrain.console import format_things
 from accumtrain.devices.config import DeviceConfig
 from accumtrain.devices.found import Devices, make_devices, set_once
 from accumtrain.errors import ConfigError, first_line
@@ -25,7 +26,7 @@ def resolve_cpu(config: DeviceConfig) -> Devices:
     replicas = config.virtual or 1
     split_cpu(replicas)
     take_memory_in_one_piece()
-    cores = f"CPU, {os.cpu_count()} cores"
+    cores = f"CPU, {format_things(os.cpu_count() or 1, 'core')}"
     if replicas == 1:
         return make_devices(config, tf.distribute.get_strategy(), cores)
     strategy = tf.distribute.MirroredStrategy([f"/cpu:{index}" for index in range(replicas)])

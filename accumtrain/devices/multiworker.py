@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from accumtrain.console import silence
+from accumtrain.console import format_things, silence
 from accumtrain.devices.cluster import Cluster, find_cluster
 from accumtrain.devices.config import DeviceConfig
 from accumtrain.devices.found import Devices, make_devices
@@ -36,7 +36,9 @@ def resolve_multiworker(config: DeviceConfig) -> Devices:
         local = f"{len(gpus)} x {read_gpu_name(gpus[0])}"
     else:
         split_cpu(config.virtual or 1)
-        local = f"CPU, {os.cpu_count()} cores" + (f" as {config.virtual} virtual devices" if config.virtual else "")
+        local = f"CPU, {format_things(os.cpu_count() or 1, 'core')}" + (
+            f" as {config.virtual} virtual devices" if config.virtual else ""
+        )
     connections = wait_for_workers(cluster, config.timeout)
     strategy = MultiWorkerStrategy(cluster, len(gpus) or config.virtual or 1, "GPU" if gpus else "CPU")
     if not gpus:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import tensorflow as tf
 
-from accumtrain.console import warn
+from accumtrain.console import format_things, warn
 from accumtrain.devices.cluster import describe_others
 from accumtrain.devices.config import DEVICES, CpuConfig, DeviceConfig, GpuConfig, MirroredConfig, TpuConfig
 from accumtrain.devices.found import Devices, make_devices
@@ -72,7 +72,7 @@ def resolve_current(config: DeviceConfig) -> Devices:
         )
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
-        return make_devices(config, strategy, f"CPU, {os.cpu_count()} cores")
+        return make_devices(config, strategy, f"CPU, {format_things(os.cpu_count() or 1, 'core')}")
     if not computes_already():
         limit_gpus(config, gpus)
     return make_devices(config, strategy, read_gpu_name(gpus[0]), on_gpus=True)

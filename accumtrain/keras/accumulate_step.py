@@ -138,7 +138,7 @@ class SplitTrainStep:
         """Make the update of a batch, (x, y, sample_weight), on this replica. Return the metrics.
 
         Raises:
-            ValueError: the update can't be that of the whole batch, for one of the reasons in docs/keras.md.
+            ValueError: the update can't be that of the whole batch, for one of the reasons in docs/keras_details.md.
         """
         if accumulates(self._model.optimizer):
             raise ValueError(

@@ -71,12 +71,7 @@ def check_fits(config: Config, own_part: Config) -> None:
         raise OutOfMemoryError(describe_out_of_memory(own_part, own_part.device.known_replicas))
 
 
-def search(
-    config: Config,
-    smallest: SmallestFunction,
-    attempt: ProbeFunction,
-    among: Callable[[list[int]], list[int]] = list,
-) -> list[ProbeResult]:
+def search(config: Config, smallest: SmallestFunction, attempt: ProbeFunction) -> list[ProbeResult]:
     """Probe until the largest micro-batch that fits is known. The next larger one does not fit, or does not exist.
 
     A micro-batch divides the examples of a replica's update, so that every micro-batch is full. With batch norm it is
@@ -86,7 +81,6 @@ def search(
     Args:
         smallest: tries the two smallest micro-batches in one process.
         attempt: tries one micro-batch.
-        among: chooses the micro-batches that are looked at.
 
     Returns:
         The trials, sorted by micro-batch. If the first does not fit, it is the only one.
@@ -97,7 +91,7 @@ def search(
     made = smallest(config) or [attempt(config, 1)]
     if made[0].replicas is None:
         return made
-    sizes = among(sizes_of(config, made[0]))
+    sizes = sizes_of(config, made[0])
     trials = {trial.micro_batch: trial for trial in made}
 
     def used(size: int) -> float | None:

@@ -14,7 +14,7 @@ import tensorflow as tf
 from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.registries import has_builtin_layers
 from accumtrain.config.schema import Config
-from accumtrain.console import banner, format_bytes, format_count, format_seconds, say
+from accumtrain.console import banner, format_bytes, format_count, format_seconds, format_things, say
 from accumtrain.data.pipeline import DistributedBatches, HostShard, make_train_batches
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
@@ -183,7 +183,8 @@ def _show(result: dict[str, Any]) -> None:
         ("batch", "{batch_size} = micro-batch {micro_batch_size} x {accum_steps} x {replicas}".format(**result)),
         (
             "examples/s",
-            f"{speed['median']:.4g} ({speed['p10']:.4g} to {speed['p90']:.4g}; {result['updates']} updates)",
+            f"{speed['median']:.4g} ({speed['p10']:.4g} to {speed['p90']:.4g}; "
+            f"{format_things(result['updates'], 'update')})",
         ),
         ("an update", f"{seconds['median']:.4g} s ({seconds['p10']:.4g} to {seconds['p90']:.4g})"),
         ("host", host),

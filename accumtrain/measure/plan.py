@@ -1,7 +1,7 @@
 """job=plan: the memory of each micro-batch size under each memory policy, on the configured device.
 
 With probes, one process measures the two smallest sizes of a policy. The line through them predicts the largest size
-that fits, which is measured, too. All other sizes are read off lines.
+that fits, which is measured, too, as accum.steps=auto does. All other sizes are read off lines.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ from accumtrain.report.pictures import new_figure, save_figure, scale_axis
 from accumtrain.runs.folder import job_folder, result_file
 from accumtrain.train.tell.remedies import with_each_policy
 
-ROWS = 6  # largest number for each policy
-
 
 def plan_run(config: Config) -> dict[str, Any]:
     """Print a table of what fits, and return the content of plan.json. Nothing is trained."""
@@ -53,26 +51,24 @@ def plan_by_probes(config: Config) -> dict[str, Any]:
     lines = [(*format_probe_row(trial), "measured" if trial.measured else "line") for trial in trials]
     table(f"{describe_plan(config)} in {describe_limit(config)}", (*COLUMNS, "from"), lines)
     tell_compiler(trials)
-    largest = max(trial.micro_batch for trial in trials)
-    if any(trial.fits and trial.micro_batch == largest and trial.accum_steps != 1 for trial in trials):
-        say(f"micro-batches above {largest} were not looked at and may fit, too; accum.steps=auto looks at them")
     say(f"the same in {result_file(config)}, as a picture in {folder / 'plan.png'}")
     return plan_result(config, {"memory_limit_mb": limit}, trials)
 
 
 def plan_policy(config: Config, smallest: SmallestFunction, attempt: ProbeFunction) -> list[ProbeResult]:
-    """Return results of micro-batches, each about twice the one before: measured, or on lines through these."""
-    measured = search(config, smallest, attempt, table_sizes)
+    """Return results of micro-batches, measured or on lines: up to the first that does not fit.
+
+    Each is about twice the one before. Those that were measured are among them, and so is the largest that fits.
+    """
+    measured = search(config, smallest, attempt)
     fitting = [trial for trial in measured if trial.fits]
     if len(fitting) < 2:
         return measured
     trials = {trial.micro_batch: trial for trial in measured}
-    sizes = table_sizes(sizes_of(config, fitting[0]))
-    return [trials.get(size) or _on_lines(config, fitting, size) for size in sizes]
-
-
-def table_sizes(sizes: list[int]) -> list[int]:
-    return doubled(sizes)[:ROWS]
+    sizes, largest = sizes_of(config, fitting[0]), fitting[-1].micro_batch
+    too_large = [size for size in sizes if size > largest][:1]
+    fits = {size for size in (*doubled(sizes), *trials) if size <= largest}
+    return [trials.get(size) or _on_lines(config, fitting, size) for size in [*sorted(fits), *too_large]]
 
 
 def _on_lines(config: Config, fitting: Sequence[ProbeResult], size: int) -> ProbeResult:

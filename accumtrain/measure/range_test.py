@@ -12,7 +12,7 @@ import numpy as np
 
 from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.schema import Config
-from accumtrain.console import say, table
+from accumtrain.console import format_things, say, table
 from accumtrain.data.pipeline import make_train_stream
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve_devices
@@ -84,7 +84,9 @@ def _raise_rate(config: Config, objective: Objective, devices: Devices) -> Range
         devices.strategy, objective.data, batch=micro_batch * devices.replicas, seed=config.run.seed
     )
     test = RangeTest()
-    say(f"raising the rate from {options.low:.3g} to {options.high:.3g} over {options.updates} updates")
+    say(
+        f"raising the rate from {options.low:.3g} to {options.high:.3g} over {format_things(options.updates, 'update')}"
+    )
     made = 0
     with counting("updates", options.updates) as report:
         while made < options.updates:

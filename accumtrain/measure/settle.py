@@ -162,10 +162,7 @@ def _too_little(least: Config, trial: ProbeResult) -> str:
     if peak is None:
         return f"{needs} more than is free. Less would take: {others}"
     would_do = math.ceil(peak / FILLED / 2**20)
-    return (
-        f"{needs} {format_bytes(peak)} even with {least.model.kept_in_words}, so model.memory={would_do}. "
-        f"Less would take: {others}"
-    )
+    return f"{needs} at least {math.ceil(peak / 2**20)} MB; model.memory={would_do} works. Less would take: {others}"
 
 
 def _digest(config: Config) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
+from accumtrain.console import format_things
 from accumtrain.errors import ConfigError
 from accumtrain.fields import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, OneOf, Role, format_value
 from accumtrain.registry import ComponentConfig, Entry, Registry, required
@@ -80,10 +81,9 @@ class ScheduleConfig(ComponentConfig):
 
 def _warn_too_long(key: str, value: int | list[int], last: int, total: int, effect: str) -> str:
     """Return the warning that schedule.`key`=`value` lasts until update `last` of a run of `total` updates."""
-    updates = "1 update" if total == 1 else f"{total} updates"
     return (
-        f"schedule.{key}={format_value(value)}: the run has {updates}, {effect}; set schedule.{key} below {total}, or "
-        f"train.steps above {last}"
+        f"schedule.{key}={format_value(value)}: the run has {format_things(total, 'update')}, {effect}; set "
+        f"schedule.{key} below {total}, or train.steps above {last}"
     )
 
 

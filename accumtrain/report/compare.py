@@ -9,14 +9,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from accumtrain.config.jobs import JOBS, cell
 from accumtrain.config.keys import label_of
 from accumtrain.config.read import flatten_keys
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.roles import keys_with
-from accumtrain.console import format_bytes, warn
+from accumtrain.console import format_bytes, format_things, warn
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.fields import Role, format_value, is_finite_number, value_at
 from accumtrain.runs.contents import measured, read_config, read_records, read_summary
@@ -107,7 +107,9 @@ class RankedRuns:
         first = self.runs[0]
         metric, split = first.ranked_by.rpartition(".")[2], first.summary.get("best_on")
         size = first.measured_on.get(f"data.{split}.examples")
-        of_split = f" on {size:,} {split} examples" if is_finite_number(size) else f" on {split}" if split else ""
+        of_split = f" on {split}" if split else ""
+        if is_finite_number(size):
+            of_split = f" on {format_things(cast(int, size), f'{split} example')}"
         of_loss = f" {first.loss}" if first.loss else ""
         return f"{first.data}, by {metric}{of_loss}{of_split}"
 

@@ -12,7 +12,7 @@ import psutil
 
 from accumtrain.config.jobs import cell
 from accumtrain.config.schema import Config
-from accumtrain.console import banner, format_bytes, say, table, warn
+from accumtrain.console import banner, format_bytes, format_things, say, table, warn
 from accumtrain.errors import CheckpointError
 from accumtrain.fields import format_value
 from accumtrain.process.cuda import cuda_build, explain_missing_gpu, find_gpus
@@ -88,7 +88,10 @@ def _show_machine(found: Mapping[str, Any]) -> None:
         ("tensorflow", f"{software.pop('tensorflow')}, built with {built}"),
         ("jax", _list(found["jax"]).removeprefix("jax ") or "not installed"),
         ("libraries", _list({name: number for name, number in software.items() if name != "accumtrain"})),
-        ("cpu", f"{processor['model']}, {processor['cores']} cores, {' '.join(processor['instructions'])}"),
+        (
+            "cpu",
+            f"{processor['model']}, {format_things(processor['cores'], 'core')}, {' '.join(processor['instructions'])}",
+        ),
         ("memory", f"{format_bytes(memory['bytes'])}, {format_bytes(memory['free_bytes'])} of it free"),
         *(("gpu", _gpu_text(gpu)) for gpu in found["gpus"]),
         *((NEEDED_FOR[kind], missing or "nothing is missing") for kind, missing in found["missing"].items()),
@@ -126,8 +129,8 @@ def _tell_run(config: Config) -> dict[str, Any]:
 
 def _show_run(folder: Path, found: Mapping[str, Any]) -> None:
     if found["status"]:
-        epochs = "" if found["epoch"] is None else f", {found['epoch']:.4g} epochs"
-        status = f"{found['status']}, {found['step']} updates{epochs}"
+        epochs = "" if found["epoch"] is None else f", {format_things(format(found['epoch'], '.4g'), 'epoch')}"
+        status = f"{found['status']}, {format_things(found['step'], 'update')}{epochs}"
     else:
         status = "unknown" if found["unreadable"] else "no summary.json yet: it trains, or was killed"
     rows = [("status", status)]

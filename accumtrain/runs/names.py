@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -32,11 +33,12 @@ CLASSES = "data.classes"  # of a fingerprint: their names, or their number
 # ---- name ----
 
 
-def run_name(config: Config, overrides: Sequence[str]) -> str:
+def run_name(config: Config, overrides: Sequence[str], swept: Collection[str] = ()) -> str:
     """Return run.name, or a name derived from the command: the same command gives the same name.
 
     Args:
         overrides: the command's `key=value` arguments, those of this job in a sweep.
+        swept: the keys that the sweep varies. A name that can't hold all words has theirs first.
     """
     if config.run.name is not None:
         return config.run.name
@@ -49,25 +51,28 @@ def run_name(config: Config, overrides: Sequence[str]) -> str:
     path = PurePath(shown.get("data.path", ""))
     if len(path.parts) == 1 and base.endswith((f"-{shown['data.path']}", f"-{path.stem}")):
         del shown["data.path"]  # the base has it already, as that of a folder beside the runs
-    return _join_words(base, shown)
+    words = {key: _name_value(key, value) for key, value in shown.items()}
+    exact, name = "-".join([base, *words.values()]), _join_words(base, words.values())
+    if name == exact:
+        return name
+    swept_first = sorted(words, key=lambda key: key not in swept)
+    return f"{_join_words(base, map(words.__getitem__, swept_first))}-{_digest(exact)}"
 
 
-def _join_words(base: str, shown: Mapping[str, str]) -> str:
-    """Return the base and a word for each key, as many as fit, and a hash if they do not say all.
+def _name_value(key: str, value: str) -> str:
+    """Return the word of a key and its value in a name: seed3, batch_size64, augment_crop_flip, beta1_0.9."""
+    word = _shorten_keys().get(key, key)
+    return f"{word}{value}" if value[:1].isdigit() and not word[-1:].isdigit() else f"{word}_{value}"
 
-    A word has a key and its value: seed3, batch_size64, augment_crop_flip, beta1_0.9.
-    """
-    short, words = _shorten_keys(), []
-    for key, value in shown.items():
-        word = short.get(key, key)
-        words.append(f"{word}{value}" if value[:1].isdigit() and not word[-1:].isdigit() else f"{word}_{value}")
+
+def _join_words(base: str, words: Iterable[str]) -> str:
+    """Return the base and as many of the words as fit."""
     name = replace_odd(base)[:LONGEST]
     for word in map(replace_odd, words):
         if len(name) + 1 + len(word) > LONGEST:
             break
         name += f"-{word}"
-    exact = "-".join([base, *words])
-    return name if name == exact else f"{name}-{_digest(exact)}"
+    return name
 
 
 def shorten_name(name: str, longest: int) -> str:
@@ -82,6 +87,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:6]
 
 
+@cache
 def _shorten_keys() -> dict[str, str]:
     """Return the last part of each dotted key that no other key ends with."""
     keys = list_known_keys()

@@ -100,8 +100,12 @@ class AnyFormat(TypedDict):
     versions: Versions
 
 
-# `data.classes`: the names of the classes, or their number.
-Fingerprint = TypedDict("Fingerprint", {"data.classes": Count | list[str]}, total=False)
+_Classes = TypedDict("_Classes", {"data.classes": Count | list[str]}, total=False)  # their names, or their number
+_Examples = TypedDict("_Examples", {"data.train.examples": Annotated[int, Range(1, 2**63)]})
+
+
+class Fingerprint(_Classes, _Examples):
+    """The facts of the data that a run was trained on."""
 
 
 Learned = TypedDict("Learned", {"loss.kind": str}, total=False)  # and all other values that decide what is learned

@@ -89,6 +89,10 @@ class Position:
         return float(self._epochs.at(self.done))
 
     @property
+    def counted_epoch(self) -> float:
+        return self._epochs.counted(self._epochs.at(self.done))
+
+    @property
     def shown_epoch(self) -> str:
         return self._epochs.shown(self._epochs.at(self.done))
 

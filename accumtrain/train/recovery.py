@@ -13,7 +13,7 @@ import tensorflow as tf
 from accumtrain.backprop.fixed_point import FixedPoint
 from accumtrain.backprop.tracing import on_gpu
 from accumtrain.config.schema import Config
-from accumtrain.console import warn
+from accumtrain.console import format_things, warn
 from accumtrain.data.local_files import list_first
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
@@ -307,7 +307,7 @@ class SkippedExamples:
             return
         write_json(self.file, {"count": len(known + new), "examples": known + new})
         some = list_first([example["name"] for example in new], NAMED)
-        tell(f"left out, as they can't be read: {len(new):,} examples, which {SKIPPED} names ({some})")
+        tell(f"left out, as they can't be read: {format_things(len(new), 'example')}, which {SKIPPED} names ({some})")
 
     @property
     def count(self) -> int:

@@ -564,7 +564,7 @@ class Trainer:
         summary = {
             "status": status,
             "step": self.done,
-            "epoch": self.position.epoch,
+            "epoch": self.position.counted_epoch,
             **results(self.window, self.logger, self.checkpoints, self.data.evaluated_split),
             "best_by": asdict(self.best_by),
             **speed_and_memory(self.window, self.logger, self.meter),

@@ -107,7 +107,7 @@ def test_help_shows_every_choice(command, own_file):
         assert f"\n  {file.parent.name} " in answer.out
         assert file.stem in answer.out
     assert "tiny" in answer.out
-    assert max(map(len, answer.out.splitlines())) <= 110
+    assert max(map(len, answer.out.splitlines())) <= 80
 
 
 def test_unknown_option(refused):

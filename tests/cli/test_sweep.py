@@ -50,6 +50,17 @@ def test_sweep_ranks_its_runs(command, fake_job, tmp_path):
     assert "batch_size64" in (tmp_path / "runs" / "report.html").read_text()
 
 
+def test_a_name_that_cannot_hold_all_has_what_was_swept_first(command, fake_job):
+    seen = fake_job(lambda config: summary(0.5))
+    fixed = ["model=lenet5", "batch_size=128", "data.augment=shift", "data.val_fraction=0.25"]
+    assert command("-m", *fixed, "optim.lr=0.02,0.05").code == 0
+    assert [config.run.name.rpartition("-")[0] for config in seen] == [
+        f"lenet5-digits-lr{rate}-batch_size128-augment_shift" for rate in (0.02, 0.05)
+    ]
+    assert command(*fixed, "optim.lr=0.02").code == 0
+    assert seen[2].run.name.startswith("lenet5-digits-batch_size128-augment_shift-")
+
+
 def test_sweep_of_benchmarks_ranks_them_by_speed(command, fake_job):
     def measure(config):
         return {

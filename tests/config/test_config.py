@@ -109,6 +109,15 @@ def test_paper_recipe_is_whole(compose):
     assert (config.data.name, config.data.test_split, config.data.image_size) == ("imagenet2012", "validation", 224)
 
 
+@pytest.mark.parametrize("devices", [1, 8])
+def test_the_parallel_example_of_mindspore_gives_each_device_6_micro_batches_of_32(devices, compose):
+    more = [] if devices == 1 else ["device=mirrored", f"batch_size={192 * devices}"]
+    config = compose("experiment=cifar10_resnet50", *more)
+    assert micro_batch_size(config.batch_size, config.accum.count, devices) == 32
+    assert (config.accum.count, config.accum.reduction, config.model.label) == (6, "sum", "resnet50")
+    assert (config.optim.lr, config.optim.momentum, config.data.label) == (0.01, 0.9, "cifar10")
+
+
 @pytest.mark.parametrize(
     ("epochs", "steps", "examples", "batch_size", "expected"),
     [
@@ -136,6 +145,13 @@ def test_epochs_go_on_from_those_made_with_another_batch_size(compose):
     again.restore(95, after.at(95))
     assert total_steps(large, again) == 102, "however often it is stopped"
     assert again.at(again.begin) == 0
+
+
+@pytest.mark.parametrize(("step", "counted", "shown"), [(45, 2.0, "2"), (46, 46 * 64 / 1437, "2.049")])
+def test_an_update_that_completes_an_epoch_counts_as_its_end(compose, step, counted, shown):
+    epochs = Epochs(compose("batch_size=64"), 1437)
+    made = epochs.at(step)
+    assert (epochs.counted(made), epochs.shown(made)) == (counted, shown)
 
 
 def test_micro_batch_size():
@@ -413,6 +429,7 @@ MISTAKES = [
         "--learning-rate=0.1: no such option; a setting has no dashes; write optim.lr=0.1 in its place",
     ),
     ("optim.learning_rate=0.1", "optim.learning_rate: no such key; did you mean optim.lr?"),
+    ("data.source=folder", "data.source: no such key; did you mean data?"),
     ("gradient_accumulation_steps=4", "gradient_accumulation_steps: no such key; did you mean accum.steps?"),
     ("model.name=resnet20", "model.name=resnet20: it is chosen by its group; write model=resnet20"),
     ("optim.lr=1e39", "optim.lr=1e+39: must be between 1.18e-38 and 3.4e+38"),

@@ -84,7 +84,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "loss": {"cross_entropy": CrossEntropyConfig()},
     "data": {  # their files: written by files.py, relative to the working directory
-        "digits": DigitsConfig(),
+        "digits": DigitsConfig(val_fraction=None),
         "synthetic": SyntheticConfig(image_size=6, num_classes=3, train_examples=17, test_examples=5, **PLAIN),
         "tfds": TfdsConfig(name="contract_pictures", dir="prepared", **PLAIN),
         "folder": FolderConfig(path="photos", **PLAIN),

@@ -160,6 +160,10 @@ def test_it_is_offered_and_documented(group, name):
     assert found, f"{group}={name}: no page of docs/ has a word on it; write one where its group is"
 
 
+def test_the_help_fits_into_80_columns():
+    assert max(map(len, help_text([]).splitlines())) <= 80
+
+
 @of_every_job
 def test_a_job_is_whole(name):
     job = JOBS[name]

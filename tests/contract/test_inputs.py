@@ -1,6 +1,7 @@
 """Every kind of inputs: its facts make it again, an export takes what an evaluation takes, all doors open the same."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -107,6 +108,14 @@ def test_several_files_are_read_in_their_order(tmp_path):
     asked = EXAMPLES["tokens"].open_named(named, keys_of("tokens"), "predict.input")
     assert [name.rpartition("/")[2] for name in asked.names] == ["b.txt, line 1", "b.txt, line 2", "a.txt, line 1"]
     assert [bytes(row[row >= 0].tolist()) for row in model_takes(asked.data).numpy()] == [b"one", b"two", b"three"]
+
+
+def test_texts_show_how_they_begin_and_images_do_not(tmp_path):
+    (tmp_path / "texts.txt").write_text("one  two\na long text of many words, longer than a table shows\n")
+    inputs = replace(EXAMPLES["tokens"], shape=(200,))
+    texts = inputs.open_named([str(tmp_path / "texts.txt")], keys_of("tokens"), "predict.input").data.splits["test"]
+    assert inputs.beginnings(texts, [1, 0]) == ["a long text of many words, longer...", "one two"]
+    assert EXAMPLES["pixels"].beginnings(texts, [0]) == []
 
 
 def test_arrays_are_not_read_from_files():

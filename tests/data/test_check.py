@@ -114,9 +114,9 @@ def test_one_image_in_two_classes(photos, command, tmp_path):
             {"ant": "photos/train/ant/copy.png", "bee": "photos/train/bee/3.png"},
         ],
     }
-    assert "warning: 2 images are in two classes, byte for byte" in answer.err
+    assert "warning: 2 images in two classes, byte for byte" in answer.err
     assert "photos/train/ant/copy.png is photos/train/bee/3.png" in answer.out
-    assert "warning: 1 test images are also in the training split" in answer.err
+    assert "warning: 1 test image is also in the training split" in answer.err
 
 
 def test_the_last_line_says_what_must_be_looked_at(photos, command):
@@ -280,7 +280,7 @@ def test_one_image_with_different_targets(checked, form, targets, same, words, t
         "count": 1,
         "examples": [{target: f"train example {place}" for target, place in words.items()}],
     }
-    assert f"warning: 1 images have different {form}, byte for byte" in said.err
+    assert f"warning: 1 image with different {form}, byte for byte" in said.err
     assert told in said.out
 
 
@@ -354,8 +354,8 @@ def test_rows_of_numbers_that_repeat_are_named(numbers, command):
     found = result(numbers)
     assert found["duplicates"]["examples"] == [{"train": "train.csv, row 10", "test": "test.csv, row 6"}]
     assert found["two_classes"]["examples"] == [{"a": "train.csv, row 12", "b": "train.csv, row 5"}]
-    assert "warning: 1 test inputs are also in the training split, number for number" in answer.err
-    assert "warning: 1 inputs are in two classes, number for number" in answer.err
+    assert "warning: 1 test input is also in the training split, number for number" in answer.err
+    assert "warning: 1 input in two classes, number for number" in answer.err
     assert answer.out.endswith(
         "Look at this before you train: 1 test input also in the training split, 1 input in two classes.\n"
     )

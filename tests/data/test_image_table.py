@@ -88,7 +88,7 @@ def test_what_is_left_out_is_told(folder):
     data = opened(folder, "\n".join(["id,label", *rows, rows[0], "009,", "010, "]))
     assert data.notes == [
         "2 rows without a label are left out: 009, 010",
-        "1 images stand in the table more than once, and are taken once: 000",
+        "1 image stands in the table more than once, read once: 000",
         f"3 images are not in the table, and are left out: {folder}/images/009.png, {folder}/images/010.png, "
         f"{folder}/images/011.png",
     ]

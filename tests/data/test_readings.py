@@ -148,7 +148,7 @@ def test_a_target_that_is_unknown_is_left_out_and_told(folder, word):
     notes = " ".join(source.notes)
     assert "4 rows without a label are left out: photos/2.png" in notes
     assert "not in the table" not in notes
-    assert (f"column label is unknown in 4 rows, which hold {word}; data.missing=[]" in notes) == bool(word)
+    assert (f"column label is unknown in 4 rows, with {word} in it; data.missing=[]" in notes) == bool(word)
     if word:
         assert opened(path, CLASS, missing=[]).class_names == sorted(["cat", "dog", word])
 
@@ -157,7 +157,7 @@ def test_a_target_that_is_unknown_is_left_out_and_told(folder, word):
 def test_other_targets_that_are_unknown_are_told_too(folder, reader, values):
     source = opened(table(folder, [*values, "NA"]), reader)
     assert len(targets(source)) == 8
-    assert any("column label is unknown in 4 rows, which hold NA" in note for note in source.notes)
+    assert any("column label is unknown in 4 rows, with NA in it" in note for note in source.notes)
 
 
 def test_texts_of_ones_own_mean_that_nothing_is_known(folder):

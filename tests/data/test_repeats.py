@@ -63,7 +63,7 @@ def test_it_is_told(root, folder_config, capsys):
     late = find_repeats(data, seconds=-1)
     late.tell()
     printed = capsys.readouterr()
-    assert "warning: 1 of 9 test images are training images, too" in printed.err
+    assert "warning: 1 of 9 test images is a training image, too" in printed.err
     assert "no time was left to compare them: job=check does" in printed.out
     assert not late.counts
 

@@ -128,7 +128,7 @@ def test_a_row_without_a_text_is_told_or_left_out(tmp_path, write):
 def test_a_row_without_a_class_is_left_out(tmp_path):
     data = opened(as_json(tmp_path, {"text": [*TEXTS, "x"], "kind": [*KINDS, None]}), text_column="text", length=12)
     assert len(examples(data)) == 8
-    assert f"1 rows without a label are left out: {tmp_path}/t.jsonl, row 9" in data.notes
+    assert f"1 row without a label is left out: {tmp_path}/t.jsonl, row 9" in data.notes
 
 
 def test_new_texts_are_measured_with_the_vocabulary_of_the_run(tmp_path):

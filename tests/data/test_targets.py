@@ -347,7 +347,7 @@ def test_groups_in_whole_splits_are_fine_and_unknown_labels_are_told(folder):
     assert opened(keys, LabelTargets()).sizes == "12 training, 4 validation and 8 test"
     (folder / "late.csv").write_text("image,x,y\n000,1,\n001,,\n002,0,\n003,1,1\n")
     data = opened(config(folder / "late.csv", ["x", "y"], test_fraction=0.3), LabelTargets())
-    assert "1 rows without a label are left out: 001" in data.notes
+    assert "1 row without a label is left out: 001" in data.notes
 
 
 # ---- evaluation on other data ----
@@ -419,7 +419,7 @@ def test_arrays_hold_labels_and_numbers(tmp_path, reader, labels, more, names):
 
 def test_an_array_s_rows_without_a_target_are_left_out(tmp_path):
     source = open_npz(arrays(tmp_path, [UNKNOWN, *AGE[1:]]), Wanted(reader=NumberTargets()))
-    assert "1 training examples without a target are left out" in source.notes
+    assert "left out, without a target: 1 training example" in source.notes
     assert source.test is not None
     assert source.train.size + source.test.size == COUNT - 1
 

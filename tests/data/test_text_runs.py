@@ -119,7 +119,7 @@ def test_a_check_names_lengths_classes_and_repeats(folder):
     assert found["two_classes"]["count"] == 1
     assert min(found[split]["tokens"]["min"] for split in ("train", "test")) == 3
     assert "texts of each class" in shown
-    assert "1 texts are in two classes, token for token" in shown
+    assert "1 text in two classes, token for token" in shown
 
 
 def test_a_moved_run_needs_no_file_of_its_tokenizer(folder, tmp_path):

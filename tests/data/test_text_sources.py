@@ -53,7 +53,7 @@ def test_a_folder_of_classes(tmp_path):
     assert data.inputs.vocabulary.size == 257
     positions = 7 * 8
     filled = sum(min(8, len(text)) for text in DOGS + CATS)
-    assert f"2 of 7 texts are cut to their first 8 tokens (data.length); {1 - filled / positions:.1%}" in data.notes[0]
+    assert f"2 of 7 texts are cut to the first 8 tokens (data.length); {1 - filled / positions:.1%}" in data.notes[0]
     again = open_all(TextsConfig(path=str(tmp_path / "pets"), length=8))[0]
     assert again == rows, "what is held out never changes"
 

@@ -53,7 +53,8 @@ def test_own_images_have_one_and_known_protocols_none(mine):
     assert (data.evaluated_split, len(numbers(data, "val"))) == ("val", 4)  # round(0.1 * 8) of each class
     assert data.notes == ["4 training examples are held out to validate on (data.val_fraction=0.1)"]
     assert data.facts.startswith("28 training, 4 validation and 8 test images")
-    assert open_data(DigitsConfig(), seed=0).evaluated_split == "test"
+    assert open_data(DigitsConfig(), seed=0).sizes == "1,295 training, 142 validation and 360 test"
+    assert open_data(DigitsConfig(val_fraction=0), seed=0).evaluated_split == "test"
     assert open_data(mine(val_fraction=0), seed=0).evaluated_split == "test"
 
 

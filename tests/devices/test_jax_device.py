@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from accumtrain.devices.config import AutoConfig, CpuConfig, GpuConfig, TpuConfig
+from accumtrain.devices.config import AutoConfig, CpuConfig, GpuConfig, MirroredConfig, TpuConfig
 from accumtrain.devices.resolve import resolve_devices
 from accumtrain.errors import ConfigError
 from accumtrain.process.jax_packages import BY_JAX, check_xla_flags
@@ -45,6 +45,18 @@ def test_platforms_of_which_none_is_there_are_answered(platforms, monkeypatch):
     monkeypatch.setattr(jax, "devices", devices)
     with pytest.raises(ConfigError, match=r"finds none \(AssertionError\); unset JAX_PLATFORMS=cuda, pip install"):
         resolve_devices(AutoConfig(runtime="jax"))
+
+
+@pytest.mark.parametrize("platforms", ["cuda"], indirect=True)
+def test_without_gpus_replicas_on_the_cpu_are_offered(platforms, monkeypatch):
+    def devices(platform):
+        raise RuntimeError("no such backend")
+
+    monkeypatch.setattr(jax, "devices", devices)
+    with pytest.raises(ConfigError, match=r", or try replication on this CPU with device.virtual=2$"):
+        resolve_devices(MirroredConfig(runtime="jax"))
+    with pytest.raises(ConfigError, match=r", or choose device=cpu$"):
+        resolve_devices(GpuConfig(runtime="jax"))
 
 
 def test_packages_that_can_not_be_imported_are_answered(monkeypatch):

@@ -1,4 +1,4 @@
-"""The programs of docs/library.md, docs/keras.md, docs/coming_from.md and docs/index.md run as they stand there."""
+"""The programs of docs/library.md, keras.md, keras_details.md, coming_from.md and index.md run as they stand there."""
 
 import json
 import re
@@ -25,16 +25,16 @@ OF_KERAS = dict(
     zip(
         [
             "accumulate",
-            "whole batch",
             "Accumulate",
             "fit",
-            "stream",
             "best state",
             "reversible",
+            "whole batch",
+            "stream",
             "transformer",
             "quick start",
         ],
-        [*programs("keras.md"), *programs("index.md")],
+        [*programs("keras.md"), *programs("keras_details.md"), *programs("index.md")],
         strict=True,
     )
 )

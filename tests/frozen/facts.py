@@ -43,7 +43,7 @@ from tests.contract.files import WRITERS
 from tests.manifests import FACTS
 
 Lines = Iterator[str]
-SMALL = ("model=lenet5", "batch_size=64", "accum.steps=2", "run.name=one", "run.dir=runs")
+SMALL = ("model=lenet5", "data.val_fraction=0", "batch_size=64", "accum.steps=2", "run.name=one", "run.dir=runs")
 OF_A_JOB = {
     "train": ("train.steps=4", "eval.every=2", "checkpoint.every=2", "log.every=1"),
     "bench": ("bench.updates=2", "bench.seconds=0"),

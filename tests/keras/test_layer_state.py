@@ -1,4 +1,4 @@
-"""State that layers write in their forward pass, under accumulation: what docs/keras.md says, and its remedies."""
+"""State that layers write in their forward pass under accumulation: what docs/keras_details.md says of it."""
 
 from typing import Any
 

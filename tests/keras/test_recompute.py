@@ -131,7 +131,7 @@ class Remat(layers.Wrapper):
 
 @pytest.mark.parametrize("wrap", [recompute, Remat])
 def test_batch_norm_moves_once_and_dropout_is_drawn_once_unlike_in_keras(wrap):
-    """docs/keras.md says so of both ways."""
+    """docs/keras_details.md says so of both ways."""
 
     def trained(wrapped):
         keras.utils.set_random_seed(1)

@@ -20,7 +20,14 @@ from tests.engine.small import is_compiled_by_xla
 BATCH, MICRO = 24, 4
 ONE_REPLICA = SimpleNamespace(replicas=1)
 UPDATES = 5  # of the run, over which its rate falls
-LENET = ("model=lenet5", "data=digits", f"batch_size={BATCH}", f"train.steps={UPDATES}", "schedule=cosine")
+LENET = (
+    "model=lenet5",
+    "data=digits",
+    "data.val_fraction=0",
+    f"batch_size={BATCH}",
+    f"train.steps={UPDATES}",
+    "schedule=cosine",
+)
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def config(compose, tmp_path_factory, registered):
     folder = tmp_path_factory.mktemp("runs")
     return compose(
         *("model=lenet5", "optim=adam", "batch_size=64", "accum.steps=2", "train.steps=8", "eval.every=2"),
-        *("eval.metrics=[error,top5]", f"run.dir={folder}", "run.name=one", "log.every=1"),
+        *("eval.metrics=[error,top5]", f"run.dir={folder}", "run.name=one", "log.every=1", "data.val_fraction=0"),
     )
 
 

@@ -194,7 +194,7 @@ def test_data_of_another_kind(here, command):
     assert measured(here, "new.npz") == by_prediction(here, command, "new")
     np.savez(here / "grey.npz", images=images[..., 0], labels=labels)
     answer = command(*EVALUATE, "data=npz", "data.path=grey.npz")
-    assert_error(answer, DataError, "its images have 1 channel(s), the run was trained on 3")
+    assert_error(answer, DataError, "its images have 1 channel, the run was trained on 3")
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ BATCH = 100  # of 360 test images
 
 @pytest.fixture(scope="module")
 def data():
-    return open_data(DigitsConfig(), seed=0)
+    return open_data(DigitsConfig(val_fraction=None), seed=0)
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,14 @@ def small(compose):
     def config(folder, *overrides):
         return compose(
             *("model=lenet5", "optim=adam", "batch_size=64", "accum.steps=2", "train.steps=8", "eval.every=4"),
-            *("checkpoint.every=6", "log.every=100", f"run.dir={folder}", "run.name=one", *overrides),
+            *(
+                "checkpoint.every=6",
+                "log.every=100",
+                f"run.dir={folder}",
+                "run.name=one",
+                "data.val_fraction=0",
+                *overrides,
+            ),
         )
 
     return config

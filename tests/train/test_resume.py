@@ -145,7 +145,7 @@ def test_other_data_goes_on_by_force_and_its_epochs_are_counted_beside_those_bef
     assert summary["data"]["data.train.examples"] == 6
     assert (summary["step"], summary["epoch"]) == (4, 2.0)
     evaluated = run(config("job=evaluate"))
-    assert evaluated["epoch"] == {2: 2 / 3, 3: 4 / 3, 4: 2.0}[evaluated["step"]]
+    assert evaluated["epoch"] == {2: 2 / 3, 3: 1.0, 4: 2.0}[evaluated["step"]]
 
 
 DAMAGED = [b"", bytes(range(256)), b"- 1\n", b"batch_size: 8\n"]

@@ -193,7 +193,7 @@ def test_patience_ends_a_run_and_the_same_command_changes_nothing(config, tmp_pa
     overrides = ("patient", "optim.lr=1e-30", "train.patience=1", "model.norm=group")  # nothing is learned
     summary = run(config(*overrides))
     assert (summary["status"], summary["step"]) == ("completed", 4)
-    assert "stopping early after update 4, epoch 1.333: 1 evaluations in a row" in capsys.readouterr().out
+    assert "stopping early after update 4, epoch 1.333: 1 evaluation was no better" in capsys.readouterr().out
     assert run(config(*overrides))["step"] == 4
 
 

@@ -40,7 +40,7 @@ from accumtrain.cli.sweep.folder import stop_on_signals
 from accumtrain.cli.sweep.table import KILLED, STOPPED, JobOutcome, begin_outcome, find_signal_name
 from accumtrain.config.read import expand_home
 from accumtrain.config.schema import Config
-from accumtrain.console import fail, say, warn
+from accumtrain.console import fail, format_things, say, warn
 from accumtrain.errors import ConfigError, Preempted
 from accumtrain.process import child
 from accumtrain.process.program import child_command
@@ -60,15 +60,15 @@ def run_sweep(options: Namespace) -> int:
     """Run the jobs of the sweep in sys.argv. Return the exit code: that of the first job that failed."""
     keep_streams(quiet=False)
     raise_on_signals()
-    configs = _check_jobs(options)
+    configs, swept = _check_jobs(options)
     launcher = find_given_value(options.overrides, "hydra/launcher", IN_PROCESS)
     run_dir = Path(
         configs[0].run.dir if configs else expand_home(find_given_value(options.overrides, "run.dir", RunConfig().dir))
     )
     with sweep_folder.open_sweep_folder(run_dir) as folder:
 
-        def run_job(composed: DictConfig) -> float:  # a launcher sends this function and the folder to its processes
-            return _run_job(folder, composed)
+        def run_job(composed: DictConfig) -> float:  # a launcher sends this function and its values to its processes
+            return _run_job(folder, composed, swept)
 
         stops = nullcontext() if launcher == IN_PROCESS else stop_on_signals(folder)
         code, _ = run_guarded(partial(_launch, options, run_job, stops))
@@ -77,7 +77,9 @@ def run_sweep(options: Namespace) -> int:
     if outcomes:
         sweep_table.report_sweep(outcomes, run_dir)
         if left := sum(not outcome.started for outcome in outcomes):
-            warn(f"{left} of {len(outcomes)} runs were not started, because one had failed ({FAIL_FAST}=true)")
+            of = f"of {len(outcomes)} runs"
+            not_started = format_things(left, f"{of} was not started", f"{of} were not started")
+            warn(f"{not_started}, because one had failed ({FAIL_FAST}=true)")
     return next((outcome.exit_code for outcome in outcomes if outcome.exit_code), code)
 
 
@@ -89,7 +91,7 @@ def _launch(options: Namespace, run_job: Callable[[DictConfig], float], stops: A
         raise Preempted("the sweep was stopped; the same command continues it") from None
 
 
-def _run_job(folder: Path, composed: DictConfig) -> float:
+def _run_job(folder: Path, composed: DictConfig, swept: Sequence[str]) -> float:
     """Run one job of a sweep and write its outcome. Return its objective.
 
     An error does not stop other jobs, unless sweep.fail_fast asks for it: then those that come later are left out.
@@ -107,17 +109,17 @@ def _run_job(folder: Path, composed: DictConfig) -> float:
     say("")
     say(f"run {number + 1} of the sweep: {' '.join(overrides)}")
     if in_process:
-        outcome = _run_here(composed, overrides)
+        outcome = _run_here(composed, overrides, swept)
     else:
-        outcome = run_in_child(folder, number, plain_values(composed), overrides)
+        outcome = run_in_child(folder, number, plain_values(composed), overrides, swept)
     sweep_folder.write_outcome(folder, number, outcome)
     if in_process and outcome.ended_with in STOPPED:
         raise KeyboardInterrupt
     return outcome.objective
 
 
-def _run_here(composed: DictConfig, overrides: list[str]) -> JobOutcome:
-    code, config = run_guarded(lambda: read_config(plain_values(composed), overrides))
+def _run_here(composed: DictConfig, overrides: list[str], swept: Sequence[str]) -> JobOutcome:
+    code, config = run_guarded(lambda: read_config(plain_values(composed), overrides, swept))
     if config is None:
         return JobOutcome(overrides, ended_with=code)
     outcome = begin_outcome(config, overrides)
@@ -125,14 +127,12 @@ def _run_here(composed: DictConfig, overrides: list[str]) -> JobOutcome:
     return replace(outcome, ended_with=code)
 
 
-def _check_jobs(options: Namespace) -> list[Config]:
+def _check_jobs(options: Namespace) -> tuple[list[Config], list[str]]:
     """Check every job of a sweep before the first one starts, if Hydra's own sweeper makes them.
 
-    Return the valid configurations; none if another sweeper makes the jobs. A job that will be refused only causes a
-    warning, as not every corner of a grid has to be possible.
+    Return the valid configurations, and the keys that vary. There are no configurations if another sweeper makes the
+    jobs. A job that will be refused only causes a warning, as not every corner of a grid has to be possible.
     """
-    if "hydra/sweeper" in str(options.overrides):
-        return []
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
     configs: list[Config] = []
@@ -140,6 +140,9 @@ def _check_jobs(options: Namespace) -> list[Config]:
     with open_hydra(options) as hydra:
         with explain_composing():
             overrides = OverridesParser.create(hydra.config_loader).parse_overrides(options.overrides)
+            swept = [override.key_or_group for override in overrides if override.is_sweep_override()]
+            if "hydra/sweeper" in str(options.overrides):
+                return [], swept
             _check_number(overrides)
             (jobs,) = BasicSweeper.split_arguments(overrides, max_batch_size=None)
         if not jobs:
@@ -147,7 +150,7 @@ def _check_jobs(options: Namespace) -> list[Config]:
         for number, job in enumerate(map(for_hydra, jobs), start=1):
             try:
                 composed = hydra.compose_config(options.config_name, job, RunMode.RUN, from_shell=False)
-                configs.append(read_config(plain_values(composed), job))
+                configs.append(read_config(plain_values(composed), job, swept))
             except ConfigError as error:
                 refused[number] = error
     if not configs:
@@ -156,7 +159,7 @@ def _check_jobs(options: Namespace) -> list[Config]:
     for number, reason in refused.items():
         warn(f"run {number} of the sweep will be refused: {reason}{ends}")
     sweep_table.check_distinct(configs)
-    return configs
+    return configs, swept
 
 
 def _check_number(overrides: Sequence[Override]) -> None:
@@ -172,11 +175,14 @@ def _check_number(overrides: Sequence[Override]) -> None:
 # ---- a job in a child process ----
 
 
-def run_in_child(folder: Path, number: int, values: Mapping[str, Any], overrides: Sequence[str]) -> JobOutcome:
+def run_in_child(
+    folder: Path, number: int, values: Mapping[str, Any], overrides: Sequence[str], swept: Sequence[str] = ()
+) -> JobOutcome:
     """Run a job in a child. If the sweep ends, the job stops with its state saved.
 
     Args:
         values: the configuration that Hydra composed for job `number` of the sweep from `overrides`.
+        swept: the keys that the sweep varies.
     """
     environment = {}
     if current_process().name.startswith("LokyProcess"):  # of joblib
@@ -190,6 +196,7 @@ def run_in_child(folder: Path, number: int, values: Mapping[str, Any], overrides
         "number": number,
         "values": values,
         "overrides": list(overrides),
+        "swept": list(swept),
     }
     sweep_folder.write_outcome(folder, number, JobOutcome(list(overrides)))  # without an exit code: it runs
     ended = child.stream_child(child_command(), request, label, partial(sweep_folder.is_running, folder), environment)
@@ -231,7 +238,7 @@ def run_job_request(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     sys.argv[1:] = request["overrides"]  # the command that its summary names
 
     def job() -> None:
-        config = read_config(request["values"], request["overrides"])
+        config = read_config(request["values"], request["overrides"], request["swept"])
         sweep_folder.write_outcome(
             Path(request["folder"]), request["number"], begin_outcome(config, request["overrides"])
         )

@@ -14,7 +14,7 @@ from typing import Any
 from accumtrain.config.jobs import JOBS, Column, cell
 from accumtrain.config.read import flatten_keys, to_mapping
 from accumtrain.config.schema import Config
-from accumtrain.console import say, table
+from accumtrain.console import format_things, say, table
 from accumtrain.errors import AccumtrainError, ConfigError, Preempted, WorkerLostError
 from accumtrain.fields import value_at
 from accumtrain.process.signals import INTERRUPTED
@@ -200,7 +200,7 @@ def report_sweep(outcomes: Sequence[JobOutcome], run_dir: Path) -> None:
     parts = list(map(set, zip(*groups, strict=True)))  # the values of each part in all groups
     names = [name for name, values in zip(("data set", "metric"), parts, strict=False) if len(values) > 1]
     order = f"best first within each {' and '.join(names)}" if names else "best first"
-    table(f"{len(ranked)} runs, {order}", [*swept, "status", *columns], rows)
+    table(f"{format_things(len(ranked), 'run')}, {order}", [*swept, "status", *columns], rows)
     if run_dir.is_dir():  # else no run began
         records = [
             {

@@ -206,7 +206,6 @@ class CheckedTargets(ABC):
 
     # images that contradict each other: the key in check.json, and what is said of them
     twice: ClassVar[str]
-    are_twice: ClassVar[str]
     that_are_twice: ClassVar[str]
 
     def __init__(self, names: Sequence[str], inputs: str = "images") -> None:
@@ -239,7 +238,7 @@ class CheckedTargets(ABC):
 
 
 class CheckedClasses(CheckedTargets):
-    twice, are_twice, that_are_twice = "two_classes", "are in two classes", "in two classes"
+    twice, that_are_twice = "two_classes", "in two classes"
 
     def fault(self, target: int) -> str:
         known = 0 <= target < len(self.names)
@@ -267,7 +266,7 @@ Columns: TypeAlias = tuple[float | None, ...]  # labels or numbers of an example
 class CheckedLabels(CheckedTargets):
     """Of each label it is told how many examples have it, how many lack it, and of how many it is unknown."""
 
-    twice, are_twice, that_are_twice = "different_labels", "have different labels", "with different labels"
+    twice, that_are_twice = "different_labels", "with different labels"
 
     def fault(self, target: Columns) -> str:
         for name, value in zip(self.names, target, strict=True):
@@ -310,7 +309,7 @@ class CheckedLabels(CheckedTargets):
 class CheckedNumbers(CheckedTargets):
     """Of each number its smallest, mean and largest value is told, and of how many examples it is unknown."""
 
-    twice, are_twice, that_are_twice = "different_numbers", "have different numbers", "with different numbers"
+    twice, that_are_twice = "different_numbers", "with different numbers"
 
     def fault(self, target: Columns) -> str:
         for name, value in zip(self.names, target, strict=True):
@@ -356,7 +355,7 @@ class CheckedNumbers(CheckedTargets):
 class CheckedTokens(CheckedTargets):
     """The tokens of a text are its targets, too: there are no classes to show."""
 
-    twice, are_twice, that_are_twice = "different_targets", "have different targets", "with different targets"
+    twice, that_are_twice = "different_targets", "with different targets"
 
     def fault(self, target: Columns) -> str:
         return ""
@@ -452,15 +451,17 @@ def _print_tables(label: str, result: dict[str, Any], targets: CheckedTargets, i
         [_format_row(split, result[split], inputs) for split in splits],
     )
     bad, duplicates, twice = result["bad"], result["duplicates"], result[targets.twice]
+    one = inputs.asked.removesuffix("s")
     if bad["count"]:
-        say(f"{bad['count']} are bad")
+        say(format_things(bad["count"], "is bad", "are bad"))
     _say_first(bad, lambda example: f"{example['name']} {example['reason']}")
     if others := " and ".join(splits[1:]):
         tell = warn if duplicates["count"] else say
-        tell(f"{duplicates['count']} {others} {inputs.asked} are also in the training split, {inputs.alike}")
+        shared = format_things(duplicates["count"], f"{others} {one} is", f"{others} {inputs.asked} are")
+        tell(f"{shared} also in the training split, {inputs.alike}")
     _say_first(duplicates, lambda pair: f"{pair.get('test', pair.get('val'))} is {pair['train']}")
     if twice["count"]:
-        warn(f"{twice['count']} {inputs.asked} {targets.are_twice}, {inputs.alike}")
+        warn(f"{format_things(twice['count'], one)} {targets.that_are_twice}, {inputs.alike}")
     _say_first(twice, lambda by_target: " is ".join(by_target.values()))
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accumtrain.console import say, warn
+from accumtrain.console import format_things, say, warn
 from accumtrain.data.source import SPLIT_WORDS, Dataset, Split, Target, contradict, read_labels, read_target
 
 SECONDS = 1.0  # at most, before training
@@ -81,10 +81,10 @@ def _compare_files(splits: dict[str, Split], deadline: float, repeats: Repeats) 
     twice = [pair for files in contents.values() if (pair := _find_contradiction(files))]
     for first, other in twice[:1]:
         if isinstance(first.target, int):
-            key, told = "classes", f"{'image is' if len(twice) == 1 else 'images are'} in two classes"
+            key, told = "classes", f"{format_things(len(twice), 'image is', 'images are')} in two classes"
         else:
-            key, told = "targets", f"{'image has' if len(twice) == 1 else 'images have'} different targets"
-        repeats.add(key, len(twice), f"{len(twice):,} {told}, byte for byte: {first.path} is {other.path}")
+            key, told = "targets", f"{format_things(len(twice), 'image has', 'images have')} different targets"
+        repeats.add(key, len(twice), f"{told}, byte for byte: {first.path} is {other.path}")
 
 
 def _find_contradiction(files: list[_File]) -> tuple[_File, _File] | None:
@@ -133,9 +133,10 @@ def _compare_records(splits: dict[str, Split], repeats: Repeats) -> None:
 
 
 def _add_trained(repeats: Repeats, name: str, count: int, split: Split, *example: str) -> None:
+    of = f"{split.size:,} {SPLIT_WORDS[name]} images"
     repeats.add(
         name,
         count,
-        f"{count:,} of {split.size:,} {SPLIT_WORDS[name]} images are training images, too ({''.join(example)}), so its "
-        "figures are better than those of new images",
+        f"{format_things(count, f'of {of} is a training image', f'of {of} are training images')}, too "
+        f"({''.join(example)}), so its figures are better than those of new images",
     )

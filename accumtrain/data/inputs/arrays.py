@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, cast
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.console import format_things
 from accumtrain.data.config import DataConfig, TableConfig
 from accumtrain.data.inputs.base import Asked, Inputs
 from accumtrain.data.local_files import find_paths
@@ -78,7 +79,7 @@ class Arrays(Inputs):
         return bool(self.columns)
 
     def describe(self) -> str:
-        return f"{len(self.columns)} numbers" if self.columns else super().describe()
+        return format_things(len(self.columns), "number") if self.columns else super().describe()
 
     def adapt(self, config: DataConfig) -> DataConfig:
         """Return the keys that name the columns of the run, which are found by their names."""

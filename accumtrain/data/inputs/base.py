@@ -168,6 +168,10 @@ class Inputs(ABC):
             DataError: There are none, or they are not such inputs.
         """
 
+    def beginnings(self, split: Split, indices: Sequence[int]) -> list[str]:
+        """Return how examples of a split begin, to be shown beside their names; none if the names say enough."""
+        return []
+
     @abstractmethod
     def open_array(self, array: np.ndarray, config: DataConfig) -> Dataset:
         """Return the examples of an array [N, ...]. Raise DataError if it is none of such inputs."""

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.console import format_things
 from accumtrain.data.config import DataConfig
 from accumtrain.data.images import augment
 from accumtrain.data.images.damage import leave_out_damaged
@@ -156,8 +157,8 @@ class Pixels(Inputs):
             split.channels = self.channels
         elif split.channels != self.channels:
             raise DataError(
-                f"data={config.kind}: its images have {split.channels} channel(s), the run was trained on "
-                f"{self.channels}; give images with {self.channels}"
+                f"data={config.kind}: its images have {format_things(split.channels, 'channel')}, the run was "
+                f"trained on {self.channels}; give images with {self.channels}"
             )
         return make_pixels(config, self.shape, split.white)
 
@@ -247,7 +248,7 @@ def make_pixels(config: DataConfig, shape: tuple[int, ...], white: int) -> Pixel
     for key, values in (("mean", config.mean), ("std", config.std)):
         if len(values) not in (1, channels):
             raise ConfigError(
-                f"data.{key}={format_value(values)}: the images have {channels} channel(s); give "
+                f"data.{key}={format_value(values)}: the images have {format_things(channels, 'channel')}; give "
                 + ("1 number" if channels == 1 else f"1 or {channels} numbers")
             )
     if config.augment == "inception" and config.image_size is None:

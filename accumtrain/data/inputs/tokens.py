@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.console import format_things
 from accumtrain.data.config import DataConfig, NpzConfig, TableConfig, TokenKeys
 from accumtrain.data.inputs.base import Asked, Inputs
 from accumtrain.data.local_files import find_file_fault, find_paths, readable, walk_files
@@ -26,6 +27,7 @@ from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import convert, format_value
 
 _GIVE = "give a file with a text a line, a table, a folder of texts, or an .npz file of tokens"
+BEGINNING = 36  # characters that are shown of a text
 NONE = -1  # where there is no token, position or id
 # ---- samples of an export
 _NUMBER = 4
@@ -116,9 +118,15 @@ class Tokens(Inputs):
         if not encoded.ids:
             raise DataError(f"{key}={','.join(named)}: holds no text; {_GIVE}")
         longer = sum(len(ids) > length for index, ids in enumerate(encoded.ids) if index not in encoded.faults)
-        cuts = f"{longer:,} of {len(encoded.ids):,} texts are cut to their first {length:,} tokens"
+        of = f"of {len(encoded.ids):,} texts"
+        cuts = f"{format_things(longer, f'{of} is', f'{of} are')} cut to the first {length:,} tokens"
         split = cut(replace(encoded, labels=_count(len(encoded.ids))), length)
         return Asked(list(encoded.names), unlabelled(split, self, [cuts] if longer else []), [])
+
+    def beginnings(self, split: Split, indices: Sequence[int]) -> list[str]:
+        examples = [split.read(tf.constant(index, tf.int64))[0].numpy().tolist() for index in indices]
+        texts = [" ".join(self.vocabulary.decode(tokens).split()) for tokens in examples]
+        return [text if len(text) <= BEGINNING else f"{text[: BEGINNING - 3]}..." for text in texts]
 
     def _read(self, text: str, config: DataConfig, key: str) -> Encoded:
         if Path(text).suffix.lower() == ARRAYS:

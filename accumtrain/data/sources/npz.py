@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from accumtrain.console import format_things
 from accumtrain.data.config import NpzConfig
 from accumtrain.data.holdout import hold_out_evenly
 from accumtrain.data.source import SPLIT_WORDS, ArraySplit, Source, Wanted, hash_texts
@@ -57,7 +58,8 @@ def open_npz(config: NpzConfig, wanted: Wanted) -> Source:
     examples = {split: (arrays[split], of_split.values) for split, of_split in targets.items()}
     for split, of_split in targets.items():
         if not of_split.known.all():
-            notes.append(f"{np.sum(~of_split.known):,} {SPLIT_WORDS[split]} examples without a target are left out")
+            unknown = int(np.sum(~of_split.known))
+            notes.append(f"left out, without a target: {format_things(unknown, f'{SPLIT_WORDS[split]} example')}")
             examples[split] = arrays[split][of_split.known], of_split.values[of_split.known]
     if len(examples) == 1 and wanted.of_run is None:
         stored, values = examples["train"]

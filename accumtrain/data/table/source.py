@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from accumtrain.console import format_things
 from accumtrain.data.config import TableConfig
 from accumtrain.data.holdout import hold_out_evenly, hold_out_groups, holdout_size
 from accumtrain.data.inputs.arrays import Arrays
@@ -220,21 +221,19 @@ def _check_header(rows: Rows, folders: Folders) -> None:
             )
 
 
-def _note(text: str, names: pa.ChunkedArray, indices: np.ndarray) -> str:
+def _note(counted: str, names: pa.ChunkedArray, indices: np.ndarray) -> str:
     first = names.take(pa.array(indices[: _LISTED + 1])).to_pylist()
-    return f"{len(indices):,} {text}: {list_first([name or '' for name in first])}"
+    return f"{counted}: {list_first([name or '' for name in first])}"
 
 
 def _note_unlabelled(rows: Rows, targets: Targets, *, of_files: bool) -> list[str]:
     unlabelled = np.flatnonzero(~targets.known)
     if not len(unlabelled):
         return []
-    text = "rows without a label are left out"
+    counted = format_things(len(unlabelled), "row without a label is left out", "rows without a label are left out")
     if of_files:
-        return [_note(text, rows.inputs[0], unlabelled)]
-    return [
-        f"{len(unlabelled):,} {text}: {list_first([rows.locate(row) for row in unlabelled[: _LISTED + 1].tolist()])}"
-    ]
+        return [_note(counted, rows.inputs[0], unlabelled)]
+    return [f"{counted}: {list_first([rows.locate(row) for row in unlabelled[: _LISTED + 1].tolist()])}"]
 
 
 def _mark_unlabelled(rows: Rows, targets: Targets, folders: Folders) -> None:
@@ -248,8 +247,8 @@ def _mark_unlabelled(rows: Rows, targets: Targets, folders: Folders) -> None:
 
 def _note_doubled(names: pa.ChunkedArray, kept: np.ndarray) -> list[str]:
     doubled = np.setdiff1d(np.arange(len(names)), kept, assume_unique=True)
-    text = "images stand in the table more than once, and are taken once"
-    return [_note(text, names, doubled)] if len(doubled) else []
+    counted = format_things(len(doubled), "image stands", "images stand")
+    return [_note(f"{counted} in the table more than once, read once", names, doubled)] if len(doubled) else []
 
 
 def _note_unused(folders: Folders) -> list[str]:
@@ -257,7 +256,8 @@ def _note_unused(folders: Folders) -> list[str]:
     for files in folders.values():
         count, first = files.list_unused()
         if count:
-            notes.append(f"{count:,} images are not in the table, and are left out: {list_first(first)}")
+            unused = format_things(count, "image is not in the table, and is", "images are not in the table, and are")
+            notes.append(f"{unused} left out: {list_first(first)}")
     return notes
 
 

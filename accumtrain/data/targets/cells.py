@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from accumtrain.console import format_things
 from accumtrain.data.config import TableConfig
 from accumtrain.data.local_files import list_first
 from accumtrain.errors import DataError
@@ -56,10 +57,8 @@ class CellRules:
         count = sum(counts.field("counts").to_pylist())
         if not count:
             return []
-        return [
-            f"column {name} is unknown in {count:,} rows, which hold {list_first(words)}; data.missing=[] takes such "
-            "texts as they are"
-        ]
+        where = f"column {name} is unknown in {format_things(count, 'row')}, with {list_first(words)} in it"
+        return [f"{where}; data.missing=[] takes such texts as they are"]
 
 
 def read_words(name: str, column: Column, locate: Locate, rules: CellRules) -> np.ndarray:

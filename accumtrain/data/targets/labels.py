@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from accumtrain.console import format_things
 from accumtrain.data.targets.base import LEAVE_OUT, TargetReader, Targets, arrange, read_number_arrays
 from accumtrain.data.targets.cells import Column, Locate, are_words, find_first, read_words, shorten, to_numpy
 from accumtrain.data.targets.lists import split_lists
@@ -83,7 +84,7 @@ class LabelTargets(TargetReader):
             unknown = to_numpy(pc.and_(column.is_valid(), known.is_null()), bool)
             values[unknown] = np.nan
             none -= int(unknown.sum())
-        notes = [f"column {column_name} holds lists of labels; {none:,} rows have none"]
+        notes = [f"column {column_name} holds lists of labels; {format_things(none, 'row has', 'rows have')} none"]
         return Targets(values, names, len(names), [*notes, *self.note_missing({column_name: column})])
 
 

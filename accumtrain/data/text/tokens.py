@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from accumtrain.console import format_things
 from accumtrain.data.config import TokenKeys
 from accumtrain.data.holdout import hold_out_evenly
 from accumtrain.data.inputs.tokens import Tokens
@@ -155,8 +156,10 @@ def _describe_lengths(content: Content, splits: Mapping[str, TokenSplit], length
     if not longer:
         return f"no text has more than {length:,} tokens (data.length); {padded}"
     if content.count:
-        return f"{longer:,} of {len(counts):,} texts are cut to their first {length:,} tokens (data.length); {padded}"
-    return f"{len(counts):,} texts are cut into {pieces:,} pieces of up to {length:,} tokens (data.length); {padded}"
+        cut_off = format_things(longer, f"of {len(counts):,} texts is cut", f"of {len(counts):,} texts are cut")
+        return f"{cut_off} to the first {length:,} tokens (data.length); {padded}"
+    divided = format_things(len(counts), "text is cut", "texts are cut")
+    return f"{divided} into {format_things(pieces, 'piece')} of up to {length:,} tokens (data.length); {padded}"
 
 
 def _digest_tokenizer(vocabulary: Vocabulary) -> str:

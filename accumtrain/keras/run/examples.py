@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.console import format_things
 from accumtrain.data.holdout import hold_out_evenly
 from accumtrain.data.inputs.arrays import Arrays
 from accumtrain.data.source import Dataset, Split, Stream
@@ -70,7 +71,9 @@ def take_data(
         raise DataError(f"validation_split={validation_split}: must be above 0 and below 1, or give validation_data")
     own_part, held_out = hold_out(as_arrays(model, data), validation_split)
     val_split = InMemorySplit(*held_out)
-    notes.append(f"{val_split.size:,} examples, evenly spaced, are held out to evaluate on (validation_split)")
+    notes.append(
+        f"held out to evaluate on, evenly spaced: {format_things(val_split.size, 'example')} (validation_split)"
+    )
     return given_data(InMemorySplit(*weigh_classes(own_part, class_weight)), val_split, notes, batch_size)
 
 

@@ -98,7 +98,7 @@ def fit(
             that keeps more and fits.
         loss: the form of your own losses over the examples of a batch: "mean", which is not checked, or "batch". None
             is "batch" for these, and Keras's own losses are known. With "batch" each micro-batch is computed twice, and
-            the examples and outputs of an update are kept (docs/keras.md).
+            the examples and outputs of an update are kept (docs/keras_details.md).
         layer_losses: "mean" if your layers give means over the examples to `add_loss`. Such layers need it.
         memory_limit_mb: megabytes of tensors at the peak, `data` not counted, that "auto" plans with.
         validation_data: like `data`. A stream must have an end. None holds out examples of arrays, evenly spaced.

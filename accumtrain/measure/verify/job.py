@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from accumtrain.config.arithmetic import Epochs, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
-from accumtrain.console import say, table
+from accumtrain.console import format_things, say, table
 from accumtrain.data.pipeline import make_train_batches
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
@@ -61,7 +61,7 @@ def verify_run(config: Config) -> dict[str, Any]:
         examples = _examples(config, data, devices)
         say(
             f"{config.model.label}, {config.precision}, {devices.description}: a window of {examples.steps} x "
-            f"{examples.batch} examples of {config.data.label}: {data.facts}"
+            f"{format_things(examples.batch, 'example')} of {config.data.label}: {data.facts}"
         )
         if config.device.runtime == JAX:
             results = _run_checks_on_jax(config, objective, examples)

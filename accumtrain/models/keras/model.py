@@ -178,6 +178,10 @@ class KerasModel(Model):
         self.normalisations = list(norms.values())
         self.state = [variable.value for variable in model.non_trainable_variables]
 
+    def summary(self) -> None:
+        """Print Keras's own summary of the model."""
+        self.whole().summary()
+
     @property
     def named(self) -> dict[str, tf.Variable]:
         """Every variable by Keras's path, such as Conv1/kernel."""

@@ -92,17 +92,17 @@ def why_finished(config: Config, position: Position, total: int, reason: str | N
     """Say why a run needs no further update. `reason` is that of a hook that has ended it, or None."""
     done, epoch = position.done, position.shown_epoch
     if done < total:
-        patience = f"{config.train.patience} evaluations in a row were no better than the best (train.patience)"
+        in_a_row = format_things(config.train.patience or 0, "evaluation was", "evaluations in a row were")
+        patience = f"{in_a_row} no better than the best (train.patience)"
         return f"stopping early after update {done}, epoch {epoch}: {reason or patience}"
-    return (
-        f"nothing left to do: all {done} updates, {epoch} epochs, are made (train.epochs or train.steps sets how many)"
-    )
+    made = f"{format_things(done, 'update')}, {format_things(epoch, 'epoch')}"
+    return f"nothing left to do: the run has made its {made} (train.epochs or train.steps sets how many)"
 
 
 def print_summary(
     summary: dict[str, Any], run: Run, epochs: str, guesses: Mapping[str, float], norms: Sequence[MovingStatistics]
 ) -> None:
-    """Print the table at the end of a run, and a warning if the model has learned nothing.
+    """Print the table at the end of a run, and a warning if the loss is no better than a guess.
 
     Args:
         epochs: that the run has made, as text.
@@ -130,14 +130,15 @@ def print_summary(
             "state is used; in a new run train.monitor=loss chooses by the loss"
         )
     if summary["skipped_windows"]:
-        say(f"{summary['skipped_windows']:,} batches were skipped: not finite, or without examples that can be read")
+        skipped = format_things(summary["skipped_windows"], "batch was skipped", "batches were skipped")
+        say(f"{skipped}: not finite, or without examples that can be read")
     resident = summary["memory"].get("rss_peak_bytes")
     process = "" if resident is None else f"; the whole process took {format_bytes(resident)}"
     say(f"memory: {at_peak(summary['memory'])}{process}")
     at_speed = f", {speed:.0f} examples/s while training" if speed else ""
     say(f"{format_seconds(summary['seconds'])} in all{at_speed}; results in {run.path}")
     if skipped := summary["skipped_examples"]:
-        warn(f"left out, as they can't be read: {skipped:,} examples, which {SKIPPED} names")
+        warn(f"left out, as they can't be read: {format_things(skipped, 'example')}, which {SKIPPED} names")
     if guesses and summary["epoch"] >= 1:
         warn_if_no_better_than(guesses, summary, norms)
 
@@ -158,12 +159,13 @@ def warn_if_no_better_than(
         return
     if loss > LEARNED * guesses["train"]:
         warn(
-            f"loss {loss:.4f} is no better than a guess ({guesses['train']:.4f}), the model has learned nothing: try "
-            "another optim.lr, job=lr suggests one; job=check looks at the data"
+            f"after {format_things(summary['step'], 'update')} the loss, {loss:.4f}, is no better than a guess "
+            f"({guesses['train']:.4f}): train longer, or with the optim.lr that job=lr suggests; job=check looks at "
+            "the data"
         )
     elif watched > LEARNED * guesses[split]:
         warn(
-            f"{split} loss {watched:.4f} is no better than a guess ({guesses[split]:.4f}), that of training is: "
+            f"the {split} loss, {watched:.4f}, is no better than a guess ({guesses[split]:.4f}), that of training is: "
             + _why_only_training(norms, summary["step"], split)
         )
 
@@ -238,7 +240,7 @@ def print_banner(
             + format_things(replicas, "replica"),
         ),
         ("updates", f"{total:,} = {format_things(epochs.shown(epochs.at(total)), 'epoch')}"),
-        ("progress", f"loss and metrics are means over the last {config.log.every} updates"),
+        ("progress", f"loss and metrics are means over the last {format_things(config.log.every, 'update')}"),
         ("optimizer", config.optim.with_schedule(config.schedule.kind)),
         ("device", "; ".join([devices.description, config.precision, *unseen])),
         ("state", ", ".join(f"{STATE[kind]} {format_bytes(size)}" for kind, size in sizes.items() if size)),

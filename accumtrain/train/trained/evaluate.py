@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from accumtrain.config.arithmetic import micro_batch_size
+from accumtrain.config.arithmetic import Epochs, micro_batch_size
 from accumtrain.config.schema import Config
-from accumtrain.console import format_measure, say, table, warn
+from accumtrain.console import format_measure, format_things, say, table, warn
 from accumtrain.data.images.damage import leave_out_damaged
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
@@ -91,10 +91,11 @@ def describe_evaluation(
     left_out = data.splits[measured.split].skipped.values()
     chosen, monitor = config.eval.metrics, config.train.monitor
     best_by = BestBy.of(config.task, config.loss, chosen, monitor, measured.means)
+    epochs = Epochs(config, trained.manifest["data"]["data.train.examples"])
     return {
         "status": "completed",
         "step": trained.saved.step,
-        "epoch": float(epochs_of(trained.manifest)),
+        "epoch": epochs.counted(epochs_of(trained.manifest)),
         "checkpoint": trained.saved.prefix,
         measured.split: measured.means,
         "best_by": asdict(best_by),
@@ -144,10 +145,11 @@ def evaluate_run(config: Config) -> dict[str, Any] | None:
         return None
     result = describe_evaluation(config, measured, data, trained, own=own)
     if left_out := result["skipped"]:
-        warn(f"{len(left_out)} examples can't be read and are left out; {result_file(config).name} names them")
+        counted = format_things(len(left_out), "example")
+        warn(f"left out: {counted} that can't be read, which {result_file(config).name} names")
     if measured.report is not None:
         measured.report.show()
-        title = f"{folder_of(config).name}, {measured.examples:,} {measured.split} examples"
+        title = f"{folder_of(config).name}, {format_things(measured.examples, f'{measured.split} example')}"
         file = result_file(config)
         pictures = list(map(str, measured.report.draw(title, file.parent, file.stem.removeprefix(FILE))))
         if pictures:

@@ -150,30 +150,33 @@ def predict(config: Config) -> dict[str, Any]:
     with in_words(), devices.strategy.scope():
         trained = trained_model(config, noted, fingerprint, config.state)
 
-    answered, values, done = list[str](), list[np.ndarray](), 0
+    answered, values, done = list[int](), list[np.ndarray](), 0
     with in_words(), DeferredSignals() as interrupt:
         with counting(kind, len(names)) as report:
             function = compile_answers(trained, devices.strategy)
             for indices, found in predictions(function, data, batch=batch, strategy=devices.strategy):
-                answered += [names[index] for index in indices.tolist()]
+                answered += indices.tolist()
                 values.append(found)
                 more = min(batch, len(names) - done)
                 done += more
                 report(more)
                 if interrupt.requested:
                     break
-        answers = trained.answer.tell(np.concatenate(values))
+        answers, files = trained.answer.tell(np.concatenate(values)), [names[index] for index in answered]
         written = answer_files(config.predict.output, folder_of(config), state_mark(config))
         for file in written:
             make_folder(file.parent)
             is_csv = file.suffix == CSV
-            write_atomic(file, _csv(answered, answers, raw=config.predict.raw) if is_csv else _jsonl(answered, answers))
+            write_atomic(file, _csv(files, answers, raw=config.predict.raw) if is_csv else _jsonl(files, answers))
     if given.ignored:
         some = list_first(given.ignored, NAMED)
         say(f"{len(given.ignored)} in the folder are not named as images and are ignored: {some}")
     for note in data.notes:
         say(note)
-    _show(f"{len(answered)} of {len(names)} {kind} by {trained.saved.path}", kind.removesuffix("s"), answered, answers)
+    starts = data.inputs.beginnings(data.splits["test"], answered[:SHOWN])
+    _show(
+        f"{len(files)} of {len(names)} {kind} by {trained.saved.path}", kind.removesuffix("s"), files, starts, answers
+    )
     say(f"all of them in {' and '.join(map(str, written))}")
 
     bad = [{"name": example.name, "reason": example.reason} for example in data.splits["test"].skipped.values()]
@@ -181,7 +184,7 @@ def predict(config: Config) -> dict[str, Any]:
         "status": "completed" if done == len(names) else "preempted",
         "step": trained.saved.step,
         "checkpoint": trained.saved.prefix,
-        "images": len(answered),
+        "images": len(files),
         **answers.summary,
         "files": list(map(str, written)),
         "bad": {"count": len(bad), "examples": bad},
@@ -198,9 +201,12 @@ def predict(config: Config) -> dict[str, Any]:
     return result
 
 
-def _show(title: str, named: str, files: Sequence[str], answers: AnswersInWords) -> None:
+def _show(title: str, named: str, files: Sequence[str], starts: Sequence[str], answers: AnswersInWords) -> None:
+    """Print a table of the first answers, with `starts` beside the names if there are any."""
     rows = [(file, *cells) for file, cells in zip(files[:SHOWN], answers.shown, strict=False)]
+    if starts:
+        rows = [(file, start, *cells) for (file, *cells), start in zip(rows, starts, strict=True)]
     if rows:
-        table(title, (named, *answers.titles), rows)
+        table(title, (named, *(["begins"] if starts else []), *answers.titles), rows)
     if len(files) > SHOWN:
         say(f"... and {len(files) - SHOWN:,} more")
