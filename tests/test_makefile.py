@@ -46,7 +46,9 @@ def test_train_shows_accumulation_unless_told_otherwise(folder):
 
 
 def test_train_says_how_to_go_on_and_test_how_long_it_takes(folder):
-    assert make(folder, target="train").stdout.endswith('echo "to go on: . .venv/bin/activate, then accumtrain --help"\n')
+    assert make(folder, target="train").stdout.endswith(
+        'echo "to go on: . .venv/bin/activate, then accumtrain --help"\n'
+    )
     tested = make(folder, target="test").stdout
     assert tested.index('echo "the everyday tests take up to 10 minutes') < tested.index(".venv/bin/pytest")
 
