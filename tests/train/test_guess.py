@@ -9,7 +9,15 @@ from accumtrain.dispatch import run
 from accumtrain.tasks.objective import open_objective
 from accumtrain.train.tell.summary import warn_if_no_better_than
 
-SMALL = ("model=lenet5", "data=digits", "batch_size=64", "accum.steps=2", "optim=sgd", "run.name=one")
+SMALL = (
+    "model=lenet5",
+    "data=digits",
+    "data.val_fraction=0",
+    "batch_size=64",
+    "accum.steps=2",
+    "optim=sgd",
+    "run.name=one",
+)
 
 
 @pytest.mark.slow
