@@ -4,7 +4,7 @@ from typing import Any
 
 FACTS: dict[str, Any] = {
     "learned": {},
-    "data": {},
+    "data": {"data.train.examples": 8},
     "inputs": {"kind": "arrays", "shape": [1], "vocabulary": 0},
     "weights": {},
     "examples": 0,
