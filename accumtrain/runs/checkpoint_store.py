@@ -22,7 +22,6 @@ from typing import Any, BinaryIO
 
 from accumtrain.errors import CheckpointError
 from accumtrain.runs.files import (
-    MOST_BYTES,
     disk_errors,
     list_folder,
     make_inner_folder,
@@ -41,6 +40,7 @@ UNFINISHED = ".unfinished-"
 FORMAT = 2
 CHECKSUM = "crc32c"  # key of the manifest's checksum of itself
 CHUNK = 2**20  # bytes read at once
+MOST_BYTES = 2**24  # of a manifest
 # Errors of reading that lie in the file: it is not there, is no file, or its place on the disk is bad.
 FILE_ERRNOS = (errno.ENOENT, errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO, errno.EIO)
 FOLDER = re.compile(r"step-([0-9]{1,18})")
@@ -107,7 +107,7 @@ class Saved:
         """Return the content of manifest.json. Raise as `check`, which looks at the other files, too."""
         try:
             with _opened(self.path / MANIFEST) as file:
-                text = file.read(MOST_BYTES).decode()
+                text = file.read(MOST_BYTES).decode()  # JSON that is cut is none
             content: dict[str, Any] = parse_json(text, AnyFormat)
             if text != seal_manifest(content):
                 raise ValueError("it is not the text that was written")

@@ -174,7 +174,7 @@ def parse_json(text: str, schema: Any = Any) -> Any:
         ValueError: it is no JSON, or none that accumtrain writes: NaN, a key twice, nested more than DEEPEST deep.
     """
     _check_depth(text)
-    if half := _HALF.search(text):
+    if "\\" in text and (half := _HALF.search(text)):
         raise ValueError(f"{half[0]} is half a character")
     value = json.loads(
         text, object_pairs_hook=_each_once, parse_constant=_number, parse_float=_number, parse_int=_whole_number

@@ -154,6 +154,7 @@ class GitState(TypedDict, total=False):
 
 class Processor(TypedDict, total=False):
     model: str | None
+    instructions: list[str]
 
 
 class Provenance(TypedDict, total=False):
@@ -169,6 +170,18 @@ class Provenance(TypedDict, total=False):
 
 class Memory(TypedDict, total=False):
     peak_by_compiler: bool
+
+
+class WaitedFor(TypedDict):
+    median: Annotated[float, NOT_NEGATIVE]
+    most: Annotated[float, NOT_NEGATIVE]
+
+
+class CheckpointsWritten(TypedDict, total=False):
+    """The checkpoints of a session, and the seconds that the training has waited for one."""
+
+    written: Count
+    seconds_waited: WaitedFor
 
 
 class _Summary(TypedDict):
@@ -187,6 +200,7 @@ class Summary(_Summary, total=False):
     best_on: Annotated[str, OneOf(("val", "test"))]
     best_step: Count | None
     best_by: ChosenBy
+    checkpoints: CheckpointsWritten
     seconds: Annotated[float, NOT_NEGATIVE]
     examples_per_second: Annotated[float, NOT_NEGATIVE] | None
     memory: Annotated[Memory, Other(float | None)]
@@ -202,7 +216,8 @@ class Summary(_Summary, total=False):
     reversal: str | None
     skipped_windows: Count
     skipped_examples: Count
-    data: Keys
+    data: Fingerprint
+    repeated_examples: dict[str, Count]
     provenance: Provenance
 
 

@@ -228,6 +228,7 @@ MANIFESTS = [  # keys, a value, and the message about it
     ("written", 1e300, "written=1e+300: must be at least 0 and below 137438953472"),
     ("versions", {}, "versions.accumtrain is missing: must be text"),
     ("learned", None, "learned=null: must be a mapping"),
+    ("learned", {"task.kind": "\ud800"}, "\\ud800 is half a character"),
     ("learned", {"loss.kind": ["a"]}, "learned.loss.kind=[a]: must be text"),
     ("data", {"data.classes": -3, "data.train.examples": 8}, "data.data.classes=-3: must be at least 0"),
     ("data", {"data.classes": ["a", None], "data.train.examples": 8}, "data.data.classes[1]=null: must be text"),
