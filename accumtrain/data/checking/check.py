@@ -57,7 +57,8 @@ def check_data(config: Config) -> dict[str, Any]:
             f"job=check: reads images, texts and tables of numbers with {', '.join(CHECKED)}; data={config.data.kind} "
             f"has other {'targets' if inputs.is_checked else 'inputs'}, which job=train reads as they are"
         )
-    targets = CHECKED[form](data.classes, inputs.asked)
+    checked = CHECKED[form]
+    targets = checked(data.classes if checked.has_names else [], inputs.asked)
     statistics = {}
     for name, split in data.whole_splits.items():
         with counting(f"reading {name}", split.size) as report:
@@ -234,6 +235,7 @@ class CheckedTargets(ABC):
     twice: ClassVar[str]
     are_twice: ClassVar[str]
     that_are_twice: ClassVar[str]
+    has_names: ClassVar[bool] = True  # which are told
 
     def __init__(self, names: Sequence[str], inputs: str = "images") -> None:
         self.names, self.inputs = list(names), inputs
@@ -383,6 +385,7 @@ class CheckedTokens(CheckedTargets):
     """The tokens of a text are its targets, too: there are no classes to show."""
 
     twice, are_twice, that_are_twice = "different_targets", "have different targets", "with different targets"
+    has_names = False  # there may be billions
 
     def fault(self, target: Columns) -> str:
         return ""
