@@ -540,3 +540,10 @@ def test_chunks_of_parquet_are_made_in_halves(tmp_path, monkeypatch):
     (column,) = open_tables(tmp_path / "t.parquet", "data.path")[""].columns(["name"])
     assert column.to_pylist() == [f"{number}" * 9 for number in range(40)]
     assert column.num_chunks > 4
+
+
+@pytest.mark.parametrize("deep", ['{"a":' * 100_000 + "1" + "}" * 100_000, '{"a":' * 100_000, "[" * 100_000])
+def test_a_row_of_json_may_not_be_deep(tmp_path, deep):
+    (tmp_path / "t.jsonl").write_text('{"id": "a"}\n' + deep + "\n")
+    with pytest.raises(DataError, match=r"t.jsonl, row 2, holds lists or objects that are too deep: write a flat row"):
+        open_tables(tmp_path / "t.jsonl", "data.path")

@@ -37,6 +37,7 @@ _PARQUET = (".parquet", ".pq")
 _DATASET = ("state.json", "dataset_dict.json")  # in a folder that `save_to_disk` wrote: of one data set, of several
 _BLOCK = 2**24  # bytes that are read together; no row is longer
 _FROM_DISK = "load it with the library datasets and save it with save_to_disk, so that it is read from the disk"
+_MANY_BRACKETS = 500  # in a line; fewer can't be too deep
 _GIVE = "give the table of the examples and their labels"
 # Arrow raises these for a damaged file, the others for names in it that are no UTF-8, or for sizes
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, MemoryError, TypeError, KeyError)
@@ -330,6 +331,7 @@ class _SeparatedText:
 
 def _open_json(path: Path) -> Table:
     """Return the table of a JSON object a line. Its columns are the keys of all of them."""
+    _check_depth(path)
     try:
         found = _read_json(path, None)
         times = [pa.field(field.name, texts) for field in found.schema if (texts := _without_times(field.type))]
@@ -347,6 +349,21 @@ def _open_json(path: Path) -> Table:
         lambda names: [found.column(list(map(normal_form, found.column_names)).index(name)) for name in names],
         _count_from_one(path),
     )
+
+
+def _check_depth(path: Path) -> None:
+    """Raise DataError for a line whose brackets are so deep that Arrow, which calls itself for each, would crash."""
+    with path.open("rb") as stream:
+        for row, line in enumerate(filter(bytes.strip, stream), 1):
+            if line.count(b"{") + line.count(b"[") > _MANY_BRACKETS:
+                try:
+                    json.loads(line)
+                except RecursionError as error:
+                    raise DataError(
+                        f"{path}, row {row}, holds lists or objects that are too deep: write a flat row"
+                    ) from error
+                except ValueError:
+                    continue  # Arrow tells what is wrong
 
 
 def _read_json(path: Path, schema: pa.Schema | None) -> pa.Table:
