@@ -18,6 +18,7 @@ import pytest
 
 from accumtrain.data.config import TableConfig
 from accumtrain.data.source import Wanted
+from accumtrain.data.table.reader import open_tables
 from accumtrain.data.table.source import open_table
 from accumtrain.data.targets.base import TargetReader
 from accumtrain.data.targets.classes import ClassTargets
@@ -226,6 +227,10 @@ def lines(content: str | bytes) -> Write:
     return text(content, "labels.jsonl")
 
 
+def not_utf8() -> pa.StringArray:
+    return pa.Array.from_buffers(pa.string(), COUNT, pa.array([b"\xff"] * COUNT).buffers())
+
+
 def parquet(**columns: Any) -> Write:
     return lambda folder: text(as_parquet(columns)[1], "labels.parquet")(folder)
 
@@ -419,6 +424,18 @@ FILES = {
         parquet(id=NAMES, label=[math.inf, 2.0] * 4), dict(zip(NAMES, ["inf", "2"] * 4, strict=True))
     ),
     "numbers of 16 bits": case(parquet(id=NAMES, label=pa.array([1.5] * COUNT, pa.float16())), READ_AGES, NUMBER),
+    "classes of 16 bits": case(
+        parquet(id=NAMES, label=pa.array([1.0, 2.0] * 4, pa.float16())), dict(zip(NAMES, ["1", "2"] * 4, strict=True))
+    ),
+    "labels that are no UTF-8": case(
+        parquet(id=NAMES, label=not_utf8()), "labels.parquet can't be read .*Invalid UTF8 sequence.*: write it again"
+    ),
+    "bytes that are no UTF-8": case(
+        parquet(id=NAMES, label=pa.array([b"\xff"] * COUNT)), "labels hold bytes that are no text in UTF-8: write them"
+    ),
+    "dictionary of what is no UTF-8": case(
+        parquet(id=NAMES, label=pa.DictionaryArray.from_arrays(pa.array([0] * COUNT), not_utf8())), "Invalid UTF8"
+    ),
     "decimals": case(parquet(id=NAMES, label=pa.array([Decimal("1.50")] * COUNT)), READ_AGES, NUMBER),
     "lists of nothing": case(parquet(id=NAMES, label=[[]] * COUNT), "no row has a label in column 2", LABEL),
     "paths of images in structures": case(
@@ -504,3 +521,32 @@ def test_a_table_that_may_not_be_read(tmp_path):
     text(rows(BY_CLASS))(tmp_path).chmod(0)
     with pytest.raises(DataError, match=r"labels.csv can't be read: Permission denied"):
         found(tmp_path, lambda folder: folder / "labels.csv", CLASS, {})
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.struct({"bytes": pa.binary()}), pa.string(), pa.list_(pa.string())])
+def test_a_value_that_parquet_stores_once_is_multiplied_only_if_all_fit(tmp_path, monkeypatch, kind):
+    value = {"string": "a" * 2**20, "binary": bytes(2**20)}.get(str(kind))
+    value = value or ([b"a".decode() * 2**20] if pa.types.is_list(kind) else {"bytes": bytes(2**20)})
+    file = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"image": pa.array([value] * 40, kind), "label": ["a", "b"] * 20}), file)
+    assert file.stat().st_size < 2**20
+    table = open_tables(file, "data.path")[""]
+    assert table.columns(["image"])[0].to_pylist() == [value] * 40
+    monkeypatch.setattr("accumtrain.data.table.parquet.free_bytes", lambda: 2**25)
+    with pytest.raises(DataError, match=r"t.parquet takes 40.0 MB or more, 32.0 MB of memory are free: "):
+        table.columns(["image"])
+
+
+def test_chunks_of_parquet_are_made_in_halves(tmp_path, monkeypatch):
+    monkeypatch.setattr("accumtrain.data.table.parquet._CHUNK", 100)
+    pq.write_table(pa.table({"name": [f"{number}" * 9 for number in range(40)]}), tmp_path / "t.parquet")
+    (column,) = open_tables(tmp_path / "t.parquet", "data.path")[""].columns(["name"])
+    assert column.to_pylist() == [f"{number}" * 9 for number in range(40)]
+    assert column.num_chunks > 4
+
+
+@pytest.mark.parametrize("deep", ['{"a":' * 100_000 + "1" + "}" * 100_000, '{"a":' * 100_000, "[" * 100_000])
+def test_a_row_of_json_may_not_be_deep(tmp_path, deep):
+    (tmp_path / "t.jsonl").write_text('{"id": "a"}\n' + deep + "\n")
+    with pytest.raises(DataError, match=r"t.jsonl, row 2, holds lists or objects that are too deep: write a flat row"):
+        open_tables(tmp_path / "t.jsonl", "data.path")

@@ -375,3 +375,10 @@ def test_texts_without_classes(tmp_path, command):
     }
     assert found["train"]["tokens"] == {"min": 6, "median": 6, "max": 6}
     assert [example["name"] for example in found["bad"]["examples"]] == [f"{tmp_path / 't.txt'}, line 10"]
+
+
+def test_ids_are_not_counted_up(tmp_path, command):
+    np.savez(tmp_path / "t.npz", tokens=np.array([[2**31 - 2, 1, 2], [3, 4, 5]] * 6))
+    answer = command("job=check", "run.name=one", "task=masked_tokens", "data=npz", f"data.path={tmp_path / 't.npz'}")
+    assert answer.code == 0, answer.err
+    assert result(tmp_path)["train"]["tokens"] == {"min": 3, "median": 3, "max": 3}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -452,3 +453,52 @@ def test_names_are_those_of_labels_and_numbers_alone(tmp_path):
     classes = open_npz(arrays(tmp_path, SMOKE, names=["a", "b"]), Wanted())
     plain = open_npz(arrays(tmp_path, SMOKE), Wanted())
     assert (classes.class_names, classes.fingerprint) == ([], plain.fingerprint)
+
+
+def rewrite(file: Path, change: Any) -> None:
+    content = json.loads(file.read_text())
+    change(content)
+    file.write_text(json.dumps(content))
+
+
+def put_fifo(file: Path) -> None:
+    file.unlink(missing_ok=True)
+    os.mkfifo(file)
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+STRANGE = {
+    "state is a list": lambda saved: (saved / "state.json").write_text("[]"),
+    "state is deep": lambda saved: (saved / "state.json").write_text(DEEP),
+    "info is deep": lambda saved: (saved / "dataset_info.json").write_text(DEEP),
+    "info is a number": lambda saved: (saved / "dataset_info.json").write_text("5"),
+    "info is a FIFO": lambda saved: put_fifo(saved / "dataset_info.json"),
+    "state is a FIFO": lambda saved: put_fifo(saved / "state.json"),
+    "arrays are a FIFO": lambda saved: put_fifo(next(saved.glob("*.arrow"))),
+    "arrays are a device": lambda saved: rewrite(
+        saved / "state.json", lambda state: state.update(_data_files=[{"filename": "/dev/zero"}])
+    ),
+    "files are numbers": lambda saved: rewrite(saved / "state.json", lambda state: state.update(_data_files=[1])),
+    "a type is unknown": lambda saved: rewrite(
+        saved / "dataset_info.json", lambda info: info["features"]["kind"].update(_type="Nothing")
+    ),
+    "a class has no name": lambda saved: rewrite(
+        saved / "dataset_info.json", lambda info: info["features"]["kind"].update(names=["cat", "bee"])
+    ),
+}
+
+
+@pytest.mark.parametrize("change", STRANGE.values(), ids=list(STRANGE))
+def test_saved_datasets_of_strangers_are_refused(folder, change):
+    saved = as_dataset(folder)
+    change(saved)
+    with pytest.raises(DataError, match=r"data.path=.*saved.*: save it again with save_to_disk"):
+        opened(config(saved, "kind"), ClassTargets())
+
+
+def test_a_saved_dataset_without_rows(folder):
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    datasets.load_from_disk(str(as_dataset(folder))).select([]).save_to_disk(str(folder / "none"))
+    with pytest.raises(DataError, match=r"none has no row: give the table"):
+        opened(config(folder / "none", "kind"), ClassTargets())

@@ -79,15 +79,15 @@ def threads_of(process):
 
 @pytest.mark.slow
 def test_workers_keep_their_number_of_threads_and_end_at_once(tmp_path):
-    process = in_folder(tmp_path, *PROGRAM, "--workers", "2", *SMALL, "run.name=two", "train.steps=400")
-    counts = []
-    for line in process.stdout:
-        if re.match(r"epoch \d+/\d+  update [1-4]\d\d/400 ", line):
-            counts.append(threads_of(process))
-        if " s in all" in line:
-            printed = time.monotonic()
-    assert process.wait(timeout=60) == 0
-    assert time.monotonic() - printed < 5
+    counts, printed = [], 0.0
+    with in_folder(tmp_path, *PROGRAM, "--workers", "2", *SMALL, "run.name=two", "train.steps=400") as process:
+        for line in process.stdout:
+            if re.match(r"epoch \d+/\d+  update [1-4]\d\d/400 ", line):
+                counts.append(threads_of(process))
+            if " s in all" in line:
+                printed = time.monotonic()
+        assert process.wait(timeout=60) == 0
+    assert time.monotonic() - printed < 10, "it was 20 s and more"
     assert len(counts) > 200
     for ours in zip(*(each for each in counts if len(each) == 2), strict=True):
         assert max(ours) - min(ours) < 40, "some of TensorFlow's pools grow and shrink"

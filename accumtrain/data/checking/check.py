@@ -52,7 +52,8 @@ def check_data(config: Config) -> dict[str, Any]:
             f"job=check: reads images, texts and tables of numbers with {', '.join(CHECKED)}; data={config.data.kind} "
             f"has other {'targets' if inputs.is_checked else 'inputs'}, which job=train reads as they are"
         )
-    targets = CHECKED[form](data.classes, inputs.asked)
+    checked = CHECKED[form]
+    targets = checked(data.classes if checked.has_names else [], inputs.asked)
     statistics = {}
     for name, split in data.whole_splits.items():
         with counting(f"reading {name}", split.size) as report:
@@ -207,6 +208,7 @@ class CheckedTargets(ABC):
     # images that contradict each other: the key in check.json, and what is said of them
     twice: ClassVar[str]
     that_are_twice: ClassVar[str]
+    has_names: ClassVar[bool] = True  # which are told
 
     def __init__(self, names: Sequence[str], inputs: str = "images") -> None:
         self.names, self.inputs = list(names), inputs
@@ -356,6 +358,7 @@ class CheckedTokens(CheckedTargets):
     """The tokens of a text are its targets, too: there are no classes to show."""
 
     twice, that_are_twice = "different_targets", "with different targets"
+    has_names = False  # there may be billions
 
     def fault(self, target: Columns) -> str:
         return ""

@@ -26,9 +26,9 @@ import pyarrow.parquet
 
 from accumtrain.console import format_bytes
 from accumtrain.data.local_files import find_file_fault
+from accumtrain.data.table.parquet import TooLargeError, read_columns, without_dictionaries
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
-from accumtrain.process.machine import free_bytes
 
 _SEPARATORS = "\t;, "  # the first of them that the first row has outside of quotes
 _QUOTED = re.compile(r'(?<![^\t;, ])"(?:[^"]|"")*"|(?<![^\t;,])"(?:[^"]|"")*$')  # cells, the last may go on
@@ -36,9 +36,8 @@ _JSON = (".jsonl", ".ndjson", ".json")
 _PARQUET = (".parquet", ".pq")
 _DATASET = ("state.json", "dataset_dict.json")  # in a folder that `save_to_disk` wrote: of one data set, of several
 _BLOCK = 2**24  # bytes that are read together; no row is longer
-_CHUNK = 2**28  # bytes of a column that are made from Parquet together
-_BYTES_OF_A_ROW = 64  # of memory, for names, targets and places
 _FROM_DISK = "load it with the library datasets and save it with save_to_disk, so that it is read from the disk"
+_MANY_BRACKETS = 500  # in a line; fewer can't be too deep
 _GIVE = "give the table of the examples and their labels"
 # Arrow raises these for a damaged file, the others for names in it that are no UTF-8, or for sizes
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, MemoryError, TypeError, KeyError)
@@ -110,7 +109,7 @@ def open_tables(path: Path, key: str, *, header: bool = True) -> dict[str, Table
     Raises:
         DataError: There is no table, it can't be read, or it has no row.
     """
-    if path.is_dir() and any((path / name).is_file() for name in _DATASET):
+    if path.is_dir() and any((path / name).exists() for name in _DATASET):
         return _open_datasets(path, key)
     if fault := find_file_fault(path):
         raise DataError(f"{key}={path} {fault}: {_GIVE}")
@@ -149,7 +148,7 @@ def clean(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
         return clean(column.cast(pa.string()), name)
     if pa.types.is_string(kind):
         return pa.chunked_array([_clean_texts(chunk) for chunk in column.chunks], pa.string())  # each step is a copy
-    if pa.types.is_decimal(kind):
+    if pa.types.is_decimal(kind) or pa.types.is_float16(kind):  # for which Arrow has few functions
         return column.cast(pa.float64())
     if pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind):
         of = kind.value_type
@@ -327,6 +326,7 @@ class _SeparatedText:
 
 def _open_json(path: Path) -> Table:
     """Return the table of a JSON object a line. Its columns are the keys of all of them."""
+    _check_depth(path)
     try:
         found = _read_json(path, None)
         times = [pa.field(field.name, texts) for field in found.schema if (texts := _without_times(field.type))]
@@ -344,6 +344,21 @@ def _open_json(path: Path) -> Table:
         lambda names: [found.column(list(map(normal_form, found.column_names)).index(name)) for name in names],
         _count_from_one(path),
     )
+
+
+def _check_depth(path: Path) -> None:
+    """Raise DataError for a line whose brackets are so deep that Arrow, which calls itself for each, would crash."""
+    with path.open("rb") as stream:
+        for row, line in enumerate(filter(bytes.strip, stream), 1):
+            if line.count(b"{") + line.count(b"[") > _MANY_BRACKETS:
+                try:
+                    json.loads(line)
+                except RecursionError as error:
+                    raise DataError(
+                        f"{path}, row {row}, holds lists or objects that are too deep: write a flat row"
+                    ) from error
+                except ValueError:
+                    continue  # Arrow tells what is wrong
 
 
 def _read_json(path: Path, schema: pa.Schema | None) -> pa.Table:
@@ -422,10 +437,10 @@ def _open_parquet(path: Path, key: str) -> Table:
     schema = file.schema_arrow
 
     def read(names: Sequence[str]) -> list[pa.ChunkedArray]:
-        with_images = any(is_image(_without_dictionaries(schema.field(name).type)) for name in names)
+        with_images = any(is_image(without_dictionaries(schema.field(name).type)) for name in names)
         try:
-            found = _read_columns(path, list(dict.fromkeys(names)))
-        except _TooLargeError as error:
+            found = read_columns(path, list(dict.fromkeys(names)))
+        except TooLargeError as error:
             remedy = _FROM_DISK if with_images else "give a table of fewer rows"
             raise DataError(f"{key}={path} takes {error}: {remedy}") from error
         except _UNREADABLE as error:
@@ -433,75 +448,6 @@ def _open_parquet(path: Path, key: str) -> Table:
         return [found.column(name) for name in names]
 
     return Table(path, list(schema.names), file.metadata.num_rows, read, _count_from_one(path))
-
-
-class _TooLargeError(Exception):
-    """The message says how much memory a table takes, and how much is free."""
-
-
-def _read_columns(path: Path, names: list[str]) -> pa.Table:
-    """Return columns of a Parquet file. A value that it stores once for many rows is multiplied only if all fit.
-
-    Raises:
-        _TooLargeError: they do not fit into the free memory.
-    """
-    footer = pyarrow.parquet.read_metadata(path, memory_map=True)
-    leaves = [(number, footer.schema.column(number)) for number in range(footer.num_columns)]
-    own = [(number, leaf) for number, leaf in leaves if leaf.path.partition(".")[0] in names]
-    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-    _check_size(sum(group.column(number).total_uncompressed_size for group in groups for number, _ in own))
-    _check_size(footer.num_rows * _BYTES_OF_A_ROW)
-    texts = [leaf.path for _, leaf in own if leaf.physical_type == "BYTE_ARRAY"]
-    with pyarrow.parquet.ParquetFile(path, memory_map=True, read_dictionary=texts) as file:
-        stored = file.read(columns=names)
-        stored.validate(full=True)
-        kinds = {name: file.schema_arrow.field(name).type for name in names}
-    _check_size(sum(_count_bytes(chunk) for column in stored.columns for chunk in column.chunks))
-    columns = {name: _multiply(stored.column(name), _without_dictionaries(kinds[name])) for name in names}
-    return pa.table(columns)
-
-
-def _check_size(size: int) -> None:
-    if size > (free := free_bytes()):
-        raise _TooLargeError(f"{format_bytes(size)} or more, {format_bytes(free)} of memory are free")
-
-
-def _count_bytes(array: pa.Array) -> int:
-    """Return the bytes of an array with each value of a dictionary as often as it is meant."""
-    kind = array.type
-    if pa.types.is_dictionary(kind):
-        values = array.dictionary
-        if pa.types.is_dictionary(values.type) or not _has_length(values.type):
-            return int(array.nbytes)
-        lengths = pc.cast(pc.binary_length(values), pa.int64())
-        return int(array.indices.nbytes + (pc.sum(lengths.take(array.indices)).as_py() or 0))
-    if pa.types.is_struct(kind):
-        return sum(map(_count_bytes, array.flatten()))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return _count_bytes(pc.list_flatten(array))
-    return int(array.nbytes)
-
-
-def _has_length(kind: pa.DataType) -> bool:
-    plain = pa.types.is_string(kind) or pa.types.is_binary(kind)
-    return bool(plain or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
-
-
-def _multiply(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Return a column of dictionaries as one of values, in chunks that offsets of 32 bits can count."""
-    parts, left = list[pa.Array](), column.chunks[::-1]
-    while left:
-        chunk = left.pop()
-        if len(chunk) > 1 and _count_bytes(chunk) > _CHUNK:
-            half = len(chunk) // 2
-            left += [chunk[half:], chunk[:half]]
-        else:
-            parts.append(chunk.cast(kind))
-    return pa.chunked_array(parts, kind)
-
-
-def _without_dictionaries(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _open_datasets(path: Path, key: str) -> dict[str, Table]:
@@ -529,7 +475,10 @@ def _check_saved_files(path: Path, key: str) -> None:
             raise DataError(f"{key}={path}: {file} {find_file_fault(file)}: save it again with save_to_disk")
     for state in path.rglob(_DATASET[0]):
         with _saved_whole(path, key):
-            for entry in json.loads(state.read_text(encoding="utf-8"))["_data_files"]:
+            entries = json.loads(state.read_text(encoding="utf-8"))["_data_files"]
+            if entries == []:  # which the library can't read, either
+                raise DataError(f"{key}={state.parent} has no row: {_GIVE}")
+            for entry in entries:
                 if fault := find_file_fault(state.parent / entry["filename"]):
                     raise DataError(f"{key}={path}: {entry['filename']} {fault}: save it again with save_to_disk")
 
@@ -564,8 +513,9 @@ def _name_classes(feature: Any, column: pa.ChunkedArray) -> pa.ChunkedArray:
     known = pa.array(names, pa.string())
 
     def name_numbers(numbers: pa.Array) -> pa.Array:
-        if (largest := pc.max(numbers).as_py()) is not None and largest >= len(known):
-            raise ValueError(f"class {largest} has no name, the names are those of 0..{len(known) - 1}")
+        unknown = pc.or_(pc.less(numbers, -1), pc.greater_equal(numbers, len(known)))
+        if (at := pc.index(unknown, True).as_py()) >= 0:
+            raise ValueError(f"class {numbers[at]} has no name, the names are those of 0..{len(known) - 1}")
         return known.take(pc.if_else(pc.less(numbers, 0), None, numbers))
 
     if of_items is None:
