@@ -58,9 +58,7 @@ def merge_run_values(
         return values
     name = name or run_name(from_mapping(values), overrides, swept)
     file = Path(expand_home(str(run.get("dir"))), str(name), "config.yaml")
-    with folder_errors(file.parent):
-        is_there = file.exists() and has_checkpoints(file.parent)
-    if not is_there:
+    if not _exists(file) or not has_checkpoints(file.parent):
         if job.scope == "trained":
             _check_without_run(values, file.parent)
         return values
@@ -135,9 +133,7 @@ def add_data_choice(overrides: list[str]) -> list[str]:
         return overrides
     if job.scope == "trained":
         check_has_run(file.parent)
-    with folder_errors(file.parent):
-        is_there = file.exists()
-    if not is_there:
+    if not _exists(file):
         return overrides
     kind = read_config(file)["data"].get("kind")
     return [f"data={kind}", *overrides] if kind in SOURCES.names else overrides
@@ -229,3 +225,14 @@ def _list_strays(group: str, given: Any) -> list[str]:
         return []
     known = {field.name for field in fields(REGISTRIES[group][kind].config)}
     return [f"{group}.{key}" for key in given if key not in known and explain_other_kind(group, key)]
+
+
+def _exists(file: Path) -> bool:
+    """Return whether the file of a run is there.
+
+    Raises:
+        ConfigError: No file can have such a name.
+        PermissionError: Its folder can't be read.
+    """
+    with folder_errors(file.parent, but=PermissionError):
+        return file.exists()

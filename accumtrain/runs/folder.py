@@ -116,12 +116,12 @@ def open_folder(config: Config) -> Iterator[Path]:
     with folder_errors(path):
         made = [folder for folder in (path, *path.parents) if not folder.exists()]
     make_folder(path)
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise CheckpointError(f"{path} can't be read and written; give this user access, or choose another run.dir")
     own = [folder for folder in made if folder.is_relative_to(config.run.dir)]
     with folder_errors(path):
         for folder in own:
             (folder / MARK).touch()
-    if not os.access(path, os.R_OK | os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
-        raise CheckpointError(f"{path} can't be read and written; give this user access, or choose another run.dir")
     try:
         if JOBS[config.job].scope == "trained":
             check_has_run(path)

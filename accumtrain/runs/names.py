@@ -124,10 +124,16 @@ def make_folder(path: Path) -> None:
 
 
 @contextmanager
-def folder_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError of this context into a ConfigError that names the folder of the run."""
+def folder_errors(path: Path, but: type[OSError] | tuple[()] = ()) -> Iterator[None]:
+    """Turn an OSError of this context into a ConfigError that names the folder of the run.
+
+    Args:
+        but: a kind that is raised as it is.
+    """
     try:
         yield
+    except but:
+        raise
     except OSError as error:
         raise ConfigError(
             f"the run's folder {shorten(str(path))} can't be used: {error.strerror}; choose another run.dir or run.name"

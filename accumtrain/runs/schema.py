@@ -199,12 +199,12 @@ class Summary(_Summary, total=False):
     best: Numbers | None
     best_on: Annotated[str, OneOf(("val", "test"))]
     best_step: Count | None
-    best_by: ChosenBy
+    best_by: ChosenBy | None
     checkpoints: CheckpointsWritten
     seconds: Annotated[float, NOT_NEGATIVE]
     examples_per_second: Annotated[float, NOT_NEGATIVE] | None
-    memory: Annotated[Memory, Other(float | None)]
-    memory_by_kind: dict[str, Annotated[float, NOT_NEGATIVE]]
+    memory: Annotated[Memory, Other(Count | None)]
+    memory_by_kind: dict[str, Count]
     batch_size: Count
     micro_batch_size: Count
     accum_steps: Count

@@ -46,7 +46,7 @@ def test_the_same_command_continues_whatever_the_secret_is(command, train, monke
     assert command(*FOLDER).code == 0
     monkeypatch.setenv("TOKEN", "renewed")
     assert command(*FOLDER).code == 0
-    assert len(list(tmp_path.glob("runs/*"))) == 1
+    assert len(list(tmp_path.glob("runs/*/config.yaml"))) == 1
     assert train[1].data.path == "/data/renewed"
 
 

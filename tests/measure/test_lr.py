@@ -12,6 +12,7 @@ import pytest
 from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.measure.range_test import RangeTest, draw_range_test, suggest_rate
+from accumtrain.runs.names import MARK
 
 SMALL = ("job=lr", "model=lenet5", "optim=sgd", "batch_size=32", "accum.steps=2", "run.name=one")
 
@@ -36,7 +37,8 @@ def test_the_rate_rises_exponentially_and_nothing_trained_stays(config, tmp_path
     assert 1e-3 < result["suggested"] < 1
     assert result["suggested"] <= result["lowest"]["rate"] / 10 * 1.05
     assert f"suggested: optim.lr={result['suggested']:.2g}" in capsys.readouterr().out
-    assert sorted(path.name for path in (tmp_path / "trials/lr-one").iterdir()) == ["lr.json", "lr.png"]
+    names = {path.name for path in (tmp_path / "trials/lr-one").iterdir()}
+    assert names == {MARK, "lr.json", "lr.png"}
     assert json.loads((tmp_path / "trials/lr-one/lr.json").read_text())["suggested"] == result["suggested"]
 
 

@@ -66,7 +66,12 @@ def test_the_metric_that_ranks_has_a_column(report, runs, capsys):
     assert "0.1250" in out
 
 
-PHOTOS = {"data.classes": ["cat", "dog"], "data.test.examples": 40, "data.test.files": "f00d"}
+PHOTOS = {
+    "data.classes": ["cat", "dog"],
+    "data.train.examples": 80,
+    "data.test.examples": 40,
+    "data.test.files": "f00d",
+}
 
 
 def trained_on(data, **facts):
@@ -201,7 +206,7 @@ DAMAGED = [
             ("best", {"loss": math.inf, "accuracy": 0.0}, "Infinity is no number that JSON or a float holds"),
             ("best", {"loss": "0.5"}, "best.loss=0.5: must be a number or null"),
             ("memory", "much", "memory=much: must be a mapping"),
-            ("memory", {"tensor_peak_bytes": [1]}, "memory.tensor_peak_bytes=[1]: must be a number or null"),
+            ("memory", {"tensor_peak_bytes": [1]}, "memory.tensor_peak_bytes=[1]: must be a whole number or null"),
             ("batch_size", [8], "batch_size=[8]: must be a whole number"),
             ("step", "4", "step=4: must be a whole number"),
             ("step", 2**63, f"step={2**63}: must be at least 0 and below 9223372036854775808"),

@@ -120,7 +120,7 @@ def test_a_number_that_is_always_the_same_is_refused(compose, form, value):
 
 def test_a_number_may_have_any_name_in_predictions(compose):
     trained_on = TrainedOn(accumtrain.Arrays((3,)), "numbers", ["file"])
-    told = build_answer(compose(*TASK), trained_on, {}).tell(np.array([[0.5]], np.float32))
+    told = build_answer(compose(*TASK), trained_on, {"mean": [0.0], "std": [1.0]}).tell(np.array([[0.5]], np.float32))
     assert told.records == [{"values": {"file": 0.5}}], "beside the key file of a line"
 
 
