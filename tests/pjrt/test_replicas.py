@@ -64,7 +64,7 @@ def test_two_replicas_make_the_update_of_one(steps, one_device, tmp_path):
             np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-12, err_msg=name)
     assert of_two["test"]["accuracy"] == evaluation["test"]["accuracy"]
     assert of_two["classes"] == evaluation["classes"]
-    assert [row["position"] for row in of_two["mistakes"]] == [row["position"] for row in evaluation["mistakes"]]
+    assert [row["index"] for row in of_two["mistakes"]] == [row["index"] for row in evaluation["mistakes"]]
 
 
 @pytest.mark.slow
