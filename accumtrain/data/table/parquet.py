@@ -45,7 +45,7 @@ def read_columns(path: Path, names: list[str]) -> pa.Table:
     with pyarrow.parquet.ParquetFile(path, memory_map=True, read_dictionary=texts) as file:
         kinds = {name: without_dictionaries(file.schema_arrow.field(name).type) for name in names}
         # Arrow can't read dictionaries within lists and structures, so few rows at once; a value may have all the bytes
-        few = max(_FEWEST_ROWS, min(_MOST_ROWS, _CHUNK // max(1, *sizes, 1)))
+        few = max(_FEWEST_ROWS, min(_MOST_ROWS, _CHUNK // max([1, *sizes])))
         found = _read_in_parts(file, nested, few) if nested else []
         stored = file.read(columns=plain)
     stored.validate(full=True)

@@ -72,6 +72,7 @@ def measure_model(
         Preempted: it was abandoned.
     """
     split = "val" if objective.stored.test is None else "test"
+    leave_out_damaged([objective.stored.splits[split].whole])
     batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas) * devices.replicas
     with devices.strategy.scope():
         evaluator = build_evaluator(config, objective, split, batch, trained.model, devices.runtime, reports=True)
@@ -126,7 +127,6 @@ def evaluate_run(config: Config) -> dict[str, Any] | None:
     devices = resolve_devices(config.device)
     objective, own = open_measured(config)
     data = objective.data
-    leave_out_damaged(data.whole_splits.values())
     if not own:
         all_of_it = f"all its {data.train.size:,} {data.inputs.examples} are measured"
         say(f"{config.data.label} is not what the run was trained on: {all_of_it}")
