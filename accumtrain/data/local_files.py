@@ -74,9 +74,7 @@ def readable() -> Iterator[None]:
 
 def iterate_visible(folder: Path) -> Iterator[Path]:
     """Yield what is in a folder, but nothing hidden and no folder of runs. Raise OSError."""
-    with os.scandir(folder) as entries:  # which know the folders among millions of files
-        found = [(folder / entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith(".")]
-    return (path for path, is_folder in found if not (is_folder and is_of_runs(path)))
+    return (entry for entry in folder.iterdir() if not entry.name.startswith(".") and not is_of_runs(entry))
 
 
 def walk_files(folder: Path) -> Iterator[Path]:
