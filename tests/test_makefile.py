@@ -29,7 +29,7 @@ def folder(tmp_path):
 def make(folder, *arguments, target="memory"):
     """What `make memory`, or another target, would do."""
     variables = {name: value for name, value in os.environ.items() if name not in ("PYTHON", "MAKEFLAGS", "ARGS")}
-    command = ["make", "--dry-run", target, *arguments]
+    command = ["make", "--no-print-directory", "--dry-run", target, *arguments]
     return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=True)
 
 
