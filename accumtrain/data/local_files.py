@@ -74,7 +74,12 @@ def readable() -> Iterator[None]:
 
 def iterate_visible(folder: Path) -> Iterator[Path]:
     """Yield what is in a folder, but nothing hidden and no folder of runs. Raise OSError."""
-    return (entry for entry in folder.iterdir() if not entry.name.startswith(".") and not is_of_runs(entry))
+    with os.scandir(folder) as entries:
+        visible = [entry for entry in entries if not entry.name.startswith(".")]
+    for entry in visible:
+        path = folder / entry.name
+        if entry.is_file(follow_symlinks=False) or not is_of_runs(path):  # millions of files need no second look
+            yield path
 
 
 def walk_files(folder: Path) -> Iterator[Path]:

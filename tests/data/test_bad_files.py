@@ -59,16 +59,18 @@ def test_a_name_that_is_not_utf8_is_shown(make_folder, folder_config):
     assert str(refused.value).encode(), "it can be printed"
 
 
-@pytest.mark.parametrize(("reads", "where"), [("iterdir", ""), ("iterdir", "/ant"), ("open", "/ant/03.png")])
-def test_what_is_without_permission_is_named(make_folder, folder_config, monkeypatch, reads, where):
-    root, read = make_folder(), getattr(Path, reads)
+@pytest.mark.parametrize(
+    ("owner", "reads", "where"), [(os, "scandir", ""), (os, "scandir", "/ant"), (Path, "open", "/ant/03.png")]
+)
+def test_what_is_without_permission_is_named(make_folder, folder_config, monkeypatch, owner, reads, where):
+    root, read = make_folder(), getattr(owner, reads)
 
     def refuse(path, *arguments):  # whoever runs the tests may be allowed everything
         if str(path) == f"{root}{where}":
             raise PermissionError(13, "Permission denied", str(path))
         return read(path, *arguments)
 
-    monkeypatch.setattr(Path, reads, refuse)
+    monkeypatch.setattr(owner, reads, refuse)
     assert_refused(folder_config(root), rf"photos{where} can't be read: Permission denied")
 
 
