@@ -72,6 +72,15 @@ WRITTEN = {  # how people write lists of labels, and the key that takes each
     "list of JSON": lambda names: quoted(json.dumps(names)),
     "list without quotes": lambda names: quoted(f"[{', '.join(names)}]"),
     "list in parentheses": lambda names: quoted(repr(tuple(names))),
+    "list without quotes in parentheses": lambda names: quoted(f"({', '.join(names)})"),
+    "list in braces": lambda names: quoted(repr(set(names))),
+    "list without quotes in braces": lambda names: quoted(f"{{{', '.join(names)}}}"),
+    "list of NumPy": lambda names: quoted(f"[{' '.join(map(repr, names))}]"),
+    "  in the form of tabs": lambda names: "\t".join(name.replace(" ", "_") for name in names),
+    ", at the end": lambda names: quoted("".join(f"{name}," for name in names)),
+    "#": "#".join,
+    "~": "~".join,
+    "\u3001": "\u3001".join,
 }
 
 
@@ -84,7 +93,7 @@ def test_lists_of_labels_ask_for_their_separator_and_take_it(folder, kind):
     by_list, whole = re.findall(r"data\.label_separator=(?:'(.)'\"|(\w+))", str(refused.value))
     assert ("".join(by_list), "".join(whole)) == (separator, ";")
     source = opened(path, LABEL, label_separator=separator)
-    order = [source.class_names.index(name) for name in ("scab", "frog_eye" if kind == " " else "frog eye")]
+    order = [source.class_names.index(name) for name in ("scab", "frog_eye" if separator == " " else "frog eye")]
     assert [[row[index] for index in order] for row in targets(source)] == BOTH
     assert len(opened(path, LABEL, label_separator=";").class_names) == (3 if kind[0] != "l" else 4), "whole cells"
 
@@ -94,16 +103,52 @@ def test_words_that_do_not_recur_are_one_label(folder, cells):
     assert opened(table(folder, [*map(quoted, cells), ""]), LABEL).class_names == sorted(cells)
 
 
-@pytest.mark.parametrize("cell", ["['a' 'b']", "['a', 1.5]", "{'a': 1}", "scab", "[" * 200_000])
+@pytest.mark.parametrize("cell", ["['a' 'b', 'c']", "['a', 1.5]", "{'a': 1}", "scab", "[" * 200_000])
 def test_what_is_no_written_list_is_refused_with_its_row(folder, cell):
     path = table(folder, [quoted("['scab']"), quoted(cell)])
     with pytest.raises(DataError, match=r"labels.csv, row 3: column label holds .*, which is no list as JSON"):
         opened(path, LABEL, label_separator="list")
 
 
+@pytest.mark.parametrize("cell", ["['a' ... 'b']", "{'a': 1, 'b': 0}", "[['a'], ['b']]"])
+def test_what_looks_like_a_list_and_is_none_names_no_key_that_fails(folder, cell):
+    path = table(folder, [quoted(cell), "scab"])
+    with pytest.raises(DataError, match=r"which is no list as JSON or Python write one: write it as \['a', 'b'\]$"):
+        opened(path, LABEL)
+    with pytest.raises(DataError, match=r"data.label_separator=list, and write it as \['a', 'b'\]\? If it is one"):
+        opened(path, CLASS)
+
+
+def test_numbers_in_a_list_of_numpy_are_labels(folder):
+    source = opened(table(folder, ["[1 2]", "[2]", "[]"]), LABEL, label_separator="list")
+    assert (source.class_names, targets(source)[:3]) == (["1", "2"], [[1, 1], [0, 1], [0, 0]])
+
+
+@pytest.mark.parametrize(("cells", "keys"), [(["a;b", "a;nan"], {}), (["['a', 'None']"], {"label_separator": "list"})])
+def test_what_means_unknown_is_no_label_of_a_list(folder, cells, keys):
+    path, word = table(folder, [*map(quoted, cells), ""]), "nan" if len(cells) > 1 else "None"
+    with pytest.raises(DataError, match=f"column label holds the label {word}, which means that nothing is known"):
+        opened(path, LABEL, **keys)
+    assert word in opened(path, LABEL, missing=[], **keys).class_names
+
+
+@pytest.mark.parametrize(("cells", "other", "word"), [(["1", "0", "?"], r"\?", "1"), (["No", "-", "yes"], "-", "No")])
+def test_another_text_beside_yes_and_no_is_no_label(folder, cells, other, word):
+    path = table(folder, cells)
+    told = rf"row \d: column label holds {other}, and {word} in other rows: if it is one label, write 1, 0, or nothing"
+    with pytest.raises(DataError, match=told):
+        opened(path, LABEL)
+    assert opened(path, LABEL, label_separator=";").class_names == sorted(cells)
+    assert opened(path, LABEL, missing=[cell for cell in cells if cell in "?-"]).class_names == ["label"]
+
+
 @pytest.mark.parametrize(
     ("cells", "remedy"),
     [
+        (["a;", "b;", "a;b;"], r"the labels a and b, did you mean task=multilabel\? If"),
+        ([quoted(cell) for cell in ("a,b", "b,c", "a,c")], "the labels a and b, did you mean task=multilabel \"data"),
+        (["scab", "rot", "rot#scab"], "did you mean task=multilabel \"data.label_separator='#'\"\\?"),
+        (["[1 0]", "[0 1]"], r"did you mean task=multilabel data.label_separator=list\?"),
         (["scab", "rot", "scab;rot"], r"the labels scab and rot, did you mean task=multilabel\? If"),
         (["scab", "rot", "rot|scab"], r"the labels rot and scab, did you mean task=multilabel\? If"),
         (["scab", "rot", "scab rot"], "did you mean task=multilabel \"data.label_separator=' '\"\\?"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +37,7 @@ class CellRules:
     def of(cls, config: TableConfig) -> CellRules:
         return cls(tuple(config.missing), config.decimal, config.label_separator)
 
-    def is_missing(self, column: Column) -> Column:
+    def is_missing(self, column: pa.Array | Column) -> Any:
         """Return which texts mean that nothing is known, bool [N]; null for an empty cell."""
         words = pa.array([word.lower() for word in self.missing], pa.string())
         return pc.if_else(column.is_valid(), pc.is_in(pc.utf8_lower(column), value_set=words), None)
@@ -110,7 +110,7 @@ def as_texts(column: Column) -> Column:
 
 
 def find_first(mask: pa.Array | pa.ChunkedArray) -> int:
-    """Return the index of the first True."""
+    """Return the index of the first True; -1 if there is none."""
     return int(pc.index(mask, True).as_py())
 
 
