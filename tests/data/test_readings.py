@@ -146,7 +146,7 @@ def test_another_text_beside_yes_and_no_is_no_label(folder, cells, other, word):
     ("cells", "remedy"),
     [
         (["a;", "b;", "a;b;"], r"the labels a and b, did you mean task=multilabel\? If"),
-        ([quoted(cell) for cell in ("a,b", "b,c", "a,c")], "the labels a and b, did you mean task=multilabel \"data"),
+        ([quoted(cell) for cell in ("a,b", "b,c", "a,c")], 'the labels a and b, did you mean task=multilabel "data'),
         (["scab", "rot", "rot#scab"], "did you mean task=multilabel \"data.label_separator='#'\"\\?"),
         (["[1 0]", "[0 1]"], r"did you mean task=multilabel data.label_separator=list\?"),
         (["scab", "rot", "scab;rot"], r"the labels scab and rot, did you mean task=multilabel\? If"),
@@ -184,7 +184,7 @@ def test_two_rows_of_an_image_name_the_key_that_joins_them(folder, reader, remed
 # ---- cells that mean that nothing is known ----
 
 
-@pytest.mark.parametrize("word", ["nan", "NaN", "NA", "n/a", "null", "None", "<NA>", ""])
+@pytest.mark.parametrize("word", ["nan", "NaN", "NaT", "NA", "n/a", "#N/A", "null", "None", "<NA>", ""])
 def test_a_target_that_is_unknown_is_left_out_and_told(folder, word):
     path = table(folder, ["cat", "dog", word])
     source = opened(path, CLASS)
@@ -203,6 +203,14 @@ def test_other_targets_that_are_unknown_are_told_too(folder, reader, values):
     source = opened(table(folder, [*values, "NA"]), reader)
     assert len(targets(source)) == 8
     assert any("column label is unknown in 4 rows, with NA in it" in note for note in source.notes)
+
+
+@pytest.mark.parametrize(("cells", "key"), [(["?"], '["?"]'), (["-", "NULL"], '["-", "NULL"]')])
+def test_a_class_of_signs_alone_is_told_with_the_key_that_leaves_it_out(folder, cells, key):
+    path = table(folder, ["cat", "dog", *cells])
+    told = f"column label has the class {cells[0]}: if it means unknown, 'data.missing={key}' says so"
+    assert told in opened(path, CLASS).notes
+    assert opened(path, CLASS, missing=json.loads(key)).class_names == ["cat", "dog"]
 
 
 def test_texts_of_ones_own_mean_that_nothing_is_known(folder):
@@ -227,6 +235,25 @@ def test_a_comma_in_numbers_is_asked_for(folder, decimal, values):
             opened(path, NUMBER, decimal=decimal)
     else:
         assert [row[0] for row in targets(opened(path, NUMBER, decimal=decimal))] == values * 3
+
+
+@pytest.mark.parametrize(("cells", "decimal"), [(["950", "1.250"], [950, 1.25]), (["1.250.000", "1.5"], None)])
+def test_points_that_may_part_thousands_are_asked_for(folder, cells, decimal):
+    path, thousands = table(folder, cells), [[950, 1250], [1250000, 15]][decimal is None]
+    told = "with a point: it is 12500?0?0? by \"data.decimal=','\"" + (
+        ", and 1.25 by .*; choose" if decimal else "; choose"
+    )
+    with pytest.raises(DataError, match=f"column label holds 1.250(.000)?, {told} one"):
+        opened(path, NUMBER)
+    if decimal:
+        assert [row[0] for row in targets(opened(path, NUMBER, decimal=","))][:2] == thousands
+        assert [row[0] for row in targets(opened(path, NUMBER, decimal="."))][:2] == decimal
+
+
+@pytest.mark.parametrize("cells", [["1.250", "2.500"], ["1", "2.125", "0.125"], ["1000", "1.250"], ["1", "1.25"]])
+def test_points_are_decimal_where_they_can_not_part_thousands(folder, cells):
+    found = [row[0] for row in targets(opened(table(folder, cells), NUMBER))]
+    assert found[: len(cells)] == [float(cell) for cell in cells]
 
 
 def test_thousands_are_groups_of_three_digits(folder):

@@ -320,6 +320,18 @@ def test_tables_of_texts_have_their_classes(tmp_path, form):
     assert sorted(texts_of(single.train) + texts_of(single.test)) == texts_of(data.train)
 
 
+def test_a_table_to_test_on_without_labels_is_for_predictions(tmp_path):
+    for split in ("train", "dev"):
+        write_lines(tmp_path / f"{split}.csv", SPLITS[split], "csv")
+    (tmp_path / "test.csv").write_text("id,text\n1,one\n2,two")
+    told = f"^{tmp_path}/test.csv has no column label, and the split test needs labels: train without it, and give it"
+    with pytest.raises(DataError, match=told):
+        open_data(TextsConfig(path=str(tmp_path)), 0)
+    (tmp_path / "test.csv").rename(tmp_path / "new.csv")
+    assert open_data(TextsConfig(path=str(tmp_path)), 0).test is None
+    assert [text.content for text in read_texts(f"{tmp_path}/new.csv", TextsConfig(path=""), "key")] == ["one", "two"]
+
+
 @pytest.mark.parametrize("targets", [TOKENS, CLASSES])
 def test_a_table_with_other_columns_is_told_the_command_that_takes_it(tmp_path, targets):
     for split in ("train", "test"):

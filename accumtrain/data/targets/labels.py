@@ -101,7 +101,6 @@ class LabelTargets(TargetReader):
         notes = [f"column {column_name} holds lists of labels; {format_things(none, 'row has', 'rows have')} none"]
         return Targets(values, names, len(names), [*notes, *self.note_missing({column_name: column})])
 
-
     def _check_known(self, column_name: str, lists: Sequence[pa.ListArray], locate: Locate) -> None:
         """Raise DataError for a name in a list that means that nothing is known."""
         first = 0
