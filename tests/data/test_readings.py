@@ -292,6 +292,29 @@ def test_another_case_of_letters_is_counted(folder):
         opened(table(folder, ["cat", "dog"], "Photos/{}.PNG"), CLASS)
 
 
+def test_another_case_of_a_name_alone_and_another_ending_are_counted(folder):
+    (folder / "photos" / "0.png").rename(folder / "photos" / "A.PNG")
+    names = ["a.png", *(f"{number}.jpeg" for number in range(1, COUNT))]
+    (folder / "labels.csv").write_text("image,label\n" + "".join(f"{name},{name[0]}\n" for name in names[:1] * 2))
+    with pytest.raises(DataError, match="2 of 2 would be found in another case of letters: write them as the files"):
+        opened(folder / "labels.csv", CLASS)
+    (folder / "labels.csv").write_text("image,label\n" + "".join(f"photos/{name},{name}\n" for name in names[1:]))
+    with pytest.raises(DataError, match="11 of 11 would be found with another ending: write them as the files"):
+        opened(folder / "labels.csv", CLASS)
+
+
+@pytest.mark.parametrize("names", ["old/cats/{}.png", r"\\server\share\cats\{}.png", "cats/{}.png"])
+def test_a_root_further_in_is_named(folder, names):
+    (folder / "mine").mkdir()
+    (folder / "photos").rename(folder / "mine" / "cats")
+    (folder / "other").mkdir()
+    (folder / "other" / "0.png").write_bytes(png(COUNT))
+    path = table(folder, ["cat", "dog"], names)
+    with pytest.raises(DataError, match=re.escape(f"12 of 12 would be found by data.root={folder}/mine, and")):
+        opened(path, CLASS)
+    assert targets(opened(path, CLASS, root=f"{folder}/mine")) == [0, 1] * 6
+
+
 def test_some_that_are_elsewhere_are_counted_and_found(folder):
     path = table(folder, ["cat", "dog"])
     path.write_text(path.read_text().replace("photos/3.png", r"D:\photos\3.png"))
