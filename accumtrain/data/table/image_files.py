@@ -123,11 +123,15 @@ class ImageFiles:
         readings = [(reading, self.count(reading)) for reading in _read_names(names)]
         return max(readings, key=lambda reading: reading[1])  # the first of them
 
-    def describe_readings(self, names: pa.ChunkedArray) -> str:
-        """Return how many files another reading of names finds, and how to have it; empty if there is none."""
+    def describe_readings(self, names: pa.ChunkedArray, *, are_all: bool) -> str:
+        """Return how many files another reading of names finds, and how to have it; empty if there is none.
+
+        Args:
+            are_all: There are no other names, so these may begin from another folder.
+        """
         of_all, readings = f"of {len(names):,} would be found", list(_read_names(names))
         counts = {self._folder: self.fit(names)[1]}
-        if counts[self._folder] < len(names):
+        if are_all and counts[self._folder] < len(names):
             counts |= {
                 root: ImageFiles(root).count(reading) for reading in readings if (root := self._find_root(reading))
             }
