@@ -334,6 +334,18 @@ def test_texts_that_are_taken_for_names_of_images_name_the_key_of_texts(folder, 
 # ---- columns that no key names ----
 
 
+@pytest.mark.parametrize("name", ["id", "", "Unnamed: 0"])
+def test_a_column_that_counts_the_rows_is_not_taken_for_a_number_to_learn(folder, name):
+    path = table(folder, ["1.5", "2"], header="image,price")
+    lines = path.read_text().splitlines()
+    counted = [f"{name},{lines[0]}", *(f"{row},{line}" for row, line in enumerate(lines[1:]))]
+    path.write_text("\n".join(counted))
+    with pytest.raises(DataError, match=r"has the columns .*, image, price: say which of them hold an example"):
+        opened(path, NUMBER)
+    source = opened(path, NUMBER, image_column="image", label_column="price")
+    assert targets(source)[:2] == [[1.5], [2]]
+
+
 @pytest.mark.parametrize(
     ("reader", "rows", "values"),
     [(LABEL, ["1,0", "yes,true", "0,NA"], [[1, 0], [1, 1]]), (NUMBER, ["1.5,-2", "0,4", "7,"], [[1.5, -2], [0, 4]])],
