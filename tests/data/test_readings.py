@@ -178,7 +178,10 @@ def test_two_rows_of_an_image_name_the_key_that_joins_them(folder, reader, remed
     path.write_text(path.read_text() + "photos/0.png,rot\n")
     with pytest.raises(DataError, match=f"an image has one of each; {remedy}"):
         opened(path, reader)
-    assert targets(opened(path, LABEL, rows="labels"))[:2] == [[1, 1], [1, 0]]
+    path.write_text(path.read_text() + "photos/1.png,nan\n")
+    joined = opened(path, LABEL, rows="labels")
+    assert targets(joined)[:2] == [[1, 1], [1, 0]]
+    assert any("column label is unknown in 1 row, with nan in it" in note for note in joined.notes)
 
 
 # ---- cells that mean that nothing is known ----
