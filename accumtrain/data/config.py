@@ -333,7 +333,7 @@ class TableConfig(TokenKeys):
 
     ALL: ClassVar[list[str | int]] = ["*"]  # number_columns
     LIST: ClassVar[str] = "list"  # label_separator
-    MISSING: ClassVar[tuple[str, ...]] = ("nan", "na", "n/a", "<na>", "null", "none")
+    MISSING: ClassVar[tuple[str, ...]] = ("nan", "nat", "na", "n/a", "#n/a", "<na>", "null", "none")
 
     @property
     def label(self) -> str:

@@ -19,6 +19,7 @@ from accumtrain.runs.names import is_of_runs
 # of the files in a folder that count as images
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".webp", ".tif", ".tiff", ".gif", ".bmp")
 CSV, JSONL = ".csv", ".jsonl"
+_PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".7z", ".tar", ".tgz")
 _LISTED = 5  # files named in a message
 
 
@@ -57,6 +58,12 @@ def check_name(path: Path) -> None:
     shown = encoded.decode(errors="backslashreplace")
     if encoded != shown.encode():
         raise DataError(f"{shown}: its name is not UTF-8: rename it")
+
+
+def check_unpacked(file: Path, key: str) -> None:
+    """Raise DataError for a file that holds compressed ones by its name. `key` gives it, for messages."""
+    if file.suffix.lower() in _PACKED:
+        raise DataError(f"{key}={file} is compressed: unpack it, and give what was in it")
 
 
 def is_image(file: Path) -> bool:

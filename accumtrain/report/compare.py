@@ -83,10 +83,16 @@ class ComparedRun:
         return describe_loss(self.config) if self.ranked_by.endswith(".loss") else ""
 
     @property
+    def task(self) -> str:
+        """The keys of the task, which decide what evaluations ask for, such as the share of masked tokens."""
+        keys = [key for key in self.config if key.startswith("task.") and key != "task.kind"]
+        return " ".join(f"{key}={format_value(self.config[key])}" for key in keys)
+
+    @property
     def ranked_with(self) -> tuple[str, str]:
         """The data and the measure that runs must have in common to be ranked against each other, as texts."""
         facts = json.dumps([self.summary.get("best_on"), self.measured_on], sort_keys=True)
-        return f"{self.data} {facts}", f"{self.ranked_by} {self.loss}"
+        return f"{self.data} {facts}", f"{self.ranked_by} {self.loss} {self.task}"
 
     @property
     def batch(self) -> str:
@@ -110,8 +116,8 @@ class RankedRuns:
         of_split = f" on {split}" if split else ""
         if is_finite_number(size):
             of_split = f" on {format_things(cast(int, size), f'{split} example')}"
-        of_loss = f" {first.loss}" if first.loss else ""
-        return f"{first.data}, by {metric}{of_loss}{of_split}"
+        measure = " ".join(filter(None, (metric, first.loss, first.task)))
+        return f"{first.data}, by {measure}{of_split}"
 
 
 @dataclass(frozen=True)

@@ -118,9 +118,11 @@ def is_of_runs(folder: Path) -> bool:
 
 
 def make_folder(path: Path) -> None:
-    """Make the folder and those above it. Raise ConfigError if that fails."""
+    """Make the folder and those above it; nothing in a new one is data. Raise ConfigError if that fails."""
     with folder_errors(path):
-        path.mkdir(parents=True, exist_ok=True)
+        if not path.is_dir():
+            path.mkdir(parents=True, exist_ok=True)
+            (path / MARK).touch()
 
 
 @contextmanager

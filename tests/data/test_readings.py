@@ -72,6 +72,15 @@ WRITTEN = {  # how people write lists of labels, and the key that takes each
     "list of JSON": lambda names: quoted(json.dumps(names)),
     "list without quotes": lambda names: quoted(f"[{', '.join(names)}]"),
     "list in parentheses": lambda names: quoted(repr(tuple(names))),
+    "list without quotes in parentheses": lambda names: quoted(f"({', '.join(names)})"),
+    "list in braces": lambda names: quoted(repr(set(names))),
+    "list without quotes in braces": lambda names: quoted(f"{{{', '.join(names)}}}"),
+    "list of NumPy": lambda names: quoted(f"[{' '.join(map(repr, names))}]"),
+    "  in the form of tabs": lambda names: "\t".join(name.replace(" ", "_") for name in names),
+    ", at the end": lambda names: quoted("".join(f"{name}," for name in names)),
+    "#": "#".join,
+    "~": "~".join,
+    "\u3001": "\u3001".join,
 }
 
 
@@ -84,7 +93,7 @@ def test_lists_of_labels_ask_for_their_separator_and_take_it(folder, kind):
     by_list, whole = re.findall(r"data\.label_separator=(?:'(.)'\"|(\w+))", str(refused.value))
     assert ("".join(by_list), "".join(whole)) == (separator, ";")
     source = opened(path, LABEL, label_separator=separator)
-    order = [source.class_names.index(name) for name in ("scab", "frog_eye" if kind == " " else "frog eye")]
+    order = [source.class_names.index(name) for name in ("scab", "frog_eye" if separator == " " else "frog eye")]
     assert [[row[index] for index in order] for row in targets(source)] == BOTH
     assert len(opened(path, LABEL, label_separator=";").class_names) == (3 if kind[0] != "l" else 4), "whole cells"
 
@@ -94,16 +103,52 @@ def test_words_that_do_not_recur_are_one_label(folder, cells):
     assert opened(table(folder, [*map(quoted, cells), ""]), LABEL).class_names == sorted(cells)
 
 
-@pytest.mark.parametrize("cell", ["['a' 'b']", "['a', 1.5]", "{'a': 1}", "scab", "[" * 200_000])
+@pytest.mark.parametrize("cell", ["['a' 'b', 'c']", "['a', 1.5]", "{'a': 1}", "scab", "[" * 200_000])
 def test_what_is_no_written_list_is_refused_with_its_row(folder, cell):
     path = table(folder, [quoted("['scab']"), quoted(cell)])
     with pytest.raises(DataError, match=r"labels.csv, row 3: column label holds .*, which is no list as JSON"):
         opened(path, LABEL, label_separator="list")
 
 
+@pytest.mark.parametrize("cell", ["['a' ... 'b']", "{'a': 1, 'b': 0}", "[['a'], ['b']]"])
+def test_what_looks_like_a_list_and_is_none_names_no_key_that_fails(folder, cell):
+    path = table(folder, [quoted(cell), "scab"])
+    with pytest.raises(DataError, match=r"which is no list as JSON or Python write one: write it as \['a', 'b'\]$"):
+        opened(path, LABEL)
+    with pytest.raises(DataError, match=r"data.label_separator=list, and write it as \['a', 'b'\]\? If it is one"):
+        opened(path, CLASS)
+
+
+def test_numbers_in_a_list_of_numpy_are_labels(folder):
+    source = opened(table(folder, ["[1 2]", "[2]", "[]"]), LABEL, label_separator="list")
+    assert (source.class_names, targets(source)[:3]) == (["1", "2"], [[1, 1], [0, 1], [0, 0]])
+
+
+@pytest.mark.parametrize(("cells", "keys"), [(["a;b", "a;nan"], {}), (["['a', 'None']"], {"label_separator": "list"})])
+def test_what_means_unknown_is_no_label_of_a_list(folder, cells, keys):
+    path, word = table(folder, [*map(quoted, cells), ""]), "nan" if len(cells) > 1 else "None"
+    with pytest.raises(DataError, match=f"column label holds the label {word}, which means that nothing is known"):
+        opened(path, LABEL, **keys)
+    assert word in opened(path, LABEL, missing=[], **keys).class_names
+
+
+@pytest.mark.parametrize(("cells", "other", "word"), [(["1", "0", "?"], r"\?", "1"), (["No", "-", "yes"], "-", "No")])
+def test_another_text_beside_yes_and_no_is_no_label(folder, cells, other, word):
+    path = table(folder, cells)
+    told = rf"row \d: column label holds {other}, and {word} in other rows: if it is one label, write 1, 0, or nothing"
+    with pytest.raises(DataError, match=told):
+        opened(path, LABEL)
+    assert opened(path, LABEL, label_separator=";").class_names == sorted(cells)
+    assert opened(path, LABEL, missing=[cell for cell in cells if cell in "?-"]).class_names == ["label"]
+
+
 @pytest.mark.parametrize(
     ("cells", "remedy"),
     [
+        (["a;", "b;", "a;b;"], r"the labels a and b, did you mean task=multilabel\? If"),
+        ([quoted(cell) for cell in ("a,b", "b,c", "a,c")], 'the labels a and b, did you mean task=multilabel "data'),
+        (["scab", "rot", "rot#scab"], "did you mean task=multilabel \"data.label_separator='#'\"\\?"),
+        (["[1 0]", "[0 1]"], r"did you mean task=multilabel data.label_separator=list\?"),
         (["scab", "rot", "scab;rot"], r"the labels scab and rot, did you mean task=multilabel\? If"),
         (["scab", "rot", "rot|scab"], r"the labels rot and scab, did you mean task=multilabel\? If"),
         (["scab", "rot", "scab rot"], "did you mean task=multilabel \"data.label_separator=' '\"\\?"),
@@ -133,13 +178,16 @@ def test_two_rows_of_an_image_name_the_key_that_joins_them(folder, reader, remed
     path.write_text(path.read_text() + "photos/0.png,rot\n")
     with pytest.raises(DataError, match=f"an image has one of each; {remedy}"):
         opened(path, reader)
-    assert targets(opened(path, LABEL, rows="labels"))[:2] == [[1, 1], [1, 0]]
+    path.write_text(path.read_text() + "photos/1.png,nan\n")
+    joined = opened(path, LABEL, rows="labels")
+    assert targets(joined)[:2] == [[1, 1], [1, 0]]
+    assert any("column label is unknown in 1 row, with nan in it" in note for note in joined.notes)
 
 
 # ---- cells that mean that nothing is known ----
 
 
-@pytest.mark.parametrize("word", ["nan", "NaN", "NA", "n/a", "null", "None", "<NA>", ""])
+@pytest.mark.parametrize("word", ["nan", "NaN", "NaT", "NA", "n/a", "#N/A", "null", "None", "<NA>", ""])
 def test_a_target_that_is_unknown_is_left_out_and_told(folder, word):
     path = table(folder, ["cat", "dog", word])
     source = opened(path, CLASS)
@@ -158,6 +206,14 @@ def test_other_targets_that_are_unknown_are_told_too(folder, reader, values):
     source = opened(table(folder, [*values, "NA"]), reader)
     assert len(targets(source)) == 8
     assert any("column label is unknown in 4 rows, with NA in it" in note for note in source.notes)
+
+
+@pytest.mark.parametrize(("cells", "key"), [(["?"], '["?"]'), (["-", "NULL"], '["-", "NULL"]')])
+def test_a_class_of_signs_alone_is_told_with_the_key_that_leaves_it_out(folder, cells, key):
+    path = table(folder, ["cat", "dog", *cells])
+    told = f"column label has the class {cells[0]}: if it means unknown, 'data.missing={key}' says so"
+    assert told in opened(path, CLASS).notes
+    assert opened(path, CLASS, missing=json.loads(key)).class_names == ["cat", "dog"]
 
 
 def test_texts_of_ones_own_mean_that_nothing_is_known(folder):
@@ -182,6 +238,25 @@ def test_a_comma_in_numbers_is_asked_for(folder, decimal, values):
             opened(path, NUMBER, decimal=decimal)
     else:
         assert [row[0] for row in targets(opened(path, NUMBER, decimal=decimal))] == values * 3
+
+
+@pytest.mark.parametrize(("cells", "decimal"), [(["950", "1.250"], [950, 1.25]), (["1.250.000", "1.5"], None)])
+def test_points_that_may_part_thousands_are_asked_for(folder, cells, decimal):
+    path, thousands = table(folder, cells), [[950, 1250], [1250000, 15]][decimal is None]
+    told = "with a point: it is 12500?0?0? by \"data.decimal=','\"" + (
+        ", and 1.25 by .*; choose" if decimal else "; choose"
+    )
+    with pytest.raises(DataError, match=f"column label holds 1.250(.000)?, {told} one"):
+        opened(path, NUMBER)
+    if decimal:
+        assert [row[0] for row in targets(opened(path, NUMBER, decimal=","))][:2] == thousands
+        assert [row[0] for row in targets(opened(path, NUMBER, decimal="."))][:2] == decimal
+
+
+@pytest.mark.parametrize("cells", [["1.250", "2.500"], ["1", "2.125", "0.125"], ["1000", "1.250"], ["1", "1.25"]])
+def test_points_are_decimal_where_they_can_not_part_thousands(folder, cells):
+    found = [row[0] for row in targets(opened(table(folder, cells), NUMBER))]
+    assert found[: len(cells)] == [float(cell) for cell in cells]
 
 
 def test_thousands_are_groups_of_three_digits(folder):
@@ -220,6 +295,29 @@ def test_another_case_of_letters_is_counted(folder):
         opened(table(folder, ["cat", "dog"], "Photos/{}.PNG"), CLASS)
 
 
+def test_another_case_of_a_name_alone_and_another_ending_are_counted(folder):
+    (folder / "photos" / "0.png").rename(folder / "photos" / "A.PNG")
+    names = ["a.png", *(f"{number}.jpeg" for number in range(1, COUNT))]
+    (folder / "labels.csv").write_text("image,label\n" + "".join(f"{name},{name[0]}\n" for name in names[:1] * 2))
+    with pytest.raises(DataError, match="2 of 2 would be found in another case of letters: write them as the files"):
+        opened(folder / "labels.csv", CLASS)
+    (folder / "labels.csv").write_text("image,label\n" + "".join(f"photos/{name},{name}\n" for name in names[1:]))
+    with pytest.raises(DataError, match="11 of 11 would be found with another ending: write them as the files"):
+        opened(folder / "labels.csv", CLASS)
+
+
+@pytest.mark.parametrize("names", ["old/cats/{}.png", r"\\server\share\cats\{}.png", "cats/{}.png"])
+def test_a_root_further_in_is_named(folder, names):
+    (folder / "mine").mkdir()
+    (folder / "photos").rename(folder / "mine" / "cats")
+    (folder / "other").mkdir()
+    (folder / "other" / "0.png").write_bytes(png(COUNT))
+    path = table(folder, ["cat", "dog"], names)
+    with pytest.raises(DataError, match=re.escape(f"12 of 12 would be found by data.root={folder}/mine, and")):
+        opened(path, CLASS)
+    assert targets(opened(path, CLASS, root=f"{folder}/mine")) == [0, 1] * 6
+
+
 def test_some_that_are_elsewhere_are_counted_and_found(folder):
     path = table(folder, ["cat", "dog"])
     path.write_text(path.read_text().replace("photos/3.png", r"D:\photos\3.png"))
@@ -237,6 +335,18 @@ def test_texts_that_are_taken_for_names_of_images_name_the_key_of_texts(folder, 
 
 
 # ---- columns that no key names ----
+
+
+@pytest.mark.parametrize("name", ["id", "", "Unnamed: 0"])
+def test_a_column_that_counts_the_rows_is_not_taken_for_a_number_to_learn(folder, name):
+    path = table(folder, ["1.5", "2"], header="image,price")
+    lines = path.read_text().splitlines()
+    counted = [f"{name},{lines[0]}", *(f"{row},{line}" for row, line in enumerate(lines[1:]))]
+    path.write_text("\n".join(counted))
+    with pytest.raises(DataError, match=r"has the columns .*, image, price: say which of them hold an example"):
+        opened(path, NUMBER)
+    source = opened(path, NUMBER, image_column="image", label_column="price")
+    assert targets(source)[:2] == [[1.5], [2]]
 
 
 @pytest.mark.parametrize(

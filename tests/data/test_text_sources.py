@@ -1,6 +1,8 @@
 """data=texts, and tokens of data=npz: the right tokens from each kind of file, and a word for each that is bad."""
 
 import json
+import os
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -318,6 +320,18 @@ def test_tables_of_texts_have_their_classes(tmp_path, form):
     assert sorted(texts_of(single.train) + texts_of(single.test)) == texts_of(data.train)
 
 
+def test_a_table_to_test_on_without_labels_is_for_predictions(tmp_path):
+    for split in ("train", "dev"):
+        write_lines(tmp_path / f"{split}.csv", SPLITS[split], "csv")
+    (tmp_path / "test.csv").write_text("id,text\n1,one\n2,two")
+    told = f"^{tmp_path}/test.csv has no column label, and the split test needs labels: train without it, and give it"
+    with pytest.raises(DataError, match=told):
+        open_data(TextsConfig(path=str(tmp_path)), 0)
+    (tmp_path / "test.csv").rename(tmp_path / "new.csv")
+    assert open_data(TextsConfig(path=str(tmp_path)), 0).test is None
+    assert [text.content for text in read_texts(f"{tmp_path}/new.csv", TextsConfig(path=""), "key")] == ["one", "two"]
+
+
 @pytest.mark.parametrize("targets", [TOKENS, CLASSES])
 def test_a_table_with_other_columns_is_told_the_command_that_takes_it(tmp_path, targets):
     for split in ("train", "test"):
@@ -346,14 +360,84 @@ def test_a_folder_that_reads_two_ways_is_refused_with_both(tmp_path, files):
     for file in files:
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text("one\ntwo\nthree")
-    with pytest.raises(DataError, match=r"can be read in two ways\. If .* are splits, .* If each file is a text, move"):
+    no_tables = not any(file.endswith("jsonl") for file in files)
+    second = r"\. If each file is a text, move all of them into a folder" if no_tables else "$"
+    with pytest.raises(DataError, match=rf"read in more than one way\. If .* are splits, .* as data\.path{second}"):
         open_data(TextsConfig(path=str(tmp_path)), 0, TOKENS)
     (tmp_path / "all" / "all").mkdir(parents=True)
     for number, file in enumerate(files):
         (tmp_path / file).rename(tmp_path / "all" / "all" / f"{number}{(tmp_path / file).name}")
-    if not any(file.endswith("jsonl") for file in files):
+    if no_tables:
         read, _ = open_all(TextsConfig(path=str(tmp_path / "all"), val_fraction=0.0), TOKENS)
         assert len(read) == len(files), "each file is a text"
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_tables_named_after_splits_count_beside_a_folder_of_something_else(tmp_path, form):
+    for split, values in SPLITS.items():
+        write_lines(tmp_path / f"{split}.{form}", values, form)
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "run.py").write_text("pass")
+    (tmp_path / "empty").mkdir()
+    data = open_data(TextsConfig(path=str(tmp_path), length=20), 0)
+    assert [split.size for split in (data.train, data.val, data.test)] == [8, 2, 3]
+    assert any(f"beside the files of the splits: {tmp_path}/empty, {tmp_path}/scripts" in note for note in data.notes)
+
+
+def test_tables_named_after_splits_beside_folders_of_classes_are_refused_with_both_readings(tmp_path):
+    write_folder(tmp_path)
+    for split, values in SPLITS.items():
+        write_lines(tmp_path / f"{split}.jsonl", values, "jsonl")
+    both = (
+        "can be read in more than one way. If dev.jsonl, test.jsonl, train.jsonl are splits, make one file of each, "
+        "with names that are alike otherwise, such as train.jsonl and test.jsonl, or give a single one as data.path, "
+        "and move cat/, dog/ away. If cat/, dog/ are classes or splits, move these files away"
+    )
+    with pytest.raises(DataError, match=f"{re.escape(both)}$"):
+        open_data(TextsConfig(path=str(tmp_path)), 0)
+    for split in SPLITS:
+        (tmp_path / f"{split}.jsonl").rename(tmp_path / f"{split}.txt")  # whose lines have no classes
+    assert open_data(TextsConfig(path=str(tmp_path)), 0).class_names == ["cat", "dog"]
+
+
+@pytest.mark.parametrize("targets", [CLASSES, TOKENS])
+def test_splits_in_a_folder_further_in_are_named(tmp_path, targets):
+    (tmp_path / "data").mkdir()
+    for split, values in SPLITS.items():
+        write_lines(tmp_path / "data" / f"{split}.jsonl", values, "jsonl")
+    (tmp_path / "README.md").write_text("by hand")
+    told = rf"if dev\.jsonl, test\.jsonl, train\.jsonl are splits, give data\.path={tmp_path}/data"
+    with pytest.raises(DataError, match=told):
+        open_data(TextsConfig(path=str(tmp_path)), 0, targets)
+    assert open_data(TextsConfig(path=f"{tmp_path}/data"), 0, targets).val.size == 2
+
+
+@pytest.mark.parametrize("targets", [CLASSES, TOKENS])
+@pytest.mark.parametrize("name", ["texts.txt.gz", "reviews.csv.gz", "all.zip"])
+def test_compressed_files_are_to_be_unpacked(tmp_path, name, targets):
+    (tmp_path / name).write_bytes(b"\x1f\x8b text\n")
+    unpack = f"data.path={tmp_path}/{name} is compressed: unpack it, and give what was in it"
+    with pytest.raises(DataError, match=unpack):
+        open_data(TextsConfig(path=f"{tmp_path}/{name}"), 0, targets)
+    with pytest.raises(DataError, match=unpack):
+        open_data(TableConfig(path=f"{tmp_path}/{name}", text_column="text"), 0, targets)
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("fault", ["is a link to a file that is not there", "is not a regular file", "is empty"])
+def test_files_of_splits_that_can_not_be_read_are_named(tmp_path, split, fault):
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.txt").write_text("one\ntwo\nthree")
+    file = tmp_path / f"{split}.txt"
+    file.unlink()
+    if "link" in fault:
+        file.symlink_to(tmp_path / "absent")
+    elif "regular" in fault:
+        os.mkfifo(file)
+    else:
+        file.touch()
+    with pytest.raises(DataError, match=f"^data.path={file} {fault}: give a file of texts, or a folder of them$"):
+        open_data(TextsConfig(path=str(tmp_path)), 0, TOKENS)
 
 
 def test_endings_that_differ_are_told(tmp_path):

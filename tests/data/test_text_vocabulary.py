@@ -131,6 +131,7 @@ GROWING = {
     "by a text": {"normalizer": replace_all({"String": "a"}, "aa", 30)},
     "by a pattern": {"normalizer": replace_all({"Regex": "a"}, "aa", 30)},
     "by one long text": {"normalizer": replace_all({"String": "a"}, "a" * 100_000, 1)},
+    "by texts before them": {"normalizer": {"type": "Prepend", "prepend": "a" * 100_000}},
     "when they are decoded": {
         "decoder": {"type": "Sequence", "decoders": replace_all({"String": "a"}, "aa", 30)["normalizers"]}
     },
@@ -142,6 +143,14 @@ def test_a_tokenizer_that_makes_texts_grow_is_refused(tmp_path, how):
     file = change(write_tokenizer(tmp_path / "tokenizer.json"), **GROWING[how])
     with pytest.raises(ConfigError, match=r"its replacements make a text up to .* times as long"):
         open_vocabulary(str(file))
+
+
+def test_a_tokenizer_draws_no_tokens(tmp_path):
+    file = write_tokenizer(tmp_path / "tokenizer.json")
+    model = {"type": "BPE", "dropout": 0.5, "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}
+    vocabulary = open_vocabulary(str(change(file, model=model, added_tokens=[])))
+    assert vocabulary.encode("ab" * 50) == [2] * 50
+    assert replace(vocabulary).encode("ab" * 50) == [2] * 50, "nor does it in a run that has kept it"
 
 
 def test_replacements_of_trained_tokenizers_are_none_that_grow(tmp_path):

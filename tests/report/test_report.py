@@ -13,7 +13,7 @@ from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.optim.config import OPTIMIZERS
 from accumtrain.process import environment
 from accumtrain.runs.config import RunConfig
-from accumtrain.tasks.config import CrossEntropyConfig, HuberConfig
+from accumtrain.tasks.config import CrossEntropyConfig, HuberConfig, MaskedTokensConfig
 
 SUMMARY = {
     "status": "completed", "step": 4, "test": {"loss": 0.5, "accuracy": 0.75},
@@ -136,6 +136,16 @@ def test_runs_of_different_losses_are_not_ranked_by_them(report, runs):
         (runs / name / "config.yaml").write_text(json.dumps(values))
     (ranked,) = report()["ranked"]
     assert ranked["title"].startswith("digits, by loss cross_entropy")
+
+
+def test_runs_that_mask_other_shares_of_tokens_are_not_ranked_together(report, runs):
+    for name, share in (("good", 0.15), ("poor", 0.3)):
+        values = to_mapping(Config(run=RunConfig(name=name), task=MaskedTokensConfig(share=share)))
+        (runs / name / "config.yaml").write_text(json.dumps(values))
+    titles = [ranked["title"] for ranked in report()["ranked"]]
+    assert titles == [
+        f"digits, by accuracy task.share={share} task.masked=0.8 task.random=0.1" for share in (0.15, 0.3)
+    ]
 
 
 def test_a_terminal_of_80_columns_shows_results_and_the_keys_that_differ(report, runs, capsys, terminal):

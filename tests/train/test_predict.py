@@ -19,6 +19,7 @@ from PIL import Image
 
 from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError, ConfigError, DataError, Preempted
+from accumtrain.runs.names import MARK
 from accumtrain.tasks.answer import AnswersInWords
 from accumtrain.train.trained import predict
 from tests.train.conftest import assert_error, json_of
@@ -297,7 +298,8 @@ def test_output(output, here, command):
     arguments = ("job=predict", "run.name=plain", "predict.input='new/**/*.PNG'")
     assert command(*arguments, f"predict.output={output}").code == 0
     written = {path.name for path in (here / "out").iterdir()}
-    assert written == ({Path(output).name} if "." in output else {"predictions.csv", "predictions.jsonl"})
+    answers = {Path(output).name} if "." in output else {"predictions.csv", "predictions.jsonl"}
+    assert written == {*answers, MARK}, "a new folder of answers is no data"
     assert not list((here / "runs/plain").glob("predictions.*"))
 
 

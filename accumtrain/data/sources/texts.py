@@ -126,7 +126,9 @@ def _note_kinds(files: Iterable[Path]) -> list[str]:
     """Return a note of the endings of files that are read as texts, if they differ. Raise DataError for a table."""
     counts = Counter[str]()
     for file in files:
-        check_is_no_table(file, "the text")
+        if file.suffix.lower() in TABLES and (hint := _hint_at_splits(file.parent)):
+            raise DataError(f"{file.parent} has tables, whose lines are no texts{hint}, or move them away")
+        check_is_no_table(file, "data.path")
         counts[file.suffix] += 1
     if len(counts) < 2:
         return []
@@ -146,28 +148,51 @@ def _find_files(path: Path, *, by_class: bool) -> tuple[dict[str, Path], list[st
         DataError: The folder can be read in two ways, or a file can't be read.
     """
     if not path.is_dir():
-        if fault := find_file_fault(path):
-            raise DataError(f"data.path={path} {fault}: {_GIVE}")
+        _check_file(path)
         return {"train": path}, []
     entries = _visible(path)
     folders = [entry for entry in entries if entry.is_dir()]
     named = [entry for entry in entries if entry not in folders and find_split(entry.stem)]
-    if not named or (by_class and folders):
+    are_tables = any(file.suffix.lower() in TABLES for file in named)
+    classes = [folder for folder in folders if by_class and any(walk_files(folder))]
+    if not named or (classes and not are_tables):  # lines have no classes
         return {}, []
     sets = dict[Sequence[str], dict[str, list[Path]]]()
     for file in named:
         of_set = sets.setdefault(list_other_words(file.stem), {})
         of_set.setdefault(str(find_split(file.stem)), []).append(file)
     whole = [of_set for of_set in sets.values() if "train" in of_set and len(of_set) > 1]
-    if len(whole) != 1 or any(len(files) > 1 for files in whole[0].values()) or any(map(_is_split, folders)):
-        others = [f"{folder.name}/" for folder in filter(_is_split, folders)]
-        raise DataError(
-            f"{path} can be read in two ways. If {list_first([*(file.name for file in named), *others])} are splits, "
-            "keep a file to train on and one for each other split, or give a single one as data.path. If each file is "
-            f"a text, move all of them into a folder in {path.name}/"
-        )
+    is_whole = len(whole) == 1 and all(len(files) == 1 for files in whole[0].values())
+    splits = [folder for folder in folders if _is_split(folder)]
+    if not is_whole or len(classes) > 1 or splits:
+        others = [f"{folder.name}/" for folder in splits]
+        remedies = [
+            f"If {list_first([*(file.name for file in named), *others])} are splits, make one file of each, with names "
+            "that are alike otherwise, such as train.jsonl and test.jsonl, or give a single one as data.path"
+        ]
+        if len(classes) > 1:
+            folders_of = list_first([f"{folder.name}/" for folder in classes])
+            remedies[0] += f", and move {folders_of} away"
+            remedies.append(f"If {folders_of} are classes or splits, move these files away")
+        elif not (by_class or are_tables):
+            remedies.append(f"If each file is a text, move all of them into a folder in {path.name}/")
+        raise DataError(f"{path} can be read in more than one way. {'. '.join(remedies)}")
     files = {split: whole[0][split][0] for split in SPLIT_NAMES if split in whole[0]}
+    for file in files.values():
+        _check_file(file)
     return files, _note_beside([entry for entry in entries if entry not in files.values()], "files of the splits")
+
+
+def _check_file(file: Path) -> None:
+    """Raise DataError for a file that can't be read as texts."""
+    if fault := find_file_fault(file):
+        raise DataError(f"data.path={file} {fault}: {_GIVE}")
+
+
+def _hint_at_splits(folder: Path) -> str:
+    """Return the remedy for tables in a folder that are named after splits; empty if there are none."""
+    splits = [file.name for file in _visible(folder) if file.suffix.lower() in TABLES and find_split(file.stem)]
+    return f": if {list_first(splits)} are splits, give data.path={folder}" if splits else ""
 
 
 def _is_split(folder: Path) -> bool:
@@ -242,17 +267,18 @@ def _list_classes(root: Path, folders: dict[str, Path]) -> _TextListing:
     listings: dict[str, list[tuple[str, Path]]] = {}
     beside: list[Path] = []
     for split, folder in folders.items():
-        tops = _visible(folder)
-        beside += [top for top in tops if not top.is_dir()]
-        listings[split] = [(normal_form(top.name), file) for top in tops if top.is_dir() for file in walk_files(top)]
+        entries = _visible(folder)
+        beside += [entry for entry in entries if not entry.is_dir()]
+        listings[split] = [(normal_form(top.name), file) for top in entries if top.is_dir() for file in walk_files(top)]
     classes = sorted({kind for kind, _ in listings["train"]})
-    for top in (top for top in _visible(folders["train"]) if top.is_dir()):
+    tops = [top for top in _visible(folders["train"]) if top.is_dir()]
+    for top in tops:
         if normal_form(top.name) not in classes:
             raise DataError(f"class folder {top} holds no file: add some, or remove the folder")
     if len(classes) < 2:
         raise DataError(
             f"{folders['train']} has {len(classes)} class folder(s) with texts: it takes two or more to tell apart; "
-            f"{_BY_CLASS}"
+            f"{_BY_CLASS}{''.join(map(_hint_at_splits, tops))}"
         )
     for split, listing in listings.items():
         if unknown := sorted({kind for kind, _ in listing} - set(classes)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 
 from accumtrain.data.config import TableConfig
@@ -17,6 +18,8 @@ from accumtrain.data.targets.cells import Column, read_words
 from accumtrain.data.targets.labels import LabelTargets
 from accumtrain.data.targets.numbers import NumberTargets, read_numbers
 from accumtrain.errors import DataError
+
+_FEW = 3  # rows, whose numbers count by chance
 
 
 def choose_columns(config: TableConfig, reader: TargetReader | None, folders: Folders) -> tuple[TableConfig, list[str]]:
@@ -47,12 +50,13 @@ def choose_columns(config: TableConfig, reader: TargetReader | None, folders: Fo
 
 
 def _holds_targets(name: str, column: Column, reader: TargetReader, table: Table) -> bool:
+    """Return whether all cells of a column are targets. Those that count the rows are their numbers."""
     read = read_words if isinstance(reader, LabelTargets) else read_numbers
     try:
-        read(name, column, table.locate, reader.rules)
+        values = read(name, column, table.locate, reader.rules)
     except DataError:
         return False
-    return True
+    return len(values) < _FEW or bool((np.diff(values) != 1).any())
 
 
 def _names_files(column: Column, files: ImageFiles) -> bool:

@@ -104,6 +104,8 @@ def read_rows(config: TableConfig, reader: TargetReader | None) -> Rows:
     """
     parts, cells, first = list[Part](), list[list[Column]](), 0
     for split, table in open_all(config):
+        if parts and isinstance(config.label_column, str):
+            _check_labelled(config.label_column, parts[0], table, split)
         columns = _choose_columns(config, table, reader)
         if config.number_columns == config.ALL:  # all tables have those of the first
             config = replace(config, number_columns=[*columns.inputs])
@@ -277,6 +279,15 @@ def _check_alike(part: Part, other: Part, reader: TargetReader | None) -> None:
         raise DataError(
             f"{other.table.path} has the targets {', '.join(others)}, {part.table.path} has {', '.join(names)}: name "
             "the columns alike, or say which they are by data.label_column"
+        )
+
+
+def _check_labelled(name: str, part: Part, other: Table, split: str) -> None:
+    """Raise DataError if a table to validate or test on lacks the column of the labels, and has the examples."""
+    if normal_form(name) not in other.names and set(part.columns.inputs) <= set(other.names):
+        raise DataError(
+            f"{other.path} has no column {name}, and the split {split} needs labels: train without it, and give it to "
+            "job=predict afterwards; or add the column"
         )
 
 

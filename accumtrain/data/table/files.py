@@ -99,7 +99,7 @@ def _check_found(
     if not len(absent):
         return
     missing = names.take(pa.array(absent))
-    hint = files.describe_readings(missing)
+    hint = files.describe_readings(missing, are_all=len(absent) == len(names))
     (name,) = part.columns.inputs
     named = f"that its column {part.table.describe(name)} names"
     if len(absent) == len(names):

@@ -123,19 +123,35 @@ class ImageFiles:
         readings = [(reading, self.count(reading)) for reading in _read_names(names)]
         return max(readings, key=lambda reading: reading[1])  # the first of them
 
-    def describe_readings(self, names: pa.ChunkedArray) -> str:
-        """Return how many files another reading of names finds, and how to have it; empty if there is none."""
-        _, count = self.fit(names)
-        of_all = f"of {len(names):,} would be found"
-        if count:
-            return f"{count:,} {of_all} by data.root={self._folder}"
-        for reading in _read_names(names):
-            if count := self.count(_fold(reading), (_path_in_any_case,)):
-                return f"{count:,} {of_all} in another case of letters: write them as the files are called"
+    def describe_readings(self, names: pa.ChunkedArray, *, are_all: bool) -> str:
+        """Return how many files another reading of names finds, and how to have it; empty if there is none.
+
+        Args:
+            are_all: There are no other names, so these may begin from another folder.
+        """
+        of_all, readings = f"of {len(names):,} would be found", list(_read_names(names))
+        counts = {self._folder: self.fit(names)[1]}
+        if are_all and counts[self._folder] < len(names):
+            counts |= {
+                root: ImageFiles(root).count(reading) for reading in readings if (root := self._find_root(reading))
+            }
+        root = max(counts, key=lambda folder: counts[folder])  # the first of them
+        if counts[root]:
+            return f"{counts[root]:,} {of_all} by data.root={root}"
+        for words, change, keys in _ALMOST:
+            for reading in readings:
+                if count := self.count(make_texts(map(change, iterate_texts(reading))), keys):
+                    return f"{count:,} {of_all} {words}: write them as the files are called"
         return ""
 
+    def _find_root(self, names: pa.ChunkedArray) -> Path | None:
+        """Return the folder below this one from which the first name leads to a file; None if it is not one folder."""
+        end = f"/{PurePosixPath(names[0].as_py())}"
+        found = [path for chunk in self._paths.chunks for path in chunk.filter(pc.ends_with(chunk, end)).to_pylist()]
+        return self._folder / found[0].removesuffix(end) if len(found) == 1 else None
+
     def count(self, names: pa.ChunkedArray, keys: Sequence[Callable[[str], str]] | None = None) -> int:
-        """Return how many of the names are those of files below the folder.
+        """Return how many of the names are those of one file below the folder each.
 
         Args:
             keys: What of a path a name can be; None: what `find` takes.
@@ -145,7 +161,7 @@ class ImageFiles:
             texts = [str(PurePosixPath(name)) for name in chunk.to_pylist()]
             found = np.zeros(len(texts), bool)
             for key_of in _KEYS if keys is None else keys:
-                found |= [bool(of_name) for of_name in self._list_all(key_of, texts)]
+                found |= [len(of_name) == 1 for of_name in self._list_all(key_of, texts)]
             count += int(found.sum())
         return count
 
@@ -220,7 +236,15 @@ def _path_in_any_case(path: str) -> str:
     return normal_form(path).casefold()
 
 
+def _name_in_any_case(path: str) -> str:
+    return _name(path).casefold()
+
+
 _KEYS = (_path, _path_without_ending, _name, _name_without_ending)  # that a name can be, the first that fits
+_ALMOST = (  # what names differ in, the change of names that finds files, and what of a path these then are
+    ("in another case of letters", str.casefold, (_path_in_any_case, _name_in_any_case)),
+    ("with another ending", _path_without_ending, (_path_without_ending, _name_without_ending)),
+)
 
 
 def _locate_from(locate: Callable[[int], str], first: int, row: int) -> str:
@@ -238,10 +262,6 @@ def _read_names(names: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
     for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)):
         names = pc.replace_substring_regex(names, "^[^/]*/", "")
         yield names
-
-
-def _fold(names: pa.ChunkedArray) -> pa.ChunkedArray:
-    return make_texts(name.casefold() for name in iterate_texts(names))
 
 
 def _is_file(path: Path) -> bool:

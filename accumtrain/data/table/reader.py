@@ -25,7 +25,7 @@ import pyarrow.json
 import pyarrow.parquet
 
 from accumtrain.console import format_bytes
-from accumtrain.data.local_files import find_file_fault
+from accumtrain.data.local_files import check_unpacked, find_file_fault
 from accumtrain.data.table.parquet import TooLargeError, read_columns, without_dictionaries
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
@@ -113,6 +113,7 @@ def open_tables(path: Path, key: str, *, header: bool = True) -> dict[str, Table
         return _open_datasets(path, key)
     if fault := find_file_fault(path):
         raise DataError(f"{key}={path} {fault}: {_GIVE}")
+    check_unpacked(path, key)
     path.open("rb").close()  # its OSError tells the reason, Arrow's does not
     suffix = path.suffix.lower()
     if suffix in _PARQUET:

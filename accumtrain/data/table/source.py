@@ -146,7 +146,8 @@ def _read_examples(config: TableConfig, reader: TargetReader | None) -> _Example
     folders = Folders()
     config, chosen_columns = choose_columns(config, reader, folders)
     rows = read_rows(config, reader)
-    if config.rows == "labels":
+    if config.rows == "labels" and reader is not None:
+        chosen_columns += reader.note_missing(rows.labels)
         rows = join_labels(rows, folders, config)
     targets = _no_targets(rows) if reader is None else reader.read_columns(rows.labels, rows.locate)
     known = np.flatnonzero(targets.known).astype(np.int32)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +20,7 @@ from accumtrain.errors import DataError
 SHOWN = 40  # characters of a value in a message
 EXACT = 2**53  # floats below hold every whole number
 WORDS = ("1", "1.0", "true", "yes", "0", "0.0", "false", "no")  # of a label, in any case
+_SIGNS = re.compile(r"[?*.#~_-]+")
 _FALSE = 4  # index of the first of them that means 0
 
 # Texts in `normal_form` that are not empty, lists of them, numbers or booleans; null is an empty cell.
@@ -37,7 +40,7 @@ class CellRules:
     def of(cls, config: TableConfig) -> CellRules:
         return cls(tuple(config.missing), config.decimal, config.label_separator)
 
-    def is_missing(self, column: Column) -> Column:
+    def is_missing(self, column: pa.Array | Column) -> Any:
         """Return which texts mean that nothing is known, bool [N]; null for an empty cell."""
         words = pa.array([word.lower() for word in self.missing], pa.string())
         return pc.if_else(column.is_valid(), pc.is_in(pc.utf8_lower(column), value_set=words), None)
@@ -59,6 +62,16 @@ class CellRules:
             return []
         where = f"column {name} is unknown in {format_things(count, 'row')}, with {list_first(words)} in it"
         return [f"{where}; data.missing=[] takes such texts as they are"]
+
+    def note_signs(self, name: str, column: Column) -> list[str]:
+        """Return a note of the texts of a column that are signs alone, as these may mean that nothing is known."""
+        found = column.unique().drop_null().to_pylist() if pa.types.is_string(column.type) else []
+        signs = sorted(text for text in found if _SIGNS.fullmatch(text) and text.lower() not in self.missing)
+        if not signs:
+            return []
+        unknown = [*signs, *sorted(text for text in found if text.lower() in self.missing)]
+        key = f"'data.missing={json.dumps(unknown)}'"
+        return [f"column {name} has the class {list_first(signs)}: if it means unknown, {key} says so"]
 
 
 def read_words(name: str, column: Column, locate: Locate, rules: CellRules) -> np.ndarray:
@@ -110,7 +123,7 @@ def as_texts(column: Column) -> Column:
 
 
 def find_first(mask: pa.Array | pa.ChunkedArray) -> int:
-    """Return the index of the first True."""
+    """Return the index of the first True; -1 if there is none."""
     return int(pc.index(mask, True).as_py())
 
 

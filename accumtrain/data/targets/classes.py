@@ -51,7 +51,8 @@ class ClassTargets(TargetReader):
         names = sorted(texts.unique().drop_null().to_pylist())
         ask_for_lists(name, texts, names, locate)
         numbers = pc.index_in(texts, value_set=pa.array(names, pa.string()))
-        return Targets(to_numpy(numbers.fill_null(-1), np.int32), names, len(names), self.note_missing(columns))
+        notes = [*self.note_missing(columns), *self.rules.note_signs(name, column)]
+        return Targets(to_numpy(numbers.fill_null(-1), np.int32), names, len(names), notes)
 
     def read_arrays(self, arrays: Mapping[str, np.ndarray], names: Sequence[str] = ()) -> dict[str, Targets]:
         texts = {name: array.dtype.kind in "US" for name, array in arrays.items()}

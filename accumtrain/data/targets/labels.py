@@ -12,7 +12,17 @@ import pyarrow.compute as pc
 
 from accumtrain.console import format_things
 from accumtrain.data.targets.base import LEAVE_OUT, TargetReader, Targets, arrange, read_number_arrays
-from accumtrain.data.targets.cells import Column, Locate, are_words, find_first, read_words, shorten, to_numpy
+from accumtrain.data.targets.cells import (
+    WORDS,
+    Column,
+    Locate,
+    are_words,
+    find_first,
+    read_words,
+    shorten,
+    show,
+    to_numpy,
+)
 from accumtrain.data.targets.lists import split_lists
 from accumtrain.data.targets.numbers import are_numbers
 from accumtrain.errors import DataError
@@ -60,6 +70,7 @@ class LabelTargets(TargetReader):
     def _read_lists(self, column_name: str, column: Column, locate: Locate) -> Targets:
         known = self.rules.drop_missing(column)
         lists = split_lists(column_name, known, self.rules.separator, locate)
+        self._check_known(column_name, lists, locate)
         found = sorted({name for chunk in lists for name in pc.list_flatten(chunk).unique().to_pylist()})
         if len(found) > _MOST:
             raise DataError(
@@ -77,15 +88,44 @@ class LabelTargets(TargetReader):
         if found and are_numbers(found) and values.sum(axis=1).max() == 1:
             raise DataError(
                 f"column {column_name} holds a number in each row, such as {found[0]}: choose task=regress, or write "
-                "the labels as names"
+                "the labels as names; if it is one label, write 1, 0, or nothing if it is unknown"
             )
+        of_texts = pa.types.is_string(column.type)
+        if of_texts and self.rules.separator is None and values.sum(axis=1).max(initial=0) == 1:
+            self._check_is_no_word(column_name, known, locate)
         none = int(np.sum(~values.any(axis=1)))
-        if pa.types.is_string(column.type):
+        if of_texts:
             unknown = to_numpy(pc.and_(column.is_valid(), known.is_null()), bool)
             values[unknown] = np.nan
             none -= int(unknown.sum())
         notes = [f"column {column_name} holds lists of labels; {format_things(none, 'row has', 'rows have')} none"]
         return Targets(values, names, len(names), [*notes, *self.note_missing({column_name: column})])
+
+    def _check_known(self, column_name: str, lists: Sequence[pa.ListArray], locate: Locate) -> None:
+        """Raise DataError for a name in a list that means that nothing is known."""
+        first = 0
+        for chunk in lists:
+            names = pc.list_flatten(chunk)
+            missing = self.rules.is_missing(names).fill_null(False)
+            if (at := find_first(missing)) >= 0:
+                row = first + pc.list_parent_indices(chunk)[at].as_py()
+                raise DataError(
+                    f"{locate(row)}: column {column_name} holds the label {names[at]}, which means that nothing is "
+                    "known: remove it, or set data.missing=[] if it is a label"
+                )
+            first += len(chunk)
+
+    def _check_is_no_word(self, column_name: str, texts: Column, locate: Locate) -> None:
+        """Raise DataError for a text beside words for the value of one label."""
+        words = pc.is_in(pc.utf8_lower(texts), value_set=pa.array(WORDS, pa.string()))
+        if not pc.any(words).as_py():
+            return
+        row = find_first(pc.and_(texts.is_valid(), pc.invert(words)))
+        raise DataError(
+            f"{locate(row)}: column {column_name} holds {show(texts, row)}, and {show(texts, find_first(words))} in "
+            "other rows: if it is one label, write 1, 0, or nothing if it is unknown; if these are names of labels, "
+            "\"data.label_separator=';'\""
+        )
 
 
 def _count_names(lists: Sequence[pa.ListArray], names: Sequence[str], locate: Locate) -> np.ndarray:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from accumtrain.data.targets.base import TargetReader, Targets, arrange, read_number_arrays
-from accumtrain.data.targets.cells import CellRules, Column, Locate, show, to_numpy
+from accumtrain.data.targets.cells import CellRules, Column, Locate, find_first, show, to_numpy
 from accumtrain.errors import DataError
 
 _FEWEST_STEPS = 100  # of float32 between the smallest and the largest number
@@ -23,6 +23,8 @@ _FORMS = {
     ".": r"[+-]?(\d{1,3}(,\d{3})+|\d*)(\.\d*)?([eE][+-]?\d+)?",
 }
 _THOUSANDS = {",": ".", ".": ","}
+_GROUPED = r"^[+-]?[1-9]\d{0,2}\.\d{3}$"  # one and a quarter, or a thousand and more
+_FEW_DIGITS = r"^[+-]?\d{1,3}$"
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,9 @@ def read_numbers(name: str, column: Column, locate: Locate, rules: CellRules, ne
         text = show(column, row)
         fault = _explain_sign(text, rules.decimal) or f"which is no number: write one, or {needed or 'nothing'}"
         raise DataError(f"{locate(row)}: column {name} holds {text}, {fault}")
+    if rules.decimal is None and (row := _find_thousands(texts)) >= 0:
+        text = show(column, row)
+        raise DataError(f"{locate(row)}: column {name} holds {text}, {_explain_sign(text, None)}")
     values = to_numpy(numbers.fill_null(np.nan), np.float64)
     with np.errstate(over="ignore"):
         too_large = np.isinf(values.astype(np.float32))
@@ -66,6 +71,18 @@ def read_numbers(name: str, column: Column, locate: Locate, rules: CellRules, ne
     return values
 
 
+def _find_thousands(texts: Column) -> int:
+    """Return the row of a number with a point that may part thousands; -1 if there is none.
+
+    It may if all numbers with a point have three digits behind it, and those without one have at most three.
+    """
+    if not pa.types.is_string(texts.type):
+        return -1
+    grouped, few = (pc.match_substring_regex(texts, pattern) for pattern in (_GROUPED, _FEW_DIGITS))
+    can_be = pc.all(pc.or_(grouped, few)).as_py() and pc.any(few).as_py()
+    return find_first(grouped) if can_be else -1
+
+
 def are_numbers(texts: Sequence[str]) -> bool:
     return _as_numbers(pa.chunked_array([list(texts)], pa.string())) is not None
 
@@ -76,7 +93,8 @@ def _explain_sign(text: str, decimal: str | None) -> str:
         return f"which is no number by {_give(decimal)}: write one, such as 1{decimal}5"
     read = {sign: _as_numbers(pa.chunked_array([[text]], pa.string()), sign) for sign in _FORMS}
     given = [f"{numbers[0].as_py():.15g} by {_give(sign)}" for sign, numbers in read.items() if numbers is not None]
-    return f"with a comma: it is {', and '.join(given)}; choose one" if "," in text and given else ""
+    sign = "a comma" if "," in text else "a point"
+    return f"with {sign}: it is {', and '.join(given)}; choose one" if given else ""
 
 
 def _give(decimal: str) -> str:

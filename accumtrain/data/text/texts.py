@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from accumtrain.console import format_bytes
-from accumtrain.data.local_files import find_file_fault
+from accumtrain.data.local_files import check_unpacked, find_file_fault
 from accumtrain.data.source import BadExample, UnreadableExample
 from accumtrain.errors import DataError
 from accumtrain.process.machine import free_bytes
@@ -67,6 +67,7 @@ def check_is_no_table(file: Path, key: str) -> None:
         )
     if suffix == ".npz":
         raise DataError(f"{key}={file} is a file of arrays, not of texts: give data=npz data.path={file}")
+    check_unpacked(file, key)
 
 
 def check_memory(file: Path) -> None:

@@ -209,6 +209,8 @@ def _open(text: str) -> Any:
     growth = math.prod(_find_growth(content.get(name)) for name in ("normalizer", "pre_tokenizer", "decoder"))
     if growth > _MOST_GROWTH:
         raise _BadTokenizer(f"its replacements make a text up to {growth:.3g} times as long")
+    if getattr(tokenizer.model, "dropout", None):
+        tokenizer.model.dropout = None  # which draws other tokens each time
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -221,6 +223,8 @@ def _find_growth(part: Any) -> float:
     if not isinstance(part, dict):
         return 1.0
     inside = math.prod(_find_growth(value) for value in part.values())
+    if part.get("type") == "Prepend":
+        return 1.0 + len(part["prepend"])
     if part.get("type") != "Replace":
         return inside
     plain = part["pattern"].get("String")
