@@ -35,7 +35,8 @@ def find_file_fault(file: Path) -> str | None:
     except ValueError:  # the \0 in it ends a name for the system
         return "is not a name that a file can have"
     except OSError as error:
-        return "is a link to a file that is not there" if file.is_symlink() else f"can't be read: {error.strerror}"
+        is_link = os.path.islink(file)  # noqa: PTH114 - Path.is_symlink raises for a name that is too long
+        return "is a link to a file that is not there" if is_link else f"can't be read: {error.strerror}"
     if stat.S_ISDIR(found.st_mode):
         return "is a directory"
     if not stat.S_ISREG(found.st_mode):

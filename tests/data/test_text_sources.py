@@ -224,8 +224,8 @@ def test_a_huge_line_is_cut(tmp_path):
 
 def test_what_does_not_fit_in_memory_is_refused(tmp_path, monkeypatch):
     (tmp_path / "t.txt").write_text("a text of many bytes\n" * 9)
-    monkeypatch.setattr("accumtrain.data.text.texts.free_bytes", lambda: 100)
-    with pytest.raises(DataError, match=r"its tokens take up to .* of memory are free: give a smaller file"):
+    monkeypatch.setattr("accumtrain.data.text.texts.spare_bytes", lambda: 100)
+    with pytest.raises(DataError, match=r"their tokens take up to .* of memory are free: give a smaller file"):
         open_data(TextsConfig(path=str(tmp_path / "t.txt")), 0, TOKENS)
 
 
