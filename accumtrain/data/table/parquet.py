@@ -45,9 +45,11 @@ def read_columns(path: Path, names: list[str]) -> pa.Table:
     sizes = [
         sum(_count_stored(group.column(number), footer.schema.column(number)) for number in own) for group in groups
     ]
-    spare = spare_bytes()
-    _check_size(max(sum(sizes), footer.num_rows * _BYTES_OF_A_ROW), spare)
     texts = [leaf.path for _, leaf in leaves if leaf.path in plain and leaf.physical_type == "BYTE_ARRAY"]
+    again = [number for number, leaf in leaves if leaf.path in texts]  # each value is read, and then multiplied
+    made = sum(group.column(number).total_uncompressed_size for group in groups for number in again)
+    spare = spare_bytes()
+    _check_size(max(sum(sizes) + made, footer.num_rows * _BYTES_OF_A_ROW), spare)
     with pyarrow.parquet.ParquetFile(
         path, memory_map=True, read_dictionary=texts, page_checksum_verification=True
     ) as file:

@@ -30,7 +30,7 @@ LARGEST = 2**31 - 2  # id
 _BYTES = 256
 _MASKS = (MASK, "<mask>")  # as tokenizers name it
 _PACKAGE = "tokenizers"
-_LONG, _BYTES_OF_CHARACTER = 2**20, 256  # of a text, and of memory while the library makes tokens of it
+_LONG, _BYTES_OF_CHARACTER = 2**20, 160  # of a text, and of memory while the library makes tokens of it
 _MOST_GROWTH = 64  # times the length of a text; those of trained tokenizers are below 10
 
 

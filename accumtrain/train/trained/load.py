@@ -49,7 +49,7 @@ def read_noted(config: Config) -> TrainedOn | None:
     """Return the content of inputs.json, as `read_trained_on` does. It fits the checkpoints of the run and its task.
 
     Raises:
-        CheckpointError: it is damaged, or that of another run.
+        CheckpointError: it is damaged, or that of another run; or no checkpoint is whole.
     """
     noted = read_trained_on(folder_of(config), config.data)
     newest = newest_manifest(folder_of(config) / CHECKPOINTS)
@@ -59,6 +59,8 @@ def read_noted(config: Config) -> TrainedOn | None:
             f"{file} is damaged: targets.form={shorten(noted.form)}: must be {form}, as task={config.task.kind} has; "
             f"{REMEDY}"
         )
+    if newest is None:
+        again_if_changed(lambda: find_state(folder_of(config) / CHECKPOINTS))  # its error, before a model is built
     if noted is None or newest is None:
         return noted
     check_evaluates(config, {}, newest)  # before a model of other sizes is built
