@@ -19,7 +19,8 @@ from accumtrain.runs.names import is_of_runs
 # of the files in a folder that count as images
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".webp", ".tif", ".tiff", ".gif", ".bmp")
 CSV, JSONL = ".csv", ".jsonl"
-_PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".7z", ".tar", ".tgz")
+# the first bytes of gzip, bzip2, zip and Excel, xz, zstd, 7z
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"PK\x03\x04", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf")
 _LISTED = 5  # files named in a message
 
 
@@ -36,7 +37,8 @@ def find_file_fault(file: Path) -> str | None:
     except ValueError:  # the \0 in it ends a name for the system
         return "is not a name that a file can have"
     except OSError as error:
-        return "is a link to a file that is not there" if file.is_symlink() else f"can't be read: {error.strerror}"
+        is_link = os.path.islink(file)  # noqa: PTH114 - Path.is_symlink raises for a name that is too long
+        return "is a link to a file that is not there" if is_link else f"can't be read: {error.strerror}"
     if stat.S_ISDIR(found.st_mode):
         return "is a directory"
     if not stat.S_ISREG(found.st_mode):
@@ -61,9 +63,10 @@ def check_name(path: Path) -> None:
 
 
 def check_unpacked(file: Path, key: str) -> None:
-    """Raise DataError for a file that holds compressed ones by its name. `key` gives it, for messages."""
-    if file.suffix.lower() in _PACKED:
-        raise DataError(f"{key}={file} is compressed: unpack it, and give what was in it")
+    """Raise DataError for a compressed file, by its first bytes, and OSError. `key` gives it, for messages."""
+    with file.open("rb") as stream:
+        if stream.read(8).startswith(_COMPRESSED):
+            raise DataError(f"{key}={file} is compressed: unpack it, or save a table of Excel as CSV, and give that")
 
 
 def is_image(file: Path) -> bool:

@@ -38,10 +38,14 @@ MATRIX_BFLOAT16 = "amx_bf16"  # with it a CPU makes sixteen times the multiplica
 
 def free_bytes() -> int:
     """Return the bytes for a run in place of this process: the free memory, and what this process would release."""
+    return spare_bytes() + psutil.Process().memory_info().rss
+
+
+def spare_bytes() -> int:
+    """Return the bytes that this process may take beside what it holds."""
     limits = [psutil.virtual_memory().available, *list_cgroup_bytes(CGROUPS, OWN_CGROUPS)]
     addresses = count_free_addresses()
-    free = min(limits if addresses is None else [*limits, addresses])
-    return free + psutil.Process().memory_info().rss
+    return min(limits if addresses is None else [*limits, addresses])
 
 
 def fewer_addresses_than_memory() -> bool:

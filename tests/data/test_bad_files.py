@@ -136,9 +136,26 @@ def test_max_pixels_is_the_largest_allowed(make_folder, folder_config, encode):
 # ---- arrays ----
 
 
+def test_tokens_larger_than_the_memory_are_refused_by_what_is_made_of_them(tmp_path, monkeypatch):
+    file = tmp_path / "mine.npz"
+    np.savez_compressed(file, tokens=np.zeros([100, 1024], np.uint8), labels=np.arange(100) % 2)
+    monkeypatch.setattr(npz_file, "spare_bytes", lambda: 2**21)
+    assert_refused(NpzConfig(path=str(file)), r"tokens takes 2.3 MB, 2.0 MB of memory are free: save fewer rows, or")
+
+
+def test_texts_of_no_characters_are_refused(tmp_path):
+    for code in (0xD800, 0xFFFFFFFF):
+        labels = np.array([code] * 4, np.uint32).view("<U1")
+        np.savez(tmp_path / "mine.npz", images=np.zeros([4, 6, 6], np.uint8), labels=labels)
+        assert_refused(
+            NpzConfig(path=str(tmp_path / "mine.npz")),
+            f"labels can't be read .a text holds {code:#x}, which is no char",
+        )
+
+
 def test_arrays_larger_than_the_memory_are_refused(tmp_path, monkeypatch):
     file = tmp_path / "mine.npz"
     np.savez_compressed(file, images=np.zeros([4000, 32, 32], np.uint8), labels=np.arange(4000) % 2)
     assert file.stat().st_size < 50_000
-    monkeypatch.setattr(npz_file, "free_bytes", lambda: 2 * 2**20)
-    assert_refused(NpzConfig(path=str(file)), r"images takes 3.9 MB, 2.0 MB of memory are free: save fewer images")
+    monkeypatch.setattr(npz_file, "spare_bytes", lambda: 2 * 2**20)
+    assert_refused(NpzConfig(path=str(file)), r"images takes 7.8 MB, 2.0 MB of memory are free: save fewer images")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
@@ -292,7 +293,9 @@ FILES = {
         lines(objects(BY_CLASS).replace("bee", "caf\u00e9").encode("latin-1")), "labels.jsonl is not text in UTF-8"
     ),
     "a null character": case(text(rows(changed("002", "a\0nt"))), "row 4, can't be read .* a null character"),
-    "another program's file": case(text(b"PK\x03\x04\x14\x00" + bytes(range(256))), "labels.csv, row 1, "),
+    "another program's file": case(
+        text(b"PK\x03\x04\x14\x00" + bytes(range(256))), "labels.csv is compressed: .*save a table of Excel as CSV"
+    ),
     "line ends of Windows": case(text(rows(BY_CLASS, end="\r\n") + "\r\n"), BY_CLASS),
     "line ends of old Macs": case(text(rows(BY_CLASS, end="\r")), BY_CLASS),
     # of its separators and quotes
@@ -336,6 +339,19 @@ FILES = {
     "a comma for a point without quotes": case(text(rows(changed("003", "1,5", AGES))), "row 5, has 3 columns", NUMBER),
     "classes of numbers and texts": case(
         text(rows(changed("000", 1, changed("002", 1)))), changed("000", "1", changed("002", "1"))
+    ),
+    "a plain table by the name of a packed one": case(text(rows(BY_CLASS), "labels.csv.gz"), BY_CLASS),
+    "a packed table": case(
+        text(gzip.compress(rows(BY_CLASS).encode()), "labels.csv.gz"), "labels.csv.gz is compressed: unp"
+    ),
+    "an image of a long name": case(
+        text(rows({**BY_CLASS, "i" * 5000: "ant"})),
+        "labels.csv, row 10: .*ii can't be read: File name too long: replace",
+    ),
+    "a long class of one example": case(
+        text(rows(changed("003", "a" * 5000))),
+        r"class a{40}\.\.\. has a single example, .*003.png: ",
+        test_fraction=0.1,
     ),
     # of its columns
     "two columns of a name": case(text("id,label,label\n000,ant,1"), "has 2 columns called label: give", **COLUMNS),
@@ -396,6 +412,11 @@ FILES = {
         lines(objects(BY_CLASS) + '\n{"id": "000", "label": "ant", "label": "bee"}'),
         "labels.jsonl, row 9, is no row of a table: it has a key more than once",
     ),
+    "a number beyond all floats": case(
+        lines(objects(dict.fromkeys(NAMES, 1.5)) + '\n{"id": "000", "label": 1e999}'),
+        "labels.jsonl, row 9, is no row of a table: 1e999 is beyond all floats",
+        NUMBER,
+    ),
     "a number of 5,000 digits": case(
         lines(objects(dict.fromkeys(NAMES, 1)) + '\n{"id": "000", "label": ' + "1" * 5000 + "}"),
         "labels.jsonl, row 9: column label holds inf",
@@ -431,7 +452,14 @@ FILES = {
         parquet(id=NAMES, label=not_utf8()), "labels.parquet can't be read .*Invalid UTF8 sequence.*: write it again"
     ),
     "bytes that are no UTF-8": case(
-        parquet(id=NAMES, label=pa.array([b"\xff"] * COUNT)), "labels hold bytes that are no text in UTF-8: write them"
+        parquet(id=NAMES, label=pa.array([b"ant", None, b"\xff", *[b"bee"] * 5])),
+        r"labels.parquet, row 3: the cell of column 2 \(label\) is no text in UTF-8: write it as one",
+    ),
+    "bytes that are": case(parquet(id=NAMES, label=[kind.encode() for kind in CLASSES]), BY_CLASS),
+    "bytes for a split that are no UTF-8": case(
+        parquet(id=NAMES, label=CLASSES, part=[b"train"] * 7 + [b"\xff"]),
+        r"row 8: the cell of column 3 \(part\) is no text in UTF-8",
+        **BY_SPLIT,
     ),
     "dictionary of what is no UTF-8": case(
         parquet(id=NAMES, label=pa.DictionaryArray.from_arrays(pa.array([0] * COUNT), not_utf8())), "Invalid UTF8"
@@ -532,9 +560,31 @@ def test_a_value_that_parquet_stores_once_is_multiplied_only_if_all_fit(tmp_path
     assert file.stat().st_size < 2**20
     table = open_tables(file, "data.path")[""]
     assert table.columns(["image"])[0].to_pylist() == [value] * 40
-    monkeypatch.setattr("accumtrain.data.table.parquet.free_bytes", lambda: 2**25)
-    with pytest.raises(DataError, match=r"t.parquet takes 40.0 MB or more, 32.0 MB of memory are free: "):
+    monkeypatch.setattr("accumtrain.data.table.parquet.spare_bytes", lambda: 2**25)
+    with pytest.raises(
+        DataError, match=r"t.parquet takes (4[01].[0-9]|160.0) MB or more, 32.0 MB of memory are free: "
+    ):
         table.columns(["image"])
+
+
+def test_a_number_that_parquet_stores_once_is_counted_as_often_as_it_is_meant(tmp_path, monkeypatch):
+    pq.write_table(pa.table({"number": np.zeros(2**20)}), tmp_path / "t.parquet")
+    assert (tmp_path / "t.parquet").stat().st_size < 2**13
+    monkeypatch.setattr("accumtrain.data.table.parquet.spare_bytes", lambda: 2**22)
+    monkeypatch.setattr("accumtrain.data.table.parquet._BYTES_OF_A_ROW", 1)
+    with pytest.raises(DataError, match=r"t.parquet takes 8.0 MB or more, 4.0 MB of memory are free: give a table of"):
+        open_tables(tmp_path / "t.parquet", "data.path")[""].columns(["number"])
+
+
+def test_a_page_of_parquet_has_its_checksum(tmp_path):
+    file = tmp_path / "t.parquet"
+    table = pa.table({"number": np.arange(99.0)})
+    pq.write_table(table, file, write_page_checksum=True, use_dictionary=False, compression="none")
+    content = file.read_bytes()
+    at = content.index(np.float64(50).tobytes())
+    file.write_bytes(content[:at] + b"\1" + content[at + 1 :])
+    with pytest.raises(DataError, match=r"t.parquet can't be read \(could not verify page integrity.*: write it again"):
+        open_tables(file, "data.path")[""].columns(["number"])
 
 
 def test_chunks_of_parquet_are_made_in_halves(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import zlib
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.data.source import Dataset, Source, Wanted
 from accumtrain.data.sources.labelled import open_labelled
 from accumtrain.data.sources.npz import open_npz
+from accumtrain.data.table.arrow_file import check_uncompressed
 from accumtrain.data.table.source import open_table
 from accumtrain.data.targets.base import TargetReader
 from accumtrain.data.targets.classes import ClassTargets
@@ -271,6 +273,20 @@ def test_a_saved_dataset_has_its_own_splits(folder):
         DataError, match=r"has the splits train, validation, test: these must be train, and val or test"
     ):
         opened(config(folder / "parts", "age", split_column="part"), NumberTargets())
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+@pytest.mark.parametrize("kind", [pa.string(), pa.dictionary(pa.int32(), pa.string())])
+def test_packed_parts_of_a_saved_dataset_are_refused(folder, compression, kind):
+    """A few bytes of them can be gigabytes."""
+    file = folder / "data.arrow"
+    table = pa.table({"label": pa.array(["a"] * 1000, kind)})
+    for packed in (None, compression):
+        options = pa.ipc.IpcWriteOptions(compression=packed)
+        with pa.OSFile(str(file), "wb") as stream, pa.ipc.new_stream(stream, table.schema, options=options) as writer:
+            writer.write_table(table)
+        with pytest.raises(ValueError, match="its parts are compressed") if packed else nullcontext():
+            check_uncompressed(file)
 
 
 def test_without_the_library_datasets_the_extra_is_named(folder, monkeypatch):

@@ -226,8 +226,8 @@ def test_a_huge_line_is_cut(tmp_path):
 
 def test_what_does_not_fit_in_memory_is_refused(tmp_path, monkeypatch):
     (tmp_path / "t.txt").write_text("a text of many bytes\n" * 9)
-    monkeypatch.setattr("accumtrain.data.text.texts.free_bytes", lambda: 100)
-    with pytest.raises(DataError, match=r"its tokens take up to .* of memory are free: give a smaller file"):
+    monkeypatch.setattr("accumtrain.data.text.texts.spare_bytes", lambda: 100)
+    with pytest.raises(DataError, match=r"their tokens take up to .* of memory are free: give a smaller file"):
         open_data(TextsConfig(path=str(tmp_path / "t.txt")), 0, TOKENS)
 
 
@@ -416,7 +416,7 @@ def test_splits_in_a_folder_further_in_are_named(tmp_path, targets):
 @pytest.mark.parametrize("name", ["texts.txt.gz", "reviews.csv.gz", "all.zip"])
 def test_compressed_files_are_to_be_unpacked(tmp_path, name, targets):
     (tmp_path / name).write_bytes(b"\x1f\x8b text\n")
-    unpack = f"data.path={tmp_path}/{name} is compressed: unpack it, and give what was in it"
+    unpack = f"data.path={tmp_path}/{name} is compressed: unpack it, or"
     with pytest.raises(DataError, match=unpack):
         open_data(TextsConfig(path=f"{tmp_path}/{name}"), 0, targets)
     with pytest.raises(DataError, match=unpack):

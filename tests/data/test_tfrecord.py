@@ -116,8 +116,12 @@ def test_an_index_of_other_arrays_is_made_anew(make_shards, arrays):
     np.savez(content, **{name: np.array(value) for name, value in arrays.items()})
     index_file(paths).write_bytes(hashlib.sha256(content.getvalue()).digest() + content.getvalue())
     assert index(paths) == before
-    index_file(paths).write_bytes(hashlib.sha256(b"no zip").digest() + b"no zip")
-    assert index(paths) == before
+    packed = io.BytesIO()
+    np.savez_compressed(packed, **{name: np.zeros(10**5, np.int64) for name in NUMBERS})
+    huge = content.getvalue().replace(b"(2,)", b"(9" + b"9" * 15 + b",)")
+    for others in (b"no zip", b"", packed.getvalue(), huge):
+        index_file(paths).write_bytes(hashlib.sha256(others).digest() + others)
+        assert index(paths) == before
 
 
 @pytest.mark.parametrize("flips", [50, pytest.param(650, marks=pytest.mark.slow)])

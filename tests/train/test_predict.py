@@ -229,17 +229,17 @@ def test_damaged_inputs_json(text, message, here, command):
 
 
 @pytest.mark.parametrize(
-    ("shape", "names", "message"),
+    ("part", "changes", "message"),
     [
-        ([9000, 10, 3], None, "inputs.json is not that of the checkpoints: shape="),
-        (None, ["a"], "inputs.json has the names of 1 classes, the checkpoints have"),
+        ("inputs", {"shape": [9000, 10, 3]}, "inputs.json is not that of the checkpoints: shape="),
+        ("targets", {"names": ["a"]}, "inputs.json has the names of 1 classes, the checkpoints have"),
+        ("targets", {"form": "labels"}, "targets.form=labels: must be classes, as task=classify has; run its training"),
     ],
 )
-def test_inputs_json_of_another_run(shape, names, message, here, command):
+def test_inputs_json_of_another_run(part, changes, message, here, command):
     file = here / "runs/plain/inputs.json"
     content = json.loads(file.read_text())
-    content["inputs"]["shape"] = shape or content["inputs"]["shape"]
-    content["targets"]["names"] = names or content["targets"]["names"]
+    content[part] |= changes
     file.write_text(json.dumps(content))
     assert_error(command(*PREDICT), CheckpointError, message)
 

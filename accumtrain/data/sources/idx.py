@@ -23,7 +23,7 @@ from accumtrain.data.config import IdxConfig
 from accumtrain.data.local_files import find_file_fault, list_first, readable
 from accumtrain.data.source import SPLIT_WORDS, ArraySplit, Source, Wanted, hash_texts
 from accumtrain.errors import DataError
-from accumtrain.process.machine import free_bytes
+from accumtrain.process.machine import spare_bytes
 
 _SPLITS = {"train": ("train",), "test": ("t10k", "test")}  # the first words of the files' names
 _DIMENSIONS = {"images": 3, "labels": 1}
@@ -135,7 +135,7 @@ def _read_values(file: Path, content: str) -> np.ndarray:
         raise DataError(f"{file} {fault}: download it again")
     with _opened(file) as stream:
         shape = _read_shape(stream, file, content)
-        size, free = math.prod(shape), free_bytes()
+        size, free = math.prod(shape), spare_bytes()
         if size > free:
             raise DataError(
                 f"{file} takes {format_bytes(size)}, by the shape {list(shape)} in its header, and "

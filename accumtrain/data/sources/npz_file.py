@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import lzma
+import math
+import sys
 import textwrap
 import tokenize
 import zipfile
@@ -20,7 +22,7 @@ from accumtrain.data.targets.base import TargetReader, Targets
 from accumtrain.data.targets.classes import ClassTargets
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
-from accumtrain.process.machine import free_bytes
+from accumtrain.process.machine import spare_bytes
 
 IMAGES, TOKENS = "images", "tokens"
 _REMEDIES = {  # for more than fits in memory
@@ -29,11 +31,12 @@ _REMEDIES = {  # for more than fits in memory
 }
 _TEXTS = "US"  # kinds of dtypes
 _SPLITS = {"": "train", "train_": "train", "val_": "val", "test_": "test"}  # by the prefix of their arrays' names
+_COPIES = 2  # of an array: its splits take as much as the whole
 _LONGEST_HEADER = 1024  # bytes; that of plain numbers or texts takes some 100
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _CHUNK = 2**20  # bytes
 # zipfile and NumPy raise these for content that is damaged, encrypted, of another method, or larger than the file says.
-_UNREADABLE = (
+UNREADABLE = (
     *(ValueError, EOFError, OSError, RuntimeError, NotImplementedError, MemoryError, TypeError, SyntaxError),
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, tokenize.TokenError),
 )
@@ -107,17 +110,25 @@ class NpzFile:
             raise DataError(f"{self.path}: {error}") from error
         return {split: found[f"{prefix}labels"] for split, prefix in self.prefixes.items()}
 
-    def read_array(self, name: str) -> np.ndarray:
-        size, free = self._members[name].file_size, free_bytes()
-        if size > free:
+    def read_array(self, name: str, bytes_of_value: int = 0) -> np.ndarray:
+        """Return an array.
+
+        Args:
+            bytes_of_value: Those that all that is made of a value takes; 0: as many as in the file, and for a copy.
+        """
+        shape, _ = self.read_header(name)
+        size = math.prod(shape) * bytes_of_value or _COPIES * self._members[name].file_size
+        if size > (spare := spare_bytes()):
             raise DataError(
-                f"{self.path}: {name} takes {format_bytes(size)}, {format_bytes(free)} of memory are "
+                f"{self.path}: {name} takes {format_bytes(size)}, {format_bytes(spare)} of memory are "
                 f"free: {_REMEDIES[self.inputs]}"
             )
         with self._stream(name) as stream:
             array = np.lib.format.read_array(stream, allow_pickle=False)
             while stream.read(_CHUNK):  # to the end, where the checksum is compared
                 pass
+            if array.dtype.kind == "U":
+                _check_characters(array)
         self.checksums.append(f"{name} {self._members[name].CRC}")
         return array
 
@@ -177,9 +188,17 @@ class NpzFile:
         try:
             with self._packed.open(self._members[name]) as stream:
                 yield stream
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             reason = textwrap.shorten(str(error), 200)
             raise DataError(
                 f"{self.path}: {name} can't be read ({reason}): save it again, as an array of numbers, or of texts by "
                 ".astype(str)"
             ) from error
+
+
+def _check_characters(texts: np.ndarray) -> None:
+    """Raise ValueError for texts with numbers of no character, of which Python makes none."""
+    codes = np.frombuffer(texts.tobytes(), np.dtype(np.uint32).newbyteorder(texts.dtype.byteorder))
+    wrong = codes[(codes > sys.maxunicode) | ((codes >= 0xD800) & (codes < 0xE000))]
+    if len(wrong):
+        raise ValueError(f"a text holds {wrong[0]:#x}, which is no character")

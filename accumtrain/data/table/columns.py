@@ -135,7 +135,8 @@ def _read_cells(config: TableConfig, table: Table, columns: _Columns) -> list[Co
         if name in columns.inputs and config.text_column is not None:
             cells.append(_as_documents(column, title))
             continue
-        cleaned = _check_closed(clean(column, title), table, name)
+        cleaned = clean(column, title)
+        cleaned = _check_closed(cleaned if name in columns.inputs else _as_utf8(cleaned, table, name), table, name)
         if name in columns.inputs and config.number_columns is None:
             cleaned = _as_images(cleaned, title)
         cells.append(_as_names(cleaned, title) if name in named else cleaned)
@@ -253,6 +254,18 @@ def _check_closed(column: Column, table: Table, name: str) -> Column:
                 f"quotes, or write it in one; if it is a text to learn from, data.text_column={name} says so"
             )
     return column
+
+
+def _as_utf8(column: Column, table: Table, name: str) -> Column:
+    """Return a column of bytes as texts, and another as it is. Raise DataError for bytes that are no text."""
+    if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+        return column
+    for row, cell in enumerate(iterate_texts(column)):
+        if cell is not None and cell.decode(errors="ignore").encode() != cell:
+            raise DataError(
+                f"{table.locate(row)}: the cell of column {table.describe(name)} is no text in UTF-8: write it as one"
+            )
+    return column.cast(pa.string())
 
 
 def _as_images(column: Column, name: str) -> Column:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -269,6 +270,10 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except ValueError:  # the \0 in it ends a name for the system
         return False
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False
+        raise
 
 
 def make_texts(texts: Iterator[str]) -> pa.ChunkedArray:

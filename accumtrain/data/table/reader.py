@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ import pyarrow.parquet
 
 from accumtrain.console import format_bytes
 from accumtrain.data.local_files import check_unpacked, find_file_fault
+from accumtrain.data.table.arrow_file import check_uncompressed
 from accumtrain.data.table.parquet import TooLargeError, read_columns, without_dictionaries
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
@@ -114,7 +116,6 @@ def open_tables(path: Path, key: str, *, header: bool = True) -> dict[str, Table
     if fault := find_file_fault(path):
         raise DataError(f"{key}={path} {fault}: {_GIVE}")
     check_unpacked(path, key)
-    path.open("rb").close()  # its OSError tells the reason, Arrow's does not
     suffix = path.suffix.lower()
     if suffix in _PARQUET:
         table = _open_parquet(path, key)
@@ -283,7 +284,7 @@ class _SeparatedText:
         encoding = "utf-16" if self._encoding == "utf-16" else "utf8"
         try:
             with pyarrow.csv.open_csv(
-                self._path,
+                pa.OSFile(str(self._path)),  # a path that ends in .gz would be unpacked
                 pyarrow.csv.ReadOptions(  # with one thread rows are numbered
                     use_threads=False,
                     block_size=_BLOCK,
@@ -393,7 +394,7 @@ def _explain_json(path: Path, error: Exception) -> DataError:
 
 def _check_row(line: str, kinds: dict[str, str]) -> None:
     """Raise ValueError for a line that is no object, or has values of other kinds than the lines before."""
-    values = json.loads(line, object_pairs_hook=_each_once)
+    values = json.loads(line, object_pairs_hook=_each_once, parse_float=_parse_float)
     if not isinstance(values, dict):
         raise ValueError("it holds no object")
     json.dumps(values, ensure_ascii=False).encode()  # half of a pair of surrogates raises UnicodeEncodeError
@@ -418,6 +419,12 @@ def _kind_of(value: Any) -> str:
             return "a list"
         case _:
             return "an object"
+
+
+def _parse_float(digits: str) -> float:
+    if math.isinf(float(digits)):
+        raise ValueError(f"{digits} is beyond all floats")
+    return float(digits)
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -475,13 +482,16 @@ def _check_saved_files(path: Path, key: str) -> None:
         if not file.is_dir() and not file.is_file():
             raise DataError(f"{key}={path}: {file} {find_file_fault(file)}: save it again with save_to_disk")
     for state in path.rglob(_DATASET[0]):
-        with _saved_whole(path, key):
+        with _saved_whole(state, key):
             entries = json.loads(state.read_text(encoding="utf-8"))["_data_files"]
             if entries == []:  # which the library can't read, either
                 raise DataError(f"{key}={state.parent} has no row: {_GIVE}")
             for entry in entries:
-                if fault := find_file_fault(state.parent / entry["filename"]):
+                file = state.parent / entry["filename"]
+                if fault := find_file_fault(file):
                     raise DataError(f"{key}={path}: {entry['filename']} {fault}: save it again with save_to_disk")
+                with _saved_whole(file, key):
+                    check_uncompressed(file)
 
 
 @contextmanager

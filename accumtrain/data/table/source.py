@@ -423,9 +423,7 @@ def _make_texts(
     config: TableConfig,
     vocabulary: Vocabulary,
 ) -> Source:
-    for part in examples.rows.parts:
-        if part.table.path.is_file():
-            check_memory(part.table.path)
+    check_memory(Path(config.path), examples.rows.inputs[0].nbytes)
     texts = read_texts(examples.cells(examples.rows.inputs[0]), examples.locate)
     encoded, _ = encode_texts(texts, vocabulary.encode, skips=config.on_error == "skip")
     targets = examples.targets

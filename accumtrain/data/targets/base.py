@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from accumtrain.data.local_files import list_first
-from accumtrain.data.targets.cells import CellRules, Column, Locate
+from accumtrain.data.targets.cells import CellRules, Column, Locate, shorten
 from accumtrain.errors import DataError
 from accumtrain.fields import format_value
 
@@ -40,7 +40,7 @@ class Targets:
     def describe(self, index: int) -> str:
         """Return the target of an example as text."""
         value = self.values[index]
-        return self.names[int(value)] if value.ndim == 0 else ",".join(map(str, value.tolist()))
+        return shorten(self.names[int(value)] if value.ndim == 0 else ",".join(map(str, value.tolist())))
 
 
 LEAVE_OUT = "leave one of the rows out"

@@ -107,19 +107,12 @@ def are_words(column: Column, rules: CellRules) -> bool:
 
 
 def as_texts(column: Column) -> Column:
-    """Return numbers, booleans and bytes as texts. A whole number has no point, as a column with gaps holds floats.
-
-    Raises:
-        DataError: Bytes are no UTF-8.
-    """
+    """Return numbers and booleans as texts. A whole number has no point, as a column with gaps holds floats."""
     if pa.types.is_floating(column.type):
         column = pc.if_else(column.is_null(nan_is_null=True), None, column)
         whole = pc.all(pc.and_(pc.equal(pc.floor(column), column), pc.less(pc.abs(column), EXACT))).as_py()
         column = column.cast(pa.int64()) if whole else column
-    try:
-        return column if pa.types.is_string(column.type) else column.cast(pa.string())
-    except pa.ArrowInvalid as error:
-        raise DataError("labels hold bytes that are no text in UTF-8: write them as texts") from error
+    return column if pa.types.is_string(column.type) else column.cast(pa.string())
 
 
 def find_first(mask: pa.Array | pa.ChunkedArray) -> int:

@@ -16,6 +16,7 @@ from accumtrain.data.text.vocabulary import LARGEST, PADDING, Vocabulary, number
 from accumtrain.errors import DataError
 
 ARRAYS = ".npz"
+_BYTES_OF_TOKEN, _BYTES_OF_ROW = 24, 512  # of memory, for ids as they are stored, read and cut
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,10 @@ def _check_labels(file: NpzFile, prefix: str) -> None:
 
 
 def _read_padded(file: NpzFile, prefix: str, config: NpzConfig) -> np.ndarray:
-    """Return the tokens of a split, int64 [N, T], with PADDING where the file says that there is none."""
+    """Return the tokens of a split, int32 [N, T], with PADDING where the file says that there is none."""
     name = f"{prefix}tokens"
-    tokens = file.read_array(name)
+    (_, columns), _ = file.read_header(name)
+    tokens = file.read_array(name, _BYTES_OF_TOKEN + _BYTES_OF_ROW // columns)
     padded = np.zeros(tokens.shape, bool) if config.padding is None else tokens == config.padding
     if file.has_array(f"{prefix}mask"):
         mask = file.read_array(f"{prefix}mask")
@@ -108,7 +110,9 @@ def _read_padded(file: NpzFile, prefix: str, config: NpzConfig) -> np.ndarray:
             f"{config.path}: {name} holds {tokens[row, column]} at row {row}, column {column}: ids are 0..{LARGEST}; "
             "correct it, or if it is padding, set data.padding to it"
         )
-    return np.where(padded, PADDING, tokens.astype(np.int64))
+    ids = tokens.astype(np.int32)
+    ids[padded] = PADDING
+    return ids
 
 
 def _check_ids(config: NpzConfig, name: str, tokens: np.ndarray, size: int, *, own: bool) -> None:
@@ -124,7 +128,7 @@ def _check_ids(config: NpzConfig, name: str, tokens: np.ndarray, size: int, *, o
 
 
 def _encode(name: str, tokens: np.ndarray, targets: Targets | None) -> Encoded:
-    ids = [row[row != PADDING].astype(np.int32) for row in tokens]
+    ids = [row[row != PADDING] for row in tokens]
     names = [f"{name}, row {row}" for row in range(len(ids))]
     faults = {row: UnreadableExample(names[row], "holds no token") for row, own in enumerate(ids) if not len(own)}
     labels = no_label(len(ids)) if targets is None else targets.values.astype(np.int32)

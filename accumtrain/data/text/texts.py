@@ -13,7 +13,7 @@ from accumtrain.console import format_bytes
 from accumtrain.data.local_files import check_unpacked, find_file_fault
 from accumtrain.data.source import BadExample, UnreadableExample
 from accumtrain.errors import DataError
-from accumtrain.process.machine import free_bytes
+from accumtrain.process.machine import spare_bytes
 
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".pq")
 _BOM = b"\xef\xbb\xbf"
@@ -35,7 +35,7 @@ def read_file(file: Path, kind: str = "") -> Text:
     name = str(file)
     if fault := find_file_fault(file):
         return Text(name, fault=UnreadableExample(name, fault))
-    check_memory(file)
+    check_memory(file, file.stat().st_size)
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -70,19 +70,19 @@ def check_is_no_table(file: Path, key: str) -> None:
     check_unpacked(file, key)
 
 
-def check_memory(file: Path) -> None:
-    """Raise DataError if the tokens of a file would not fit into the free memory."""
-    size, free = file.stat().st_size, free_bytes()
-    if size * _BYTES_IN_MEMORY > free:
+def check_memory(file: Path, size: int) -> None:
+    """Raise DataError if the tokens of the texts of a file, which take `size` bytes, would not fit into the memory."""
+    spare = spare_bytes()
+    if size * _BYTES_IN_MEMORY > spare:
         raise DataError(
-            f"{file} is of {format_bytes(size)}, and its tokens take up to {format_bytes(size * _BYTES_IN_MEMORY)}; "
-            f"{format_bytes(free)} of memory are free: give a smaller file"
+            f"{file} has texts of {format_bytes(size)}, and their tokens take up to "
+            f"{format_bytes(size * _BYTES_IN_MEMORY)}; {format_bytes(spare)} of memory are free: give a smaller file"
         )
 
 
 def _iterate_lines(file: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the lines that are not blank, each with its line in words."""
-    check_memory(file)
+    check_memory(file, file.stat().st_size)
     try:
         with file.open("rb") as lines:
             for number, line in enumerate(lines, 1):

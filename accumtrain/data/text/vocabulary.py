@@ -16,9 +16,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
+from accumtrain.console import format_bytes
 from accumtrain.data.local_files import find_file_fault
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.fields import Range, convert
+from accumtrain.process.machine import spare_bytes
 from accumtrain.runs.run import REMEDY
 
 PADDING = -1
@@ -28,6 +30,7 @@ LARGEST = 2**31 - 2  # id
 _BYTES = 256
 _MASKS = (MASK, "<mask>")  # as tokenizers name it
 _PACKAGE = "tokenizers"
+_LONG, _BYTES_OF_CHARACTER = 2**20, 160  # of a text, and of memory while the library makes tokens of it
 _MOST_GROWTH = 64  # times the length of a text; those of trained tokenizers are below 10
 
 
@@ -68,7 +71,7 @@ class Vocabulary:
 
         Raises:
             ConfigError: There is no tokenizer, or its library is not installed.
-            UnencodableText: The tokenizer has no tokens for it.
+            UnencodableText: The tokenizer has no tokens for it, or it is too long for the memory.
         """
         if self.tokenizer == BYTES:
             return list(text.encode())
@@ -78,6 +81,8 @@ class Vocabulary:
                 ".npz file"
             )
         library = self._library
+        if len(text) > _LONG and (size := len(text) * _BYTES_OF_CHARACTER) > (spare := spare_bytes()):
+            raise UnencodableText(f"they take up to {format_bytes(size)}, {format_bytes(spare)} of memory are free")
         with _library_errors(UnencodableText):
             ids: list[int] = library.encode(text, add_special_tokens=False).ids
         return ids

@@ -13,7 +13,7 @@ from accumtrain.config.roles import keys_with
 from accumtrain.config.schema import Config
 from accumtrain.data.inputs.trained_on import TrainedOn, read_trained_on
 from accumtrain.errors import CheckpointError, ConfigError, DataError
-from accumtrain.fields import Role
+from accumtrain.fields import Role, shorten
 from accumtrain.models.build import build_model
 from accumtrain.runs.checkpoint_store import Saved, newest_manifest
 from accumtrain.runs.config import BEST_STATE
@@ -21,6 +21,7 @@ from accumtrain.runs.names import CHECKPOINTS, differences, folder_of, learned_v
 from accumtrain.runs.run import INPUTS_FILE, REMEDY
 from accumtrain.runs.schema import Manifest
 from accumtrain.tasks.answer import Answer, build_answer, find_answer
+from accumtrain.tasks.config import TASKS
 from accumtrain.tasks.objective import Objective, build_objective, open_objective, open_stored
 from accumtrain.train.build import moving_average, spec_for
 from accumtrain.train.checkpoint import again_if_changed, find_state, restore_model
@@ -48,13 +49,22 @@ def read_noted(config: Config) -> TrainedOn | None:
     """Return the content of inputs.json, as `read_trained_on` does. It fits the checkpoints of the run and its task.
 
     Raises:
-        CheckpointError: it is damaged, or that of another run.
+        CheckpointError: it is damaged, or that of another run; or no checkpoint is whole.
     """
     noted = read_trained_on(folder_of(config), config.data)
     newest = newest_manifest(folder_of(config) / CHECKPOINTS)
+    file, form = folder_of(config) / INPUTS_FILE, TASKS[config.task.kind].targets
+    if noted is not None and noted.form != form:
+        raise CheckpointError(
+            f"{file} is damaged: targets.form={shorten(noted.form)}: must be {form}, as task={config.task.kind} has; "
+            f"{REMEDY}"
+        )
+    if newest is None:
+        again_if_changed(lambda: find_state(folder_of(config) / CHECKPOINTS))  # its error, before a model is built
     if noted is None or newest is None:
         return noted
-    file, names, before = folder_of(config) / INPUTS_FILE, len(noted.class_names), newest["data"].get(CLASSES)
+    check_evaluates(config, {}, newest)  # before a model of other sizes is built
+    names, before = len(noted.class_names), newest["data"].get(CLASSES)
     classes = len(before) if isinstance(before, list) else before
     if classes not in (None, names):
         raise CheckpointError(

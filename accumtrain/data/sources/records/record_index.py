@@ -14,8 +14,6 @@ import stat
 import struct
 import tempfile
 import threading
-import zipfile
-import zlib
 from pathlib import Path
 
 import google_crc32c
@@ -23,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.local_files import find_file_fault
+from accumtrain.data.sources.npz_file import UNREADABLE
 from accumtrain.errors import DataError, first_line
 
 # A record: length (8 bytes), its checksum (4), payload, the payload's checksum (4).
@@ -115,8 +114,10 @@ def _unpack(content: bytes, shards: int) -> tuple[list[list[int]], list[np.ndarr
     nothing = [[0, 0]] * shards, [np.zeros(0, np.int64)] * shards
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            if sum(info.file_size for info in arrays.zip.infolist()) > len(content):  # packed, as none is here
+                return nothing
             stamps, counts, starts = (arrays[name] for name in ("stamps", "counts", "starts"))
-    except (ValueError, LookupError, TypeError, OSError, zipfile.BadZipFile, zlib.error):
+    except (*UNREADABLE, LookupError, AttributeError):  # an .npy has no `zip`
         return nothing
     types, shapes = {array.dtype for array in (stamps, counts, starts)}, (stamps.shape, counts.shape, starts.ndim)
     if types != {np.dtype(np.int64)} or shapes != ((shards, 2), (shards,), 1) or counts.sum() != len(starts):
