@@ -26,7 +26,7 @@ from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.registry import load
 from accumtrain.runs.files import replacing
 from accumtrain.runs.folder import state_mark
-from accumtrain.runs.names import folder_of, make_folder
+from accumtrain.runs.names import folder_of, make_results_folder
 from accumtrain.train.tell.remedies import explain_errors
 from accumtrain.train.trained.load import build_trained, find_trained_on, trained_model
 
@@ -144,7 +144,7 @@ def _find_path(config: Config) -> Path:
 @contextmanager
 def _replacing_export(path: Path) -> Iterator[Path]:
     """Replace the file or folder as a whole. Errors of TensorFlow become a CheckpointError."""
-    make_folder(path.parent)
+    make_results_folder(path.parent)
     try:
         with replacing(path) as unfinished:
             yield unfinished

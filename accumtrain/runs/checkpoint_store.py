@@ -32,7 +32,7 @@ from accumtrain.runs.files import (
     write_atomic,
 )
 from accumtrain.runs.names import BEST, QUARANTINE
-from accumtrain.runs.schema import AnyFormat, CheckedManifest, Manifest, OfFile
+from accumtrain.runs.schema import AnyFormat, Manifest, OfFile
 from accumtrain.version import __version__
 
 MANIFEST, PREFIX, REASON = "manifest.json", "state", "reason.txt"
@@ -116,7 +116,7 @@ class Saved:
                     f"{self.path} has the format {content['format']}, and this version of accumtrain reads the format "
                     f"{FORMAT}: go on with version {content['versions']['accumtrain']}, which wrote it"
                 )
-            manifest: Manifest = parse_json(text, CheckedManifest)
+            manifest: Manifest = parse_json(text, Manifest)
         except FileNotFoundError as error:
             raise DamagedError(f"it has no {MANIFEST}") from error
         except OSError as error:

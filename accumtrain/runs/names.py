@@ -118,10 +118,16 @@ def is_of_runs(folder: Path) -> bool:
 
 
 def make_folder(path: Path) -> None:
-    """Make the folder and those above it; nothing in a new one is data. Raise ConfigError if that fails."""
+    """Make the folder and those above it. Raise ConfigError if that fails."""
     with folder_errors(path):
-        if not path.is_dir():
-            path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def make_results_folder(path: Path) -> None:
+    """Make the folder for results of a job, if it is not there. Nothing in a new one is data. Raise ConfigError."""
+    if not path.is_dir():
+        make_folder(path)
+        with folder_errors(path):
             (path / MARK).touch()
 
 

@@ -11,18 +11,7 @@ from pathlib import PurePath
 from typing import Annotated, Any, TypedDict
 
 from accumtrain.errors import ConfigError
-from accumtrain.fields import (
-    NOT_NEGATIVE,
-    WEIGHT,
-    Constraint,
-    Matches,
-    OneOf,
-    Other,
-    Range,
-    format_value,
-    join_key,
-    shorten,
-)
+from accumtrain.fields import NOT_NEGATIVE, WEIGHT, Constraint, Matches, OneOf, Other, Range, format_value, shorten
 
 Count = Annotated[int, Range(0, 2**63)]
 Size = Annotated[int, Range(1, 2**31)]  # of a dimension, which 32 bits hold
@@ -33,7 +22,6 @@ Numbers = dict[str, float | None]
 Keys = dict[str, Any]  # values by dotted key, which are compared and not used
 
 MOST_VALUES = 2**31  # of an example
-SMALLEST_WEIGHT = 2  # bytes
 
 
 class ShapeOfExample(Constraint):
@@ -64,22 +52,6 @@ class NamesOfFiles(Constraint):
         for name in value:
             if name != PurePath(name).name:
                 raise ConfigError(f"{key}.{shorten(name)}: must be the name of a file in the folder")
-
-
-class SizesOfWeights(Constraint):
-    """Sizes of the model of a checkpoint, each of which stands for as many weights or more. Its files hold them."""
-
-    def check(self, key: str, value: Any) -> None:
-        most = sum(file["bytes"] for file in value["files"].values()) // SMALLEST_WEIGHT
-        for name, sizes in value["learned"].items():
-            if not name.startswith("model."):
-                continue
-            for size in sizes if isinstance(sizes, list) else [sizes]:
-                if type(size) is int and size > most:
-                    raise ConfigError(
-                        f"{join_key(key, 'learned')}.{name}={shorten(format_value(sizes))}: the files of the "
-                        f"checkpoint hold {most:,} numbers at most"
-                    )
 
 
 Shape = Annotated[tuple[Size, ...], ShapeOfExample()]
@@ -113,12 +85,20 @@ class KeptByHooks(TypedDict):
     total: Count
 
 
-class InputsInShort(TypedDict):
-    """The facts that inputs.json has in common with a checkpoint. `vocabulary`: the number of tokens, 0 of others."""
-
+class _InputsInShort(TypedDict):
     kind: str
     shape: tuple[Size | None, ...]  # null: it varies
-    vocabulary: Count
+    vocabulary: Count  # the number of tokens, 0 of other inputs
+
+
+class InputsInShort(_InputsInShort, total=False):
+    """The facts that inputs.json has in common with a checkpoint.
+
+    Attributes:
+        digest: That of all its content. Older ones have none.
+    """
+
+    digest: str
 
 
 class AnyFormat(TypedDict):
@@ -166,8 +146,6 @@ class Manifest(_Manifest, total=False):
     answers: dict[str, Any]
     inputs: InputsInShort
 
-
-CheckedManifest = Annotated[Manifest, SizesOfWeights()]
 
 # ---- summary.json ----------------------------------------------------------------------------------------------------
 

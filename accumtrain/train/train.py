@@ -288,7 +288,7 @@ class Trainer:
         return {
             "learned": learned_values(self.config),
             "data": dict(self.data.fingerprint),
-            "inputs": self.objective.asked.in_short,
+            "inputs": self.objective.trained_on.in_short,
             "weights": self._weights_digest,
             **self.position.facts,
             "total_steps": self.total,

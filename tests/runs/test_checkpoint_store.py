@@ -230,8 +230,6 @@ MANIFESTS = [  # keys, a value, and the message about it
     ("learned", None, "learned=null: must be a mapping"),
     ("learned", {"task.kind": "\ud800"}, "\\ud800 is half a character"),
     ("learned", {"loss.kind": ["a"]}, "learned.loss.kind=[a]: must be text"),
-    ("learned", {"model.width": 2**31}, "learned.model.width=2147483648: the files of the checkpoint hold "),
-    ("learned", {"model.units": [1, 10**6]}, "learned.model.units=[1,1000000]: the files of the checkpoint hold "),
     ("data", {"data.classes": -3, "data.train.examples": 8}, "data.data.classes=-3: must be at least 0"),
     ("data", {"data.classes": ["a", None], "data.train.examples": 8}, "data.data.classes[1]=null: must be text"),
     ("inputs", {"kind": "pixels", "shape": [2**31], "vocabulary": 0}, "inputs.shape[0]=2147483648: must be at least 1"),

@@ -15,11 +15,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+import yaml
 from PIL import Image
 
+from accumtrain.config.read import from_mapping, to_mapping
 from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError, ConfigError, DataError, Preempted
-from accumtrain.runs.names import MARK
+from accumtrain.runs.checkpoint_store import seal_manifest
+from accumtrain.runs.names import MARK, learned_values
 from accumtrain.tasks.answer import AnswersInWords
 from accumtrain.train.trained import predict
 from tests.train.conftest import assert_error, json_of
@@ -234,6 +237,7 @@ def test_damaged_inputs_json(text, message, here, command):
         ("inputs", {"shape": [9000, 10, 3]}, "inputs.json is not that of the checkpoints: shape="),
         ("targets", {"names": ["a"]}, "inputs.json has the names of 1 classes, the checkpoints have"),
         ("targets", {"form": "labels"}, "targets.form=labels: must be classes, as task=classify has; run its training"),
+        ("facts", {"mean": 0.25}, "inputs.json is not that of the checkpoints: digest="),
     ],
 )
 def test_inputs_json_of_another_run(part, changes, message, here, command):
@@ -241,6 +245,17 @@ def test_inputs_json_of_another_run(part, changes, message, here, command):
     content = json.loads(file.read_text())
     content[part] |= changes
     file.write_text(json.dumps(content))
+    assert_error(command(*PREDICT), CheckpointError, message)
+
+
+def test_a_model_that_its_checkpoint_can_not_hold_is_not_built(here, command, compose):
+    model = compose("model=resnet20", "model.units=[1,1,100000000]").model
+    config, manifest = here / "runs/plain/config.yaml", here / "runs/plain/checkpoints/step-20/manifest.json"
+    values = yaml.safe_load(config.read_text()) | {"model": to_mapping(model)}
+    config.write_text(yaml.safe_dump(values))
+    learned = learned_values(to_mapping(from_mapping(values)))
+    manifest.write_text(seal_manifest(json.loads(manifest.read_text()) | {"learned": learned}))
+    message = r"are damaged: model.units=[1,1,100000000], and they hold "
     assert_error(command(*PREDICT), CheckpointError, message)
 
 

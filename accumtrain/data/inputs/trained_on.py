@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +15,7 @@ from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.registry import load
 from accumtrain.runs.files import read_json
 from accumtrain.runs.run import INPUTS_FILE, REMEDY
-from accumtrain.runs.schema import InputsFile, NamedTargets, OfKind
+from accumtrain.runs.schema import InputsFile, InputsInShort, NamedTargets, OfKind
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,12 @@ class TrainedOn:
         """Return the content of inputs.json."""
         targets: NamedTargets = {"form": self.form, "names": self.class_names}
         return {"inputs": cast(OfKind, self.inputs.facts()), "targets": targets, "facts": dict(self.facts)}
+
+    @property
+    def in_short(self) -> InputsInShort:
+        """The facts that a checkpoint of the run keeps of inputs.json, with a digest of its content."""
+        content = json.dumps(self.as_json(), sort_keys=True)
+        return {**self.inputs.in_short, "digest": hashlib.sha256(content.encode()).hexdigest()[:16]}
 
     @classmethod
     def from_json(cls, content: InputsFile, config: DataConfig) -> TrainedOn:

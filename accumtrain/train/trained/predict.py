@@ -27,7 +27,7 @@ from accumtrain.process.signals import DeferredSignals
 from accumtrain.progress import counting
 from accumtrain.runs.files import write_atomic
 from accumtrain.runs.folder import result_file, state_mark
-from accumtrain.runs.names import folder_of, make_folder
+from accumtrain.runs.names import folder_of, make_results_folder
 from accumtrain.tasks.answer import AnswersInWords
 from accumtrain.train.tell.remedies import explain_errors
 from accumtrain.train.trained.load import Trained, find_trained_on, trained_model
@@ -165,7 +165,7 @@ def predict(config: Config) -> dict[str, Any]:
         answers, files = trained.answer.tell(np.concatenate(values)), [names[index] for index in answered]
         written = answer_files(config.predict.output, folder_of(config), state_mark(config))
         for file in written:
-            make_folder(file.parent)
+            make_results_folder(file.parent)
             is_csv = file.suffix == CSV
             write_atomic(file, _csv(files, answers, raw=config.predict.raw) if is_csv else _jsonl(files, answers))
     if given.ignored:
