@@ -85,20 +85,12 @@ class KeptByHooks(TypedDict):
     total: Count
 
 
-class _InputsInShort(TypedDict):
+class InputsInShort(TypedDict):
+    """The facts that inputs.json has in common with a checkpoint. `vocabulary`: the number of tokens, 0 of others."""
+
     kind: str
     shape: tuple[Size | None, ...]  # null: it varies
-    vocabulary: Count  # the number of tokens, 0 of other inputs
-
-
-class InputsInShort(_InputsInShort, total=False):
-    """The facts that inputs.json has in common with a checkpoint.
-
-    Attributes:
-        digest: That of all its content. Older ones have none.
-    """
-
-    digest: str
+    vocabulary: Count
 
 
 class AnyFormat(TypedDict):
@@ -141,10 +133,12 @@ class Manifest(_Manifest, total=False):
     Attributes:
         answers: Facts about the answers of its state, which evaluations of some tasks find.
         inputs: Older ones have none.
+        contents: Digests of the values of inputs.json by dotted key. Older ones have none.
     """
 
     answers: dict[str, Any]
     inputs: InputsInShort
+    contents: dict[str, str]
 
 
 # ---- summary.json ----------------------------------------------------------------------------------------------------

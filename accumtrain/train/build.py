@@ -14,19 +14,22 @@ from accumtrain.devices.found import Devices
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.losses import LossScale
 from accumtrain.engine.window import Window
-from accumtrain.errors import ConfigError
-from accumtrain.fields import TOKENS
+from accumtrain.errors import CheckpointError, ConfigError
+from accumtrain.fields import TOKENS, format_value, shorten
 from accumtrain.models.build import build_model, find_rate_factors
-from accumtrain.models.config import LEAST_WITH_BATCH_NORM, ResNetConfig
+from accumtrain.models.config import LEAST_WITH_BATCH_NORM, MODELS, ResNetConfig
 from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.config import OPTIMIZERS, OptimConfig
 from accumtrain.optim.optimizer import Optimizer
-from accumtrain.registry import load
+from accumtrain.registry import load, module_of
+from accumtrain.runs.names import folder_of
+from accumtrain.runs.schema import Manifest
 from accumtrain.tasks.config import TASKS
 from accumtrain.tasks.objective import Objective
 from accumtrain.train.tell.remedies import allowed_remedy
 
 ENOUGH = 4  # examples of a micro-batch, for batch norm
+SMALLEST_WEIGHT = 2  # bytes
 
 
 def build_optimizer(config: OptimConfig) -> Optimizer:
@@ -160,3 +163,20 @@ def agree_on_steps(config: Config, devices: Devices) -> Config:
     if min(found) < max(found):
         say(f"accum.steps={max(found)}, which worker {found.index(max(found))} needs")
     return config.with_accum_steps(max(found))
+
+
+def check_sizes(config: Config, manifest: Manifest) -> None:
+    """Raise CheckpointError if a size of an own model is above the number of weights that its files can hold.
+
+    Each size stands for as many weights or more. Such a model would be built before its weights are missed.
+    """
+    if not module_of(MODELS[config.model.kind].build).startswith("accumtrain.models"):
+        return
+    most = sum(file["bytes"] for file in manifest["files"].values()) // SMALLEST_WEIGHT
+    for name, value in manifest["learned"].items():
+        sizes = [size for size in (value if isinstance(value, list) else [value]) if type(size) is int]
+        if name.startswith("model.") and max(sizes, default=0) > most:
+            raise CheckpointError(
+                f"the checkpoints in {folder_of(config)} are damaged: {name}={shorten(format_value(value))}, and they "
+                f"hold {most:,} weights at most; train anew, under another run.name"
+            )

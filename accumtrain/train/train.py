@@ -37,7 +37,7 @@ from accumtrain.runs.names import differences, learned_values
 from accumtrain.runs.provenance import provenance
 from accumtrain.runs.run import ReadOnlyRun, Run
 from accumtrain.tasks.objective import Objective, open_objective
-from accumtrain.train.build import agree_on_steps, build_window, check_micro_batch
+from accumtrain.train.build import agree_on_steps, build_window, check_micro_batch, check_sizes
 from accumtrain.train.checkpoint import Checkpoints
 from accumtrain.train.config import BestBy
 from accumtrain.train.evaluator import Evaluator, build_evaluator
@@ -114,6 +114,7 @@ class Trainer:
         self.epochs = Epochs(config, data.train.size)
         if newest := newest_manifest(run.checkpoints):
             self.epochs.restore(newest["step"], epochs_of(newest))
+            check_sizes(config, newest)
         self.total = total_steps(config, self.epochs)
         self.position = Position(config.batch_size, self.epochs)
         self.micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
@@ -288,7 +289,8 @@ class Trainer:
         return {
             "learned": learned_values(self.config),
             "data": dict(self.data.fingerprint),
-            "inputs": self.objective.trained_on.in_short,
+            "inputs": self.objective.asked.in_short,
+            "contents": self.objective.trained_on.digests,
             "weights": self._weights_digest,
             **self.position.facts,
             "total_steps": self.total,

@@ -175,7 +175,10 @@ def test_of_too_many_classes_there_are_means_only(here, command, monkeypatch):
 def test_names_that_the_run_did_not_write_are_refused(here, command):
     content = json_of(here, "inputs")
     names = [f"digit {number}" for number in range(10)]
-    for count, message in [(10, "is not that of the checkpoints: digest="), (4, "has the names of 4 classes, the")]:
+    for count, message in [
+        (10, "is not that of the checkpoints: targets.names="),
+        (4, "has the names of 4 classes, the"),
+    ]:
         targets = {"form": "classes", "names": names[:count]}
         (here / "inputs.json").write_text(json.dumps(content | {"targets": targets}))
         assert_error(command("job=evaluate", "run.name=one"), CheckpointError, f"inputs.json {message}")

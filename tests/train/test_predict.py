@@ -237,7 +237,7 @@ def test_damaged_inputs_json(text, message, here, command):
         ("inputs", {"shape": [9000, 10, 3]}, "inputs.json is not that of the checkpoints: shape="),
         ("targets", {"names": ["a"]}, "inputs.json has the names of 1 classes, the checkpoints have"),
         ("targets", {"form": "labels"}, "targets.form=labels: must be classes, as task=classify has; run its training"),
-        ("facts", {"mean": 0.25}, "inputs.json is not that of the checkpoints: digest="),
+        ("targets", {"names": ["x", "y", "z"]}, "inputs.json is not that of the checkpoints: targets.names="),
     ],
 )
 def test_inputs_json_of_another_run(part, changes, message, here, command):
@@ -255,8 +255,9 @@ def test_a_model_that_its_checkpoint_can_not_hold_is_not_built(here, command, co
     config.write_text(yaml.safe_dump(values))
     learned = learned_values(to_mapping(from_mapping(values)))
     manifest.write_text(seal_manifest(json.loads(manifest.read_text()) | {"learned": learned}))
-    message = r"are damaged: model.units=[1,1,100000000], and they hold "
-    assert_error(command(*PREDICT), CheckpointError, message)
+    message = "are damaged: model.units=[1,1,100000000], and they hold "
+    for arguments in (PREDICT, ("run.name=plain", "train.steps=30")):
+        assert_error(command(*arguments), CheckpointError, message)
 
 
 @pytest.mark.slow

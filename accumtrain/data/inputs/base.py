@@ -111,7 +111,7 @@ class Inputs(ABC):
 
     @property
     def in_short(self) -> InputsInShort:
-        """The facts that every checkpoint of a run has in common with its inputs.json."""
+        """The facts that the checkpoints of a run have in common with its inputs.json."""
         return {"kind": self.kind, "shape": tuple(self.shape), "vocabulary": self.vocabulary_size}
 
     @classmethod

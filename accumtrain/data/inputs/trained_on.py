@@ -13,9 +13,11 @@ from accumtrain.data.config import INPUTS, DataConfig
 from accumtrain.data.inputs.base import Inputs
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.registry import load
-from accumtrain.runs.files import read_json
+from accumtrain.runs.files import read_json, to_json_value
 from accumtrain.runs.run import INPUTS_FILE, REMEDY
-from accumtrain.runs.schema import InputsFile, InputsInShort, NamedTargets, OfKind
+from accumtrain.runs.schema import InputsFile, NamedTargets, OfKind
+
+_DIGITS = 16  # of a digest
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,12 @@ class TrainedOn:
         return {"inputs": cast(OfKind, self.inputs.facts()), "targets": targets, "facts": dict(self.facts)}
 
     @property
-    def in_short(self) -> InputsInShort:
-        """The facts that a checkpoint of the run keeps of inputs.json, with a digest of its content."""
-        content = json.dumps(self.as_json(), sort_keys=True)
-        return {**self.inputs.in_short, "digest": hashlib.sha256(content.encode()).hexdigest()[:16]}
+    def digests(self) -> dict[str, str]:
+        """A digest of each value of inputs.json, by dotted key, which the checkpoints of a run keep."""
+        parts: Mapping[str, Any] = to_json_value(self.as_json())
+        values = {f"{part}.{key}": value for part, content in parts.items() for key, value in content.items()}
+        texts = {key: json.dumps(value, sort_keys=True) for key, value in values.items()}
+        return {key: hashlib.sha256(text.encode()).hexdigest()[:_DIGITS] for key, text in texts.items()}
 
     @classmethod
     def from_json(cls, content: InputsFile, config: DataConfig) -> TrainedOn:

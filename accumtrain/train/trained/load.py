@@ -13,10 +13,8 @@ from accumtrain.config.roles import keys_with
 from accumtrain.config.schema import Config
 from accumtrain.data.inputs.trained_on import TrainedOn, read_trained_on
 from accumtrain.errors import CheckpointError, ConfigError, DataError
-from accumtrain.fields import Role, format_value, shorten
+from accumtrain.fields import Role, shorten
 from accumtrain.models.build import build_model
-from accumtrain.models.config import MODELS
-from accumtrain.registry import module_of
 from accumtrain.runs.checkpoint_store import Saved, newest_manifest
 from accumtrain.runs.config import BEST_STATE
 from accumtrain.runs.names import CHECKPOINTS, differences, folder_of, learned_values
@@ -25,11 +23,10 @@ from accumtrain.runs.schema import Manifest
 from accumtrain.tasks.answer import Answer, build_answer, find_answer
 from accumtrain.tasks.config import TASKS
 from accumtrain.tasks.objective import Objective, build_objective, open_objective, open_stored
-from accumtrain.train.build import moving_average, spec_for
+from accumtrain.train.build import check_sizes, moving_average, spec_for
 from accumtrain.train.checkpoint import again_if_changed, find_state, restore_model
 
 CLASSES = "data.classes"
-SMALLEST_WEIGHT = 2  # bytes
 
 
 def find_trained_on(config: Config) -> tuple[TrainedOn, Mapping[str, Any]]:
@@ -67,14 +64,15 @@ def read_noted(config: Config) -> TrainedOn | None:
     if noted is None or newest is None:
         return noted
     check_evaluates(config, {}, newest)
-    _check_sizes(config, newest)
+    check_sizes(config, newest)
     names, before = len(noted.class_names), newest["data"].get(CLASSES)
     classes = len(before) if isinstance(before, list) else before
     if classes not in (None, names):
         raise CheckpointError(
             f"{file} has the names of {names} classes, the checkpoints have {classes} classes: it is damaged; {REMEDY}"
         )
-    if changed := differences(newest.get("inputs", {}), noted.in_short):
+    kept = differences(newest.get("inputs", {}), noted.inputs.in_short)
+    if changed := kept or differences(newest.get("contents", {}), noted.digests):
         raise CheckpointError(f"{file} is not that of the checkpoints: {changed}; {REMEDY}")
     try:
         find_answer(config).check_facts({**noted.facts, **newest.get("answers", {})}, noted.class_names)
@@ -147,23 +145,6 @@ def trained_model(config: Config, noted: TrainedOn, fingerprint: Mapping[str, An
         for average, weight in zip(ema.averages, ema.weights, strict=True):
             weight.assign(average)
     return Trained(model, saved, manifest, build_answer(config, noted, manifest.get("answers", {})))
-
-
-def _check_sizes(config: Config, manifest: Manifest) -> None:
-    """Raise CheckpointError if a size of an own model is above the number of weights that its files can hold.
-
-    Each size stands for as many weights or more. Such a model would be built before its weights are missed.
-    """
-    if not module_of(MODELS[config.model.kind].build).startswith("accumtrain.models"):
-        return
-    most = sum(file["bytes"] for file in manifest["files"].values()) // SMALLEST_WEIGHT
-    for name, value in manifest["learned"].items():
-        sizes = [size for size in (value if isinstance(value, list) else [value]) if type(size) is int]
-        if name.startswith("model.") and max(sizes, default=0) > most:
-            raise CheckpointError(
-                f"the checkpoints in {folder_of(config)} are damaged: {name}={shorten(format_value(value))}, and they "
-                f"hold {most:,} weights at most; {REMEDY}"
-            )
 
 
 def check_evaluates(config: Config, fingerprint: Mapping[str, Any], manifest: Manifest) -> None:
