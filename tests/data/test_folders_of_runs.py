@@ -12,7 +12,7 @@ from accumtrain.data.open_data import open_data
 from accumtrain.data.source import Dataset
 from accumtrain.fields import TOKENS
 from accumtrain.runs.folder import open_folder
-from accumtrain.runs.names import LOCK, make_folder
+from accumtrain.runs.names import LOCK, make_results_folder
 from tests.data.conftest import png
 
 
@@ -56,10 +56,10 @@ def test_the_folder_of_a_job_is_no_data(compose, photos, monkeypatch, run_dir, j
 
 @pytest.mark.parametrize("place", ["answers", "out/answers", "cat/answers"])
 def test_a_new_folder_of_results_is_no_data_and_an_old_one_stays_what_it_is(photos, place):
-    make_folder(photos / place)
+    make_results_folder(photos / place)
     (photos / place / "predictions.csv").write_text("file,class")
     (photos / place / "drawn.png").write_bytes(png(99))
-    make_folder(photos / "owl")
+    make_results_folder(photos / "owl")
     open_photos(photos)
 
 
