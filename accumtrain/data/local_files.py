@@ -65,8 +65,12 @@ def check_name(path: Path) -> None:
 def check_unpacked(file: Path, key: str) -> None:
     """Raise DataError for a compressed file, by its first bytes, and OSError. `key` gives it, for messages."""
     with file.open("rb") as stream:
-        if stream.read(8).startswith(_COMPRESSED):
+        if is_compressed(stream.read(8)):
             raise DataError(f"{key}={file} is compressed: unpack it, or save a table of Excel as CSV, and give that")
+
+
+def is_compressed(content: bytes) -> bool:
+    return content.startswith(_COMPRESSED)
 
 
 def is_image(file: Path) -> bool:

@@ -412,6 +412,21 @@ def test_splits_in_a_folder_further_in_are_named(tmp_path, targets):
     assert open_data(TextsConfig(path=f"{tmp_path}/data"), 0, targets).val.size == 2
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (os.mkfifo, "is not a regular file"),
+        (lambda file: file.symlink_to("nowhere"), "is a link to a file that is not there"),
+        (lambda file: file.write_bytes(b"\x1f\x8b text"), "is compressed: unpack it"),
+    ],
+)
+def test_a_file_of_a_folder_that_is_no_text_is_a_bad_text(tmp_path, make, message):
+    (tmp_path / "a.txt").write_text("a text")
+    make(tmp_path / "b.txt")
+    with pytest.raises(DataError, match=f"b.txt {message}"):
+        open_data(TextsConfig(path=str(tmp_path)), 0, TOKENS)
+
+
 @pytest.mark.parametrize("targets", [CLASSES, TOKENS])
 @pytest.mark.parametrize("name", ["texts.txt.gz", "reviews.csv.gz", "all.zip"])
 def test_compressed_files_are_to_be_unpacked(tmp_path, name, targets):

@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 
 from accumtrain.data.config import TableConfig, TextsConfig, TokenKeys
-from accumtrain.data.local_files import check_name, find_file_fault, iterate_visible, list_first, readable, walk_files
+from accumtrain.data.local_files import (
+    check_name,
+    check_unpacked,
+    find_file_fault,
+    iterate_visible,
+    list_first,
+    readable,
+    walk_files,
+)
 from accumtrain.data.source import Source, Wanted
 from accumtrain.data.sources.folder import SPLIT_NAMES, find_split, list_other_words
 from accumtrain.data.stream import UNREADABLE
@@ -213,6 +221,7 @@ def _as_tables(config: TextsConfig, files: Mapping[str, Path], *, by_class: bool
     if not are_tables.pop():
         for file in files.values():
             check_is_no_table(file, "data.path")
+            check_unpacked(file, "data.path")
         return None
     columns = {"text_column": "text", **({"label_column": "label"} if by_class else {})}
     paths = {"path" if split == "train" else f"{split}_path": str(file) for split, file in files.items()}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from accumtrain.console import format_bytes
-from accumtrain.data.local_files import check_unpacked, find_file_fault
+from accumtrain.data.local_files import find_file_fault, is_compressed
 from accumtrain.data.source import BadExample, UnreadableExample
 from accumtrain.errors import DataError
 from accumtrain.process.machine import spare_bytes
@@ -40,6 +40,8 @@ def read_file(file: Path, kind: str = "") -> Text:
         content = file.read_bytes()
     except OSError as error:
         return Text(name, fault=UnreadableExample(name, f"can't be read: {error.strerror}"))
+    if is_compressed(content):
+        return Text(name, fault=UnreadableExample(name, "is compressed: unpack it"))
     return replace(_decode(name, content.removeprefix(_BOM)), kind=kind)
 
 
@@ -67,7 +69,6 @@ def check_is_no_table(file: Path, key: str) -> None:
         )
     if suffix == ".npz":
         raise DataError(f"{key}={file} is a file of arrays, not of texts: give data=npz data.path={file}")
-    check_unpacked(file, key)
 
 
 def check_memory(file: Path, size: int) -> None:
