@@ -107,7 +107,7 @@ class Objective:
         """The inputs for which the trained model is asked to predict."""
         return self.stored.inputs
 
-    @property
+    @cached_property
     def trained_on(self) -> TrainedOn:
         """The content of inputs.json, which a run keeps of its data."""
         data = self.data

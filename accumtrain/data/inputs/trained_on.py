@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,7 +41,7 @@ class TrainedOn:
         targets: NamedTargets = {"form": self.form, "names": self.class_names}
         return {"inputs": cast(OfKind, self.inputs.facts()), "targets": targets, "facts": dict(self.facts)}
 
-    @property
+    @cached_property
     def digests(self) -> dict[str, str]:
         """A digest of each value of inputs.json, by dotted key, which the checkpoints of a run keep."""
         parts: Mapping[str, Any] = to_json_value(self.as_json())
