@@ -21,7 +21,7 @@ from accumtrain.devices.config import AutoConfig
 from accumtrain.errors import AccumtrainError, CheckpointError, Preempted
 from accumtrain.fields import JAX, TENSORFLOW
 from accumtrain.process import environment
-from accumtrain.process.cuda import has_jax_for_gpu, shows_gpu
+from accumtrain.process.cuda import has_jax_for_gpu
 from accumtrain.process.signals import DeferredSignals, JobSignals, StoppedBySignal, nothing_saved, without_traceback
 from accumtrain.registry import load
 from accumtrain.runs.files import write_json
@@ -70,6 +70,8 @@ def _run_job(config: Config, job: Job) -> dict[str, Any] | None:
             if not config.device.has_workers:  # the chief of several holds the lock for all
                 check_free(folder_of(config))
             Run(config).check_continues()
+        if job.probed and config.device.has_workers and find_cluster(config.device).index > 0:
+            silence()  # of several workers only the chief prints
         with choose_kernels(config, job):
             config = settle_runtime(config)
             config = settle_kept_activations(config, job)
@@ -90,8 +92,7 @@ def settle_runtime(config: Config) -> Config:
     """Return `config` with a runtime in the place of device.runtime=auto."""
     if config.device.runtime != "auto":
         return config
-    on_gpu = config.device.may_compute_on_gpu and config.device.virtual is None and shows_gpu()
-    by_jax = on_gpu and explain_missing_jax(config) is None and has_jax_for_gpu()
+    by_jax = environment.takes_gpu(config.device) and explain_missing_jax(config) is None and has_jax_for_gpu()
     return replace(config, device=replace(config.device, runtime=JAX if by_jax else TENSORFLOW))
 
 
@@ -124,8 +125,6 @@ def settle_accum_steps(config: Config, job: Job) -> Config:
         return config.with_accum_steps(read_trained_steps(config))
     if not job.probed:
         return config
-    if config.device.has_workers and find_cluster(config.device).index > 0:
-        silence()  # of several workers only the chief prints
     own_part = config_of_worker(config)
     if config.accum.is_auto:
         from accumtrain.measure.auto_steps import find_accum_steps

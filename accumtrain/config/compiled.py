@@ -111,7 +111,6 @@ class CurrentDeviceConfig(DeviceConfig):
     kind: str = KIND
     as_it_is: ClassVar[bool] = True
     may_run_jax: ClassVar[bool] = True
-    may_compute_on_cpu: ClassVar[bool] = False  # under a limit, which holds in probes alone
 
 
 MODELS.add(Entry(CompiledModelConfig, "accumtrain.keras.run.compiled:build_model"), listed=False)

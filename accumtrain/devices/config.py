@@ -68,13 +68,11 @@ class DeviceConfig(ComponentConfig):
     `timeout`: seconds to wait for the other workers at the start.
 
     Attributes:
-        splits_cpu: the kind uses `virtual`.
         has_limit: the kind uses `memory_limit_mb`.
         has_workers: the kind trains in several processes and uses `workers` and `index`.
         has_address: the kind uses `tpu`.
-        may_compute_on_cpu: kernels of the CPU may run under the memory limit.
+        may_compute_on_cpu: the kind takes CPUs if it takes no GPU, and uses `virtual`.
         may_compute_on_gpu: the kind takes a GPU if there is one, and uses `tensor_float_32`.
-        one_cpu_without_gpu: the kind computes on a single CPU device if it takes no GPU.
         may_run_jax: the kind is of devices of this machine that JAX may compute on.
         as_it_is: the kind takes a process in which TensorFlow computes already as it is.
     """
@@ -92,19 +90,17 @@ class DeviceConfig(ComponentConfig):
     runtime: Annotated[str, OneOf((TENSORFLOW, JAX, "auto"))] = TENSORFLOW
 
     ROLE: ClassVar[Role] = Role.COMMAND
-    splits_cpu: ClassVar[bool] = False
     has_limit: ClassVar[bool] = True
     has_workers: ClassVar[bool] = False
     has_address: ClassVar[bool] = False
-    may_compute_on_cpu: ClassVar[bool] = True
+    may_compute_on_cpu: ClassVar[bool] = False
     may_compute_on_gpu: ClassVar[bool] = False
-    one_cpu_without_gpu: ClassVar[bool] = False
     may_run_jax: ClassVar[bool] = False
     as_it_is: ClassVar[bool] = False
 
     def check(self) -> None:
         check_topology(self.tpu_topology)
-        if self.virtual is not None and not self.splits_cpu:
+        if self.virtual is not None and not self.may_compute_on_cpu:
             raise ConfigError(
                 f"device.virtual={self.virtual}: splits the CPU into logical devices, not device={self.kind}; "
                 "use device=mirrored, or leave device.virtual out"
@@ -142,8 +138,7 @@ class AutoConfig(DeviceConfig):
     kind: str = "auto"
     may_run_jax: ClassVar[bool] = True
     may_compute_on_gpu: ClassVar[bool] = True
-    splits_cpu: ClassVar[bool] = True
-    one_cpu_without_gpu: ClassVar[bool] = True
+    may_compute_on_cpu: ClassVar[bool] = True
 
 
 @dataclass(kw_only=True)
@@ -152,8 +147,7 @@ class CpuConfig(DeviceConfig):
 
     kind: str = "cpu"
     may_run_jax: ClassVar[bool] = True
-    splits_cpu: ClassVar[bool] = True
-    one_cpu_without_gpu: ClassVar[bool] = True
+    may_compute_on_cpu: ClassVar[bool] = True
 
 
 @dataclass(kw_only=True)
@@ -163,7 +157,6 @@ class GpuConfig(DeviceConfig):
     kind: str = "gpu"
     may_run_jax: ClassVar[bool] = True
     may_compute_on_gpu: ClassVar[bool] = True
-    may_compute_on_cpu: ClassVar[bool] = False
 
 
 @dataclass(kw_only=True)
@@ -173,7 +166,7 @@ class MirroredConfig(DeviceConfig):
     kind: str = "mirrored"
     may_run_jax: ClassVar[bool] = True
     may_compute_on_gpu: ClassVar[bool] = True
-    splits_cpu: ClassVar[bool] = True
+    may_compute_on_cpu: ClassVar[bool] = True
 
 
 @dataclass(kw_only=True)
@@ -182,9 +175,8 @@ class MultiworkerConfig(DeviceConfig):
 
     kind: str = "multiworker"
     may_compute_on_gpu: ClassVar[bool] = True
-    splits_cpu: ClassVar[bool] = True
+    may_compute_on_cpu: ClassVar[bool] = True
     has_workers: ClassVar[bool] = True
-    one_cpu_without_gpu: ClassVar[bool] = True
 
 
 @dataclass(kw_only=True)

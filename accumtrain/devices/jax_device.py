@@ -97,7 +97,7 @@ def _find_devices(config: DeviceConfig) -> Sequence[jax.Device]:
                 "own with hydra/launcher=joblib"
             ) from error
         unset = f"unset JAX_PLATFORMS={only}, " if only else ""
-        split = ", or try replication on this CPU with device.virtual=2" if config.splits_cpu else ""
+        split = ", or try replication on this CPU with device.virtual=2" if config.may_compute_on_cpu else ""
         raise ConfigError(
             f"device={config.kind} device.runtime=jax: JAX {jax.__version__} finds none ({first_line(error)}); "
             f"{unset}{install}, or choose device=cpu{split}"

@@ -109,7 +109,7 @@ def find_limit(peak_bytes: int, share: float, fits: Callable[[int], bool]) -> in
 def find_micro_batch(config: Config) -> int | None:
     """Return the examples of a micro-step on one replica, by accum.steps. None on GPUs, which only a job can count."""
     device = config.device
-    if device.may_compute_on_gpu and device.virtual is None and environment.shows_gpu():
+    if environment.takes_gpu(device):
         return None
     return micro_batch_size(config.batch_size, config.accum.count, device.known_replicas)
 

@@ -123,7 +123,7 @@ def _start_tensorflow(device: DeviceConfig, *, probed: bool) -> None:
         load(look_for_device)(device)
     load_cusolver()
     os.environ.update(VARIABLES | tpu_runtime.quiet_environment())
-    if on_one_cpu(device):
+    if on_cpu(device) and (device.virtual or 1) == 1:
         os.environ.setdefault(OPERATIONS_AT_ONCE, "1")
     _set_limit(device)
     if device.memory_limit_mb is not None and not probed:
@@ -252,7 +252,11 @@ def _without_keras() -> Iterator[None]:
 # ---- devices ----
 
 
-def on_one_cpu(device: DeviceConfig) -> bool:
-    """Return whether the run computes on the CPU as one device, as there is no GPU or none is wanted."""
-    takes_gpu = device.may_compute_on_gpu and shows_gpu()
-    return device.one_cpu_without_gpu and (device.virtual or 1) == 1 and not takes_gpu
+def takes_gpu(device: DeviceConfig) -> bool:
+    """Return whether the run computes on GPUs, as there is one that it may take."""
+    return device.may_compute_on_gpu and device.virtual is None and shows_gpu()
+
+
+def on_cpu(device: DeviceConfig) -> bool:
+    """Return whether the run computes on CPUs, each as one device or as several."""
+    return device.may_compute_on_cpu and not takes_gpu(device)

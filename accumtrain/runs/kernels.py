@@ -90,9 +90,8 @@ def _open_kinds(config: Config, job: Job) -> KernelKinds | None:
     instructions = set(cpu()["instructions"])
     # under a limit a job that no probe has tried computes without oneDNN, which may crash there
     as_its_run = job.scope == "trained" and config.device.memory_limit_mb is None
-    one_cpu = environment.on_one_cpu(config.device) and not config.device.has_workers
     by_xla = config.device.xla is True or config.device.runtime == JAX
-    if by_xla or not ((job.chooses_kernels or as_its_run) and one_cpu):
+    if by_xla or not ((job.chooses_kernels or as_its_run) and environment.on_cpu(config.device)):
         return None
     if not instructions & NEURAL:
         return LIBRARY if "avx2" in instructions else None

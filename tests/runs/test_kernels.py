@@ -96,7 +96,7 @@ def chosen_16bit(config, job="train"):
         ([*SERVER, "amx_tile", "amx_bf16", "amx_fp16"], ["precision=float16"], NOTHING),
         ([*DESKTOP, "avx512f", "avx512_vnni"], ["precision=bfloat16"], NOTHING),
         (SERVER, ["precision=bfloat16", "model=keras", "model.name=MobileNetV2"], NOTHING),
-        (SERVER, ["precision=bfloat16", "device=mirrored"], NOTHING),
+        (SERVER, ["precision=bfloat16", "device=gpu"], NOTHING),
     ],
 )
 def test_processor_images_and_precision_decide(machine, config, vendor, instructions, overrides, values):
@@ -176,11 +176,16 @@ def test_the_second_job_of_a_process_has_the_kernels_of_the_first(machine, confi
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("instructions", [DESKTOP, SERVER])
-def test_nothing_is_chosen_beside_other_workers(machine, config, precision, instructions):
-    """Workers may be other processors, and all must compute alike."""
+@pytest.mark.parametrize("images", [SMALL, LARGE])
+def test_a_run_has_the_same_kernels_on_any_number_of_cpus(machine, config, precision, instructions, images):
+    """It may go on in another number of processes, with the same bits."""
     machine.instructions = instructions
-    workers = ("device=multiworker", "device.workers=[a:1,b:1]", "device.index=0", f"precision={precision}")
-    assert both_chosen(config(*workers)) == NOTHING
+    workers = ("device=multiworker", "device.workers=[a:1,b:1]", "device.index=0")
+    divided = [("device.virtual=2",), ("device=mirrored", "device.virtual=2"), ("device=mirrored",), workers]
+    alone = both_chosen(config(*images, f"precision={precision}"))
+    assert alone != NOTHING or (instructions, precision) == (SERVER, "float32")
+    for devices in divided:
+        assert both_chosen(config(*images, f"precision={precision}", *devices)) == alone
 
 
 @pytest.mark.parametrize(
@@ -188,12 +193,12 @@ def test_nothing_is_chosen_beside_other_workers(machine, config, precision, inst
     [
         (["device.xla=true"], "train"),
         (["device.runtime=jax"], "train"),
-        (["device=mirrored"], "train"),
+        (["device=gpu"], "train"),
         (["device=tpu"], "train"),
         ([], "report"),
     ],
 )
-def test_only_kernels_of_one_cpu_that_computes_are_chosen(machine, config, overrides, job):
+def test_only_kernels_of_a_cpu_that_computes_are_chosen(machine, config, overrides, job):
     assert both_chosen(config(*overrides), job) == NOTHING
 
 
