@@ -110,14 +110,15 @@ class NpzFile:
             raise DataError(f"{self.path}: {error}") from error
         return {split: found[f"{prefix}labels"] for split, prefix in self.prefixes.items()}
 
-    def read_array(self, name: str, bytes_of_value: int = 0) -> np.ndarray:
+    def read_array(self, name: str, bytes_of_value: int | None = None) -> np.ndarray:
         """Return an array.
 
         Args:
-            bytes_of_value: Those that all that is made of a value takes; 0: as many as in the file, and for a copy.
+            bytes_of_value: Those that all that is made of a value takes. None: those of the array and of a copy.
         """
         shape, _ = self.read_header(name)
-        size = math.prod(shape) * bytes_of_value or _COPIES * self._members[name].file_size
+        own = _COPIES * self._members[name].file_size
+        size = own if bytes_of_value is None else math.prod(shape) * bytes_of_value
         if size > (spare := spare_bytes()):
             raise DataError(
                 f"{self.path}: {name} takes {format_bytes(size)}, {format_bytes(spare)} of memory are "

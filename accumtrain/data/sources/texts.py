@@ -173,22 +173,31 @@ def _find_files(path: Path, *, by_class: bool) -> tuple[dict[str, Path], list[st
     is_whole = len(whole) == 1 and all(len(files) == 1 for files in whole[0].values())
     splits = [folder for folder in folders if _is_split(folder)]
     if not is_whole or len(classes) > 1 or splits:
-        others = [f"{folder.name}/" for folder in splits]
-        remedies = [
-            f"If {list_first([*(file.name for file in named), *others])} are splits, make one file of each, with names "
-            "that are alike otherwise, such as train.jsonl and test.jsonl, or give a single one as data.path"
-        ]
-        if len(classes) > 1:
-            folders_of = list_first([f"{folder.name}/" for folder in classes])
-            remedies[0] += f", and move {folders_of} away"
-            remedies.append(f"If {folders_of} are classes or splits, move these files away")
-        elif not (by_class or are_tables):
-            remedies.append(f"If each file is a text, move all of them into a folder in {path.name}/")
-        raise DataError(f"{path} can be read in more than one way. {'. '.join(remedies)}")
+        may_be_texts = not (by_class or are_tables)
+        raise DataError(
+            f"{path} can be read in more than one way. {_list_readings(path, [*named, *splits], classes, may_be_texts)}"
+        )
     files = {split: whole[0][split][0] for split in SPLIT_NAMES if split in whole[0]}
     for file in files.values():
         _check_file(file)
     return files, _note_beside([entry for entry in entries if entry not in files.values()], "files of the splits")
+
+
+def _list_readings(path: Path, named: list[Path], classes: list[Path], may_be_texts: bool) -> str:
+    """Return what the entries named after splits may mean beside the folders of classes, with the remedy of each."""
+    as_splits = (
+        f"If {list_first([_show(entry) for entry in named])} are splits, make one file of each, with names that are "
+        "alike otherwise, such as train.jsonl and test.jsonl, or give a single one as data.path"
+    )
+    if len(classes) > 1:
+        folders = list_first([_show(folder) for folder in classes])
+        return f"{as_splits}, and move {folders} away. If {folders} are classes or splits, move these files away"
+    as_texts = f". If each file is a text, move all of them into a folder in {path.name}/" if may_be_texts else ""
+    return as_splits + as_texts
+
+
+def _show(entry: Path) -> str:
+    return f"{entry.name}/" if entry.is_dir() else entry.name
 
 
 def _check_file(file: Path) -> None:
