@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.console import format_bytes
 from accumtrain.data.images.augment import Mix
 from accumtrain.data.inputs.base import Inputs
 from accumtrain.data.inputs.trained_on import TrainedOn
@@ -24,10 +25,12 @@ from accumtrain.data.targets.base import TargetReader
 from accumtrain.data.targets.classes import ClassTargets
 from accumtrain.errors import DataError
 from accumtrain.fields import CLASSES, TOKENS
+from accumtrain.process.machine import spare_bytes
 
 SPLIT_WORDS = {"train": "training", "val": "validation", "test": "test"}  # in the order of messages
 _HEX_DIGITS = 16
 _CHUNK = 1024
+_COPIES = 3  # of examples while they are joined: in parts, in one array, and in TensorFlow's memory
 
 
 # ---- examples that can't be used ----
@@ -117,8 +120,19 @@ class Split(ABC):
         return index
 
     def joined_with(self, others: Sequence[Split]) -> Split:
-        """Return the examples of this split and of others, of the same kind, in their order."""
+        """Return the examples of this split and of others, of the same kind, in their order.
+
+        Raises:
+            DataError: They do not fit in memory.
+        """
         splits = [self, *others]
+        example, _ = self.read(tf.range(1, dtype=tf.int64))
+        size = _COPIES * example.numpy().nbytes * sum(split.size for split in splits)
+        if size > (spare := spare_bytes()):
+            raise DataError(
+                f"all examples together take {format_bytes(size)}, and {format_bytes(spare)} of memory are free: give "
+                "data with fewer examples"
+            )
         inputs, targets = zip(*(split.read(tf.range(split.size, dtype=tf.int64)) for split in splits), strict=True)
         return ArraySplit(np.concatenate(inputs), np.concatenate(targets), self.white)
 

@@ -13,7 +13,7 @@ from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches
 from accumtrain.data.source import Wanted
 from accumtrain.data.sources import builtin
-from accumtrain.errors import ConfigError
+from accumtrain.errors import ConfigError, DataError
 from tests.data.conftest import PLAIN
 
 INDEX = tf.range(60, dtype=tf.int64)
@@ -90,3 +90,9 @@ def test_classes_can_be_learned():
 def test_their_size_must_be_given():
     with pytest.raises(ConfigError, match=r"set data.image_size"):
         open_data(config(image_size=None), seed=0)
+
+
+def test_examples_that_do_not_fit_in_memory_are_not_joined():
+    source = builtin.open_synthetic(config(train_examples=2**62, test_examples=2**62), Wanted())
+    with pytest.raises(DataError, match=r"all examples together take .* of memory are free: give data with fewer"):
+        source.train.joined_with([source.test])

@@ -494,6 +494,9 @@ STRANGE = {
     "arrays are a device": lambda saved: rewrite(
         saved / "state.json", lambda state: state.update(_data_files=[{"filename": "/dev/zero"}])
     ),
+    "a file is outside": lambda saved: rewrite(
+        saved / "state.json", lambda state: state.update(_data_files=[{"filename": "../train.csv"}])
+    ),
     "files are numbers": lambda saved: rewrite(saved / "state.json", lambda state: state.update(_data_files=[1])),
     "a type is unknown": lambda saved: rewrite(
         saved / "dataset_info.json", lambda info: info["features"]["kind"].update(_type="Nothing")
@@ -510,6 +513,14 @@ def test_saved_datasets_of_strangers_are_refused(folder, change):
     change(saved)
     with pytest.raises(DataError, match=r"data.path=.*saved.*: save it again with save_to_disk"):
         opened(config(saved, "kind"), ClassTargets())
+
+
+def test_splits_outside_the_folder_of_a_saved_dataset_are_refused(folder):
+    as_dataset(folder)
+    (folder / "parts").mkdir()
+    (folder / "parts/dataset_dict.json").write_text('{"splits": ["../saved"]}')
+    with pytest.raises(DataError, match=r"dataset_dict.json names '../saved', which is no name in its folder: save it"):
+        opened(config(folder / "parts", "kind"), ClassTargets())
 
 
 def test_a_saved_dataset_without_rows(folder):

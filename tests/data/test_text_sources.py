@@ -231,6 +231,12 @@ def test_what_does_not_fit_in_memory_is_refused(tmp_path, monkeypatch):
         open_data(TextsConfig(path=str(tmp_path / "t.txt")), 0, TOKENS)
 
 
+def test_a_length_whose_padding_does_not_fit_in_memory_is_refused(tmp_path):
+    (tmp_path / "t.txt").write_text("one\ntwo\nthree")
+    with pytest.raises(DataError, match=r"data.length=10000000000000: 2 examples of so many tokens take .*give"):
+        open_data(TextsConfig(path=str(tmp_path / "t.txt"), length=10**13, val_fraction=0.0), 0, TOKENS)
+
+
 def test_other_structures_are_refused(tmp_path):
     (tmp_path / "lines.txt").write_text("one\ntwo")
     with pytest.raises(DataError, match="has a text a line, and no classes: give a folder with a sub-folder"):

@@ -481,17 +481,29 @@ def _check_saved_files(path: Path, key: str) -> None:
     for file in path.rglob("*"):
         if not file.is_dir() and not file.is_file():
             raise DataError(f"{key}={path}: {file} {find_file_fault(file)}: save it again with save_to_disk")
-    for state in path.rglob(_DATASET[0]):
+    state_file, dict_file = _DATASET
+    for named in path.rglob(dict_file):
+        with _saved_whole(named, key):
+            for split in json.loads(named.read_text(encoding="utf-8"))["splits"]:
+                _check_inside(named, split, key)
+    for state in path.rglob(state_file):
         with _saved_whole(state, key):
             entries = json.loads(state.read_text(encoding="utf-8"))["_data_files"]
             if entries == []:  # which the library can't read, either
                 raise DataError(f"{key}={state.parent} has no row: {_GIVE}")
             for entry in entries:
+                _check_inside(state, entry["filename"], key)
                 file = state.parent / entry["filename"]
                 if fault := find_file_fault(file):
                     raise DataError(f"{key}={path}: {entry['filename']} {fault}: save it again with save_to_disk")
                 with _saved_whole(file, key):
                     check_uncompressed(file)
+
+
+def _check_inside(file: Path, name: str, key: str) -> None:
+    """Raise DataError for a name in a file of the folder that leads out of it."""
+    if Path(name).name != name:
+        raise DataError(f"{key}={file} names {name!r}, which is no name in its folder: save it again with save_to_disk")
 
 
 @contextmanager

@@ -7,10 +7,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.console import format_bytes
 from accumtrain.data.source import BadExample, Split
 from accumtrain.data.text.encode import Encoded
 from accumtrain.data.text.vocabulary import PADDING
+from accumtrain.errors import DataError
+from accumtrain.process.machine import spare_bytes
 
+_BYTES = 2 * 4  # of a token, in NumPy's and in TensorFlow's memory
 _INSTEAD = 0  # the only token of a text that is left out, so that a model has something to compute
 
 
@@ -108,7 +112,12 @@ def cut_into_pieces(texts: Encoded, length: int) -> TokenSplit:
 
 
 def _fill(pieces: Sequence[np.ndarray], length: int) -> np.ndarray:
-    """Return the first `length` tokens of each, int32 [N, length], padded behind."""
+    """Return the first `length` tokens of each, int32 [N, length], padded behind. Raise DataError if it has no room."""
+    if (size := _BYTES * len(pieces) * length) > (spare := spare_bytes()):
+        raise DataError(
+            f"data.length={length}: {len(pieces):,} examples of so many tokens take {format_bytes(size)}, and "
+            f"{format_bytes(spare)} of memory are free; give a smaller data.length"
+        )
     tokens = np.full([len(pieces), length], PADDING, np.int32)
     for row, ids in zip(tokens, pieces, strict=True):
         row[: min(len(ids), length)] = ids[:length]
