@@ -188,8 +188,8 @@ def test_a_training_above_its_limit_is_refused_with_remedies(compose, monkeypatc
 
 
 @pytest.mark.slow
-def test_each_of_two_sizes_has_a_peak(config, data, tmp_path):
-    small, large = measure(config, data, resolve_devices(config.device), [2, 24], tmp_path)
+def test_each_of_two_sizes_has_a_peak(config, objective, tmp_path):
+    small, large = measure(config, objective, resolve_devices(config.device), [2, 24], tmp_path)
     assert [(each["micro_batch"], each["accum_steps"]) for each in (small, large)] == [(2, 12), (24, 1)]
     for each in (small, large):
         assert each["peak_by_compiler"] is True
@@ -249,8 +249,8 @@ def test_a_bench_says_what_it_does_not_measure(compose, monkeypatch, tmp_path, c
 
 
 @pytest.mark.slow
-def test_calls_without_work_are_not_timed_where_each_micro_step_is_a_call(config, data, tmp_path):
-    made = dry_run.DryRun(config, data, resolve_devices(config.device), 4, tmp_path, 2)
+def test_calls_without_work_are_not_timed_where_each_micro_step_is_a_call(config, objective, tmp_path):
+    made = dry_run.DryRun(config, objective, resolve_devices(config.device), 4, tmp_path, 2)
     assert made.seconds_of_call() is None
     assert made.updates(9) == 1
     assert made.calls == 3.0
