@@ -69,7 +69,7 @@ test-runs: $(READY) ## the tests that train, compile graphs or start processes, 
 test-slow: $(READY) ## the tests that take minutes; ARGS go to pytest
 	$(BIN)/pytest -m slow $(ARGS)
 
-test-share: $(READY) ## the part of the slow tests that this commit has to run, for a quarter of an hour
+test-share: $(READY) ## the part of the slow tests that this commit has to run, for ten minutes
 	$(BIN)/python -m pytest -p tests.share -m slow --share $(shell git rev-parse HEAD) --numprocesses 2 --dist loadfile \
 		--no-loadscope-reorder $(ARGS)
 

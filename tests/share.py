@@ -11,7 +11,7 @@ from zlib import crc32
 import pytest
 
 PARTS = 7
-MINUTES = 15  # after which no test begins
+MINUTES = 10  # after which no test begins
 NOT_REACHED = f"not reached within {MINUTES} minutes"
 
 
