@@ -65,7 +65,8 @@ def keras_file(request, tmp_path_factory):
 def test_a_run_starts_from_the_averages_of_another(config, runs, tmp_path, capsys):
     run(config("train.steps=1", "optim=sgd", "optim.lr=1e-30", "optim.weight_decay=0", "ema.decay=0.5"))
     before, now = best_of(runs / "base"), best_of(tmp_path / "one")
-    assert all(np.array_equal(now[path], value) for path, value in before.items())
+    # an update moves a bias that is exactly 0
+    assert all(np.allclose(now[path], value, rtol=0, atol=1e-29) for path, value in before.items())
     assert "10 of 10 variables loaded, 21,386 of 21,386 values" in capsys.readouterr().out
 
 
@@ -180,7 +181,8 @@ def test_resume_is_exact(config, compose, runs, tmp_path):
     run(config(FREEZE))
     assert not (tmp_path / "one/weights.json").exists()
     run(compose(*LENET, f"run.dir={tmp_path}", "run.name=whole", f"model.weights={runs / 'base'}", FREEZE))
-    assert records_of(tmp_path / "one")[-1]["loss"] == records_of(tmp_path / "whole")[-1]["loss"]
+    one, whole = (records_of(tmp_path / name, "train")[-1]["loss"] for name in ("one", "whole"))
+    assert one == whole
     for part in ("model/", "optimizer/"):
         one, whole = (tensors_of(tmp_path / name / "checkpoints/step-4", part) for name in ("one", "whole"))
         assert len(whole) > 5
