@@ -301,8 +301,8 @@ class TableConfig(TokenKeys):
     `label_column`: column of the labels; or a list, for several labels or numbers, or a class as a 1 beside zeros.
     null: in a table of two columns, the one that does not hold the examples.
     `label_separator`: what stands between the labels in a cell of several. list: the cell is a written list, such as
-    ['a', 'b']. null: ; or |.
-    `missing`: texts in any case that mean, as an empty cell does, that a target is unknown.
+    ['a', 'b']. null: ; or |. With task=classify ; says that a cell is one class, however it is written.
+    `missing`: texts in any case, and numbers, that mean, as an empty cell does, that a target is unknown.
     `decimal`: sign before the decimals of numbers: . or ,. The other one may stand between thousands. null: a point,
     and nothing stands between thousands.
     `val_path`: another table, of the examples to validate on. null: there is none.
@@ -324,7 +324,7 @@ class TableConfig(TokenKeys):
     label_column: Annotated[str | int | list[str | int] | None, COUNT] = None
     label_separator: str | None = None
     missing: list[str] = field(default_factory=lambda: [*TableConfig.MISSING])
-    decimal: Annotated[str | None, OneOf((".", ","))] = None
+    decimal: Annotated[str | None, OneOf((".", ",")), Role.PLACE] = None
     val_path: Annotated[str | None, LOCAL_PATH, Role.RULE] = None
     test_path: Annotated[str | None, LOCAL_PATH, Role.PLACE] = None
     split_column: Annotated[str | int | None, COUNT] = None
@@ -355,6 +355,11 @@ class TableConfig(TokenKeys):
             )
         if self.label_separator == "":
             raise ConfigError("data.label_separator='': must be a text; give one, such as ',', or leave it out")
+        if self.label_separator is not None and self.rows == "labels":
+            raise ConfigError(
+                f"data.label_separator={self.label_separator} and data.rows=labels: a row has one label, or a list of "
+                "them; leave one of the two out"
+            )
         self._check_inputs()
         paths = [f"data.{key}={path}" for key in ("val_path", "test_path") if (path := getattr(self, key)) is not None]
         if paths and self.split_column is not None:

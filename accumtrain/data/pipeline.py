@@ -232,7 +232,7 @@ def _batches(
     """Return `count` batches, the first at position 0. With `keyed` they also hold the keys of the examples."""
     by_example = isinstance(split, EncodedSplit) or data.inputs.by_example(training=training)
     size = shard.rows(batch) // shard.replicas  # examples per element
-    stride, end = _CHUNK if by_example else size, count * shard.rows(batch)
+    stride, end = _CHUNK if by_example else size, min(count * shard.rows(batch), tf.int64.max)
 
     @do_not_convert
     def read(start: tf.Tensor) -> Example:

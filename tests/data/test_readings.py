@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from accumtrain.data.config import TableConfig
@@ -376,3 +379,90 @@ def test_columns_are_asked_for_where_there_is_a_choice(folder, header, cells):
     (folder / "labels.csv").write_text("\n".join([header, *lines]))
     with pytest.raises(DataError, match=r"has the columns image, a, .: say which of them hold an example"):
         opened(folder / "labels.csv", LABEL)
+
+
+# ---- what a key says, and what it can't mean ----
+
+
+def test_a_group_of_thousands_begins_with_no_zero(folder):
+    path = table(folder, ["0.250", "1.500"])
+    with pytest.raises(DataError, match=r"holds 0.250, which is no number by \"data.decimal=','\""):
+        opened(path, NUMBER, decimal=",")
+    assert targets(opened(path, NUMBER, decimal="."))[:2] == [[0.25], [1.5]]
+
+
+@pytest.mark.parametrize("cell", ["-999", "-999.0"])
+def test_numbers_can_mean_unknown(folder, cell):
+    source = opened(table(folder, ["1", cell, "2"]), NUMBER, missing=["-999"])
+    assert sum(split.size for split in source.splits.values()) == 8, "others are left out"
+
+
+def test_numbers_of_parquet_can_mean_unknown(folder):
+    path = folder / "labels.parquet"
+    names = [f"photos/{number}.png" for number in range(COUNT)]
+    pyarrow.parquet.write_table(pa.table({"image": names, "label": [1.5, -999.0, 2.5] * 4}), path)
+    source = opened(path, NUMBER, missing=["-999"])
+    assert sum(split.size for split in source.splits.values()) == 8
+    assert "column label is unknown in 4 rows, with -999.0 in it" in " ".join(source.notes)
+
+
+def test_a_separator_that_stands_nowhere_is_refused(folder):
+    path = table(folder, [quoted("scab,rot"), "scab", "rot"])
+    with pytest.raises(
+        DataError, match=r"column label holds no text with \"data.label_separator='\|'\": give the sign"
+    ):
+        opened(path, LABEL, label_separator="|")
+    assert len(opened(path, LABEL, label_separator=";").class_names) == 3
+
+
+@pytest.mark.parametrize("cell", ["frozenset({'a', 'b'})", "array(['a', 'b'], dtype=object)", "'a';'b'"])
+def test_texts_that_look_like_lists_are_asked_for(folder, cell):
+    with pytest.raises(DataError, match=r"which is no list as JSON or Python write one: write it as \['a', 'b'\]"):
+        opened(table(folder, [quoted(cell), "a"]), LABEL)
+
+
+def test_quoted_names_are_a_list(folder):
+    path = table(folder, [quoted('"a", "b"'), quoted('"a",')])
+    with pytest.raises(DataError, match=r"as the labels a and b, by data\.label_separator=list"):
+        opened(path, LABEL)
+    assert opened(path, LABEL, label_separator="list").class_names == ["a", "b"]
+
+
+@pytest.mark.parametrize("cells", [["[1, 0]", "[0, 1]"], ["[0]", "[1, 0]"]])
+def test_lists_of_0_and_1_are_no_names(folder, cells):
+    with pytest.raises(DataError, match="column label holds lists of 0 and 1: give a column for each label, or an"):
+        opened(table(folder, list(map(quoted, cells))), LABEL, label_separator="list")
+
+
+@pytest.mark.parametrize("cells", [["a;b", "c"], ["a|b", "c"], [quoted("a,b"), "a", "b"]])
+def test_a_row_for_each_label_has_no_list(folder, cells):
+    with pytest.raises(DataError, match=r"and with data.rows=labels a row has one label: write a row for each"):
+        opened(table(folder, cells), LABEL, rows="labels")
+
+
+def test_an_image_of_unknown_labels_is_left_out(folder):
+    source = opened(table(folder, ["a", "b", "NA"]), LABEL, rows="labels")
+    assert sum(split.size for split in source.splits.values()) == 8
+    assert opened(table(folder, ["a", "b", ""]), LABEL, rows="labels").class_names == ["a", "b"]
+
+
+def test_classes_of_several_words_are_kept_by_a_key(folder):
+    path = table(folder, ["hot dog", "hot", "dog"])
+    with pytest.raises(DataError, match=r"If it is one class, \"data.label_separator=';'\" says so"):
+        opened(path, CLASS)
+    assert opened(path, CLASS, label_separator=";").class_names == ["dog", "hot", "hot dog"]
+
+
+def test_classes_that_are_numbers_may_be_numbers_to_predict(folder):
+    cells = [f"{number}.5" for number in range(COUNT)]
+    with pytest.raises(DataError, match=r"remove the class; or did you mean task=regress, as the classes are numbers"):
+        opened(table(folder, cells), CLASS)
+
+
+@pytest.mark.parametrize(("names", "refused"), [("0.5,1.25", True), ("1.0,2.0", True), ("0,1", False), ("a,1", False)])
+def test_a_first_row_of_numbers_is_an_example(tmp_path, names, refused):
+    path = tmp_path / "numbers.csv"
+    path.write_text("\n".join([f"{names},kind", *(f"{row}.5,{row}.25,{'xy'[row % 2]}" for row in range(12)), ""]))
+    columns = {"number_columns": ["*"], "label_column": "kind"}
+    with pytest.raises(DataError, match=r"are numbers: set data\.header=false") if refused else nullcontext():
+        opened(path, CLASS, **columns)

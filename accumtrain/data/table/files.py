@@ -18,7 +18,8 @@ from accumtrain.data.local_files import is_image, list_first
 from accumtrain.data.table.columns import Part, Rows, iterate_texts
 from accumtrain.data.table.image_files import ImageFiles
 from accumtrain.data.targets.base import LEAVE_OUT, TargetReader, Targets
-from accumtrain.data.targets.cells import CellRules, as_texts
+from accumtrain.data.targets.cells import CellRules, as_texts, find_first, shorten, to_numpy
+from accumtrain.data.targets.lists import find_lists
 from accumtrain.errors import DataError
 
 _CHANNELS = 3
@@ -121,13 +122,14 @@ def _check_found(
         )
 
 
-def join_labels(rows: Rows, folders: Folders, config: TableConfig) -> Rows:
+def join_labels(rows: Rows, folders: Folders, config: TableConfig) -> tuple[Rows, np.ndarray]:
     """Return rows with the labels of all rows of the same image in the place of its label.
 
-    A row without a label adds none.
+    A row without a label adds none. Also return of which rows nothing is known, bool [N]: a text says so for an image
+    without a label.
 
     Raises:
-        DataError: A row lacks an image, or the labels are in several columns.
+        DataError: A row lacks an image or holds several labels, or the labels are in several columns.
     """
     if len(rows.labels) > 1 or rows.hold_images:
         raise DataError(
@@ -139,13 +141,29 @@ def join_labels(rows: Rows, folders: Folders, config: TableConfig) -> Rows:
     check_images(rows, every)
     _, _, numbers = find_files(rows, rows.inputs[0], every, folders, config)
     ((name, column),) = rows.labels.items()
-    texts = CellRules.of(config).drop_missing(as_texts(column))
+    every_text = as_texts(column)
+    texts = CellRules.of(config).drop_missing(every_text)
+    _check_single(name, texts, rows)
     by_file: dict[int, dict[str, None]] = {number: {} for number in np.unique(numbers).tolist()}  # each label once
     for number, label in zip(numbers.tolist(), iterate_texts(texts), strict=True):
         if label is not None:
             by_file[number][label] = None
     lists = pa.array([list(by_file[number]) for number in numbers.tolist()], pa.list_(pa.string()))
-    return replace(rows, labels={name: pa.chunked_array([lists])})
+    of_nothing = set(numbers[to_numpy(pc.and_(every_text.is_valid(), texts.is_null()), bool)].tolist())
+    unknown = np.array([number in of_nothing and not by_file[number] for number in numbers.tolist()])
+    return replace(rows, labels={name: pa.chunked_array([lists])}), unknown
+
+
+def _check_single(name: str, texts: pa.ChunkedArray, rows: Rows) -> None:
+    """Raise DataError for a row that holds several labels, or may do so."""
+    found = texts.unique().drop_null().to_pylist()
+    reading = find_lists(found, whole=True)
+    several = reading.text if reading else next((text for text in found if ";" in text or "|" in text), None)
+    if several is not None:
+        raise DataError(
+            f"{rows.locate(find_first(pc.equal(texts, several)))}: column {name} holds {shorten(several)}, and with "
+            "data.rows=labels a row has one label: write a row for each, with labels of one word"
+        )
 
 
 def merge_doubled(

@@ -32,7 +32,10 @@ from accumtrain.data.table.files import (
 from accumtrain.data.table.image_files import PathList, make_texts
 from accumtrain.data.targets.base import TargetReader, Targets
 from accumtrain.data.targets.cells import CellRules
+from accumtrain.data.targets.classes import ClassTargets
 from accumtrain.data.targets.labels import LabelTargets
+from accumtrain.data.targets.lists import WHOLE
+from accumtrain.data.targets.numbers import are_numbers
 from accumtrain.data.text.encode import encode_texts
 from accumtrain.data.text.texts import check_memory
 from accumtrain.data.text.tokens import Content, find_vocabulary, make_token_source
@@ -145,11 +148,13 @@ def _read_examples(config: TableConfig, reader: TargetReader | None) -> _Example
     """
     folders = Folders()
     config, chosen_columns = choose_columns(config, reader, folders)
-    rows = read_rows(config, reader)
+    rows, unknown = read_rows(config, reader), None
     if config.rows == "labels" and reader is not None:
         chosen_columns += reader.note_missing(rows.labels)
-        rows = join_labels(rows, folders, config)
+        rows, unknown = join_labels(rows, folders, config)
     targets = _no_targets(rows) if reader is None else reader.read_columns(rows.labels, rows.locate)
+    if unknown is not None:
+        targets.values[unknown] = np.nan
     known = np.flatnonzero(targets.known).astype(np.int32)
     if not len(known):
         columns, table = rows.parts[0].columns, rows.parts[0].table
@@ -159,6 +164,8 @@ def _read_examples(config: TableConfig, reader: TargetReader | None) -> _Example
         )
     are_images = config.text_column is None and config.number_columns is None
     are_files = are_images and not rows.hold_images
+    if config.number_columns is not None:
+        _check_names(rows)
     rows = replace(rows, labels={})  # they take memory
     notes = [*chosen_columns, *_note_unlabelled(rows, targets, of_files=are_files), *targets.notes]
     splits = _number_splits(rows, known)
@@ -197,7 +204,8 @@ def _with_keys(config: TableConfig, reader: TargetReader | None) -> TargetReader
     if reader is None and config.text_column is None:
         raise ConfigError("data.text_column=null: the tokens of texts are learned; name the column of the texts")
     for key in () if isinstance(reader, LabelTargets) else ("rows", "label_separator"):
-        if (value := getattr(config, key)) != getattr(TableConfig, key):
+        allowed = {getattr(TableConfig, key), *([WHOLE] if isinstance(reader, ClassTargets) else [])}
+        if (value := getattr(config, key)) not in allowed:
             raise ConfigError(f"data.{key}={value}: is for several labels of an example; choose task=multilabel")
     return reader and replace(reader, rules=CellRules.of(config))
 
@@ -219,6 +227,18 @@ def _check_header(rows: Rows, folders: Folders) -> None:
             raise DataError(
                 f"{part.table.path}: the first row names the columns, and {name} is a file: set data.header=false if "
                 "it holds an image and its label, or give the name of the column, data.image_column=<name>"
+            )
+
+
+def _check_names(rows: Rows) -> None:
+    """Raise DataError if the row of the names of a table is an example of numbers."""
+    for part in rows.parts:
+        names = part.columns.inputs
+        counts = [str(number) for number in range(len(part.table.names) + 1)]  # as tables without names are written
+        if part.table.header and are_numbers(names) and not set(names) <= set(counts):
+            raise DataError(
+                f"{part.table.path}: the first row names the columns, and {list_first(names)} are numbers: set "
+                "data.header=false if it is an example, or give the columns other names"
             )
 
 
@@ -367,10 +387,12 @@ def _hold_out(examples: _Examples, fraction: float) -> np.ndarray:
         if len(of_class) < 2:
             index = int(of_class[0])
             of_one = examples.targets.values.ndim == 1 and examples.targets.count
+            remedy = "add one, or remove the class" if of_one else "add one"
+            if of_one and are_numbers(examples.targets.names):
+                remedy += "; or did you mean task=regress, as the classes are numbers?"
             raise DataError(
                 f"{f'class {examples.targets.describe(index)}' if of_one else 'the table'} has a single example, "
-                f"{examples.describe(index)}: it takes two, to train and to test; add one"
-                f"{', or remove the class' if of_one else ''}"
+                f"{examples.describe(index)}: it takes two, to train and to test; {remedy}"
             )
         if by_hash is None:
             held[of_class[hold_out_evenly(len(of_class), fraction)]] = True

@@ -20,6 +20,7 @@ from accumtrain.errors import DataError
 SHOWN = 40  # characters of a value in a message
 EXACT = 2**53  # floats below hold every whole number
 WORDS = ("1", "1.0", "true", "yes", "0", "0.0", "false", "no")  # of a label, in any case
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _SIGNS = re.compile(r"[?*.#~_-]+")
 _FALSE = 4  # index of the first of them that means 0
 
@@ -40,23 +41,35 @@ class CellRules:
     def of(cls, config: TableConfig) -> CellRules:
         return cls(tuple(config.missing), config.decimal, config.label_separator)
 
+    @property
+    def missing_numbers(self) -> list[float]:
+        """The numbers among the texts that mean that nothing is known."""
+        values = pc.cast(
+            pa.array([word for word in self.missing if _NUMBER.fullmatch(word)], pa.string()), pa.float64()
+        )
+        return [float(value) for value in values.to_pylist()]
+
     def is_missing(self, column: pa.Array | Column) -> Any:
-        """Return which texts mean that nothing is known, bool [N]; null for an empty cell."""
+        """Return which texts or numbers mean that nothing is known, bool [N]; null for an empty cell."""
+        if not pa.types.is_string(column.type):
+            return pc.is_in(
+                column.cast(pa.float64(), safe=False), value_set=pa.array(self.missing_numbers, pa.float64())
+            )
         words = pa.array([word.lower() for word in self.missing], pa.string())
         return pc.if_else(column.is_valid(), pc.is_in(pc.utf8_lower(column), value_set=words), None)
 
     def drop_missing(self, column: Column) -> Column:
-        """Return a column in which the texts that mean that nothing is known are null."""
-        if not pa.types.is_string(column.type):
+        """Return a column in which the texts or numbers that mean that nothing is known are null."""
+        if not (pa.types.is_string(column.type) or _is_of_numbers(column)):
             return column
-        return pc.if_else(self.is_missing(column), pa.scalar(None, pa.string()), column)
+        return pc.if_else(self.is_missing(column), pa.scalar(None, column.type), column)
 
     def note_missing(self, name: str, column: Column) -> list[str]:
         """Return a note of the texts of a column that mean that nothing is known, if there are some."""
-        if not pa.types.is_string(column.type):
+        if not (pa.types.is_string(column.type) or _is_of_numbers(column)):
             return []
         counts = column.filter(self.is_missing(column)).value_counts()
-        words = sorted(counts.field("values").to_pylist())
+        words = sorted(map(str, counts.field("values").to_pylist()))
         count = sum(counts.field("counts").to_pylist())
         if not count:
             return []
@@ -74,6 +87,10 @@ class CellRules:
         return [f"column {name} has the class {list_first(signs)}: if it means unknown, {key} says so"]
 
 
+def _is_of_numbers(column: Column) -> bool:
+    return bool(pa.types.is_integer(column.type) or pa.types.is_floating(column.type))
+
+
 def read_words(name: str, column: Column, locate: Locate, rules: CellRules) -> np.ndarray:
     """Return the values of one label, float32 [N]: 1, 0, or NaN where it is unknown.
 
@@ -87,7 +104,7 @@ def read_words(name: str, column: Column, locate: Locate, rules: CellRules) -> n
         words = pc.index_in(lower, value_set=pa.array(WORDS, pa.string()))
         known, found = lower.is_valid(), pc.less(words, _FALSE).cast(pa.float32())
     else:
-        numbers = column.cast(pa.float64(), safe=False)
+        numbers = rules.drop_missing(column).cast(pa.float64(), safe=False)
         known = pc.invert(numbers.is_null(nan_is_null=True))
         found = pc.if_else(pc.is_in(numbers, value_set=pa.array([0, 1], pa.float64())), numbers, None)
     wrong = pc.and_(known, found.is_null())

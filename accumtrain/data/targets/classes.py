@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from accumtrain.data.local_files import list_first
 from accumtrain.data.targets.base import LEAVE_OUT, TargetReader, Targets
 from accumtrain.data.targets.cells import EXACT, Column, Locate, as_texts, find_first, read_words, to_numpy
-from accumtrain.data.targets.lists import ask_for_lists
+from accumtrain.data.targets.lists import WHOLE, ask_for_lists
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
 
@@ -49,7 +49,8 @@ class ClassTargets(TargetReader):
             )
         texts = self.rules.drop_missing(as_texts(column))
         names = sorted(texts.unique().drop_null().to_pylist())
-        ask_for_lists(name, texts, names, locate)
+        if self.rules.separator != WHOLE:
+            ask_for_lists(name, texts, names, locate)
         numbers = pc.index_in(texts, value_set=pa.array(names, pa.string()))
         notes = [*self.note_missing(columns), *self.rules.note_signs(name, column)]
         return Targets(to_numpy(numbers.fill_null(-1), np.int32), names, len(names), notes)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from accumtrain.console import format_things
+from accumtrain.data.config import TableConfig
 from accumtrain.data.targets.base import LEAVE_OUT, TargetReader, Targets, arrange, read_number_arrays
 from accumtrain.data.targets.cells import (
     WORDS,
@@ -69,13 +70,19 @@ class LabelTargets(TargetReader):
 
     def _read_lists(self, column_name: str, column: Column, locate: Locate) -> Targets:
         known = self.rules.drop_missing(column)
-        lists = split_lists(column_name, known, self.rules.separator, locate)
+        lists = split_lists(column_name, known, self.rules.separator, locate, self.names)
         self._check_known(column_name, lists, locate)
         found = sorted({name for chunk in lists for name in pc.list_flatten(chunk).unique().to_pylist()})
         if len(found) > _MOST:
             raise DataError(
                 f"column {column_name} holds {len(found):,} different labels, such as {shorten(found[0])}: it takes "
                 f"at most {_MOST:,}; data.label_column=<name> says which column has the labels"
+            )
+        are_written = not pa.types.is_string(column.type) or self.rules.separator == TableConfig.LIST
+        if are_written and set(found) == {"0", "1"} and max(map(_find_longest, lists)) > 1:
+            raise DataError(
+                f"column {column_name} holds lists of 0 and 1: give a column for each label, or an .npz file with the "
+                "labels [N, labels]; if these are names of labels, call them otherwise"
             )
         names = list(self.names) or found
         values = _count_names(lists, names, locate)
@@ -126,6 +133,11 @@ class LabelTargets(TargetReader):
             "other rows: if it is one label, write 1, 0, or nothing if it is unknown; if these are names of labels, "
             "\"data.label_separator=';'\""
         )
+
+
+def _find_longest(lists: pa.ListArray) -> int:
+    """Return the number of names in the longest list."""
+    return pc.max(pc.list_value_length(lists)).as_py() or 0
 
 
 def _count_names(lists: Sequence[pa.ListArray], names: Sequence[str], locate: Locate) -> np.ndarray:

@@ -21,11 +21,18 @@ from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
 
 _BY_DEFAULT = "[;|]"  # between the names in a text
-_WHOLE = ";"  # a separator that keeps such a text whole
+WHOLE = ";"  # a separator that keeps such a text whole
 _OTHERS = (",", "/", "+", "&", ":", " ")  # that may stand between names; a blank is white space of any kind
 _IN_LISTS = (";", "|", ",")  # that stand in few names
 _IN_NAMES = frozenset("_-.'\"()[]{}\\`$!")  # that join the parts of names, or mean something to a shell
-_WRITTEN = re.compile(r"\[[\s\d.]*\]|[\[({].*['\",].*[\])}]", re.DOTALL)  # ['a', 'b'], ("a",), [a, b], [1 2], []
+_WRITTEN = re.compile(
+    r"\[[\s\d.]*\]"  # [1 2], []
+    r"|[\[({].*['\",].*[\])}]"  # ['a', 'b'], ("a",), [a, b]
+    r"|[\w.]+\(\s*[\[({].*\)"  # array(['a', 'b'])
+    r"|(['\"]).*\1\s*[,;|]\s*\1.*"  # 'a', 'b'
+    r"|'[^']*'|\"[^\"]*\"",  # 'a'
+    re.DOTALL,
+)
 _PLAIN = re.compile(r"\[([^\[\]'\"]*)\]|\(([^()'\"]*)\)|{([^{}'\":]*)}|set\(\)")  # [a, b], (a, b), {a, b}, [1 2]
 _QUOTED = r"(?:'[^']*'|\"[^\"]*\")"
 _OF_NUMPY = re.compile(rf"\[\s*{_QUOTED}(?:\s+{_QUOTED})+\s*\]")  # ['a' 'b'], which Python reads as one text
@@ -34,12 +41,15 @@ _AS_LIST = "write it as ['a', 'b']"
 _UNREADABLE = (ValueError, SyntaxError, RecursionError, MemoryError)
 
 
-def split_lists(name: str, column: Column, separator: str | None, locate: Locate) -> list[pa.ListArray]:
+def split_lists(
+    name: str, column: Column, separator: str | None, locate: Locate, known: Sequence[str] = ()
+) -> list[pa.ListArray]:
     """Return the lists of names that a column of texts or of lists holds, in chunks.
 
     Args:
         name: That of the column, for messages.
         separator: Between the names in a text, or TableConfig.LIST; None: ; or |.
+        known: The labels of a run; empty: those of the column are new, and the separator stands in it.
 
     Raises:
         DataError: The texts can be read in two ways, or a text is no written list.
@@ -48,6 +58,15 @@ def split_lists(name: str, column: Column, separator: str | None, locate: Locate
         return list(column.chunks)
     if separator == TableConfig.LIST:
         return [_read_written(column, name, locate)]
+    if (
+        separator not in (None, WHOLE)
+        and not known
+        and not pc.any(pc.match_substring_regex(column, _match(separator))).as_py()
+    ):
+        raise DataError(
+            f"column {name} holds no text with {_give(separator)}: give the sign that stands between its labels, or "
+            f"{_give(WHOLE)} if each text is one label"
+        )
     lists = [_split(chunk, _match(separator)) for chunk in column.chunks]
     if separator is None:
         found = {text for chunk in lists for text in pc.list_flatten(chunk).unique().to_pylist()}
@@ -58,7 +77,7 @@ def split_lists(name: str, column: Column, separator: str | None, locate: Locate
                 raise _no_list(name, text, locate(row))
             raise DataError(
                 f"{locate(row)}: column {name} holds {shorten(text)}, which can be read in two ways: as the labels "
-                f"{' and '.join(names)}, by {_give(key)}; or as one label, by {_give(_WHOLE)}"
+                f"{' and '.join(names)}, by {_give(key)}; or as one label, by {_give(WHOLE)}"
             )
     return lists
 
@@ -131,7 +150,8 @@ def ask_for_lists(name: str, column: Column, texts: Iterable[str], locate: Locat
     shown = "a list" if reading.separator == TableConfig.LIST else f"the labels {' and '.join(reading.names or ())}"
     raise DataError(
         f"{locate(row)}: column {name} holds {shorten(reading.text)}: if this is {shown}, did you mean "
-        f"task=multilabel{key}{'' if reading.names else f', and {_AS_LIST}'}? If it is one class, write it as one word"
+        f"task=multilabel{key}{'' if reading.names else f', and {_AS_LIST}'}? If it is one class, {_give(WHOLE)} says "
+        "so"
     )
 
 
@@ -196,7 +216,7 @@ def _parse(text: str) -> list[str] | None:
             values = read(text)
         except _UNREADABLE:
             continue
-        if isinstance(values, list | tuple | set) and all(isinstance(value, str | int) for value in values):
+        if isinstance(values, list | tuple | set) and all(type(value) in (str, int) for value in values):
             names = [normal_form(str(value).strip()) for value in values]
             return sorted(names) if isinstance(values, set) else [name for name in names if name]
         return None

@@ -19,8 +19,8 @@ NORMAL = float(np.finfo(np.float32).tiny)  # of float32; below it numbers lose b
 
 # as data.decimal says: with groups of three digits that the other sign parts, or without
 _FORMS = {
-    ",": r"[+-]?(\d{1,3}(\.\d{3})+|\d*)(,\d*)?([eE][+-]?\d+)?",
-    ".": r"[+-]?(\d{1,3}(,\d{3})+|\d*)(\.\d*)?([eE][+-]?\d+)?",
+    ",": r"[+-]?([1-9]\d{0,2}(\.\d{3})+|\d*)(,\d*)?([eE][+-]?\d+)?",
+    ".": r"[+-]?([1-9]\d{0,2}(,\d{3})+|\d*)(\.\d*)?([eE][+-]?\d+)?",
 }
 _THOUSANDS = {",": ".", ".": ","}
 _GROUPED = r"^[+-]?[1-9]\d{0,2}\.\d{3}$"  # one and a quarter, or a thousand and more
@@ -60,6 +60,7 @@ def read_numbers(name: str, column: Column, locate: Locate, rules: CellRules, ne
         text = show(column, row)
         raise DataError(f"{locate(row)}: column {name} holds {text}, {_explain_sign(text, None)}")
     values = to_numpy(numbers.fill_null(np.nan), np.float64)
+    values = np.where(np.isin(values, rules.missing_numbers), np.nan, values)
     with np.errstate(over="ignore"):
         too_large = np.isinf(values.astype(np.float32))
     if too_large.any():
