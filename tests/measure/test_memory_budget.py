@@ -1,7 +1,6 @@
 """model.memory=<MB>: the search against made-up memory, and a run that must stay within its budget."""
 
 import json
-import os
 import random
 from dataclasses import replace
 from functools import partial
@@ -16,7 +15,7 @@ from accumtrain.measure import settle
 from accumtrain.measure.probe import ProbeResult
 from accumtrain.measure.settle import FILE, FILLED, choose_kept_activations, find_kept_activations
 from accumtrain.process.environment import KERNELS_16BIT, ONEDNN
-from tests.programs import output_of
+from tests.programs import output_of, with_path
 
 MB = 2**20
 SIZE = ("data=synthetic", "batch_size=8", "accum.steps=2")
@@ -175,7 +174,7 @@ def test_a_run_stays_within_its_budget_and_learns_the_same(tmp_path, model, budg
     def train(name, *overrides):
         size = ("data.image_size=32", "data.train_examples=512", "data.test_examples=64", "batch_size=128")
         run = (f"model={model}", "data=synthetic", *size, "accum.steps=2", "train.steps=12")
-        kernels = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "1"}  # the others take 20 MB more
+        kernels = {**with_path(), "TF_ENABLE_ONEDNN_OPTS": "1"}  # the others take 20 MB more
         output_of("-m", "accumtrain", *run, f"run.dir={tmp_path}", f"run.name={name}", *overrides, env=kernels)
         return json.loads((tmp_path / name / "summary.json").read_text())
 
