@@ -94,13 +94,17 @@ def test_workers_keep_their_number_of_threads_and_end_at_once(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_workers_choose_no_kernels(tmp_path, monkeypatch):
-    """Nor on a CPU on which a single process would; what it says of bfloat16 differs by CPU."""
+def test_two_workers_choose_the_kernels_of_one_process(tmp_path, monkeypatch):
+    """So that either goes on with the bits of the other. The chief alone says it."""
     for variable in (environment.ONEDNN, environment.KERNELS_16BIT):
         monkeypatch.delenv(variable, raising=False)
-    code, out, err = workers(tmp_path, 2, "two", "train.steps=1", "precision=bfloat16")
+    one = in_folder(tmp_path, *PROGRAM, *SMALL, "run.name=one", "train.steps=1", "precision=bfloat16")
+    alone, err = one.communicate(timeout=120)
+    assert one.returncode == 0, err
+    code, together, err = workers(tmp_path, 2, "two", "train.steps=1", "precision=bfloat16")
     assert code == 0, err
-    assert "they are the faster ones" not in out
+    said = [[line for line in out.splitlines() if "kernels are used" in line] for out in (alone, together)]
+    assert said[0] == said[1]
     assert json_of(tmp_path / "runs/two")["step"] == 1
 
 
