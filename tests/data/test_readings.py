@@ -459,10 +459,13 @@ def test_classes_that_are_numbers_may_be_numbers_to_predict(folder):
         opened(table(folder, cells), CLASS)
 
 
-@pytest.mark.parametrize(("names", "refused"), [("0.5,1.25", True), ("1.0,2.0", True), ("0,1", False), ("a,1", False)])
+@pytest.mark.parametrize(
+    ("names", "refused"), [("0.5,1.25", True), ("-1,2", True), ("2019,2020", False), ("a,1", False)]
+)
 def test_a_first_row_of_numbers_is_an_example(tmp_path, names, refused):
     path = tmp_path / "numbers.csv"
     path.write_text("\n".join([f"{names},kind", *(f"{row}.5,{row}.25,{'xy'[row % 2]}" for row in range(12)), ""]))
     columns = {"number_columns": ["*"], "label_column": "kind"}
     with pytest.raises(DataError, match=r"are numbers: set data\.header=false") if refused else nullcontext():
-        opened(path, CLASS, **columns)
+        notes = opened(path, CLASS, **columns).notes
+        assert ("if that is an example, set data.header=false" in " ".join(notes)) == (names == "2019,2020")

@@ -164,10 +164,9 @@ def _read_examples(config: TableConfig, reader: TargetReader | None) -> _Example
         )
     are_images = config.text_column is None and config.number_columns is None
     are_files = are_images and not rows.hold_images
-    if config.number_columns is not None:
-        _check_names(rows)
     rows = replace(rows, labels={})  # they take memory
     notes = [*chosen_columns, *_note_unlabelled(rows, targets, of_files=are_files), *targets.notes]
+    notes += [] if config.number_columns is None else _check_names(rows)
     splits = _number_splits(rows, known)
     groups, group_names = _number_groups(rows, known)
     kept, names, folder, paths = np.arange(len(known), dtype=np.int32), None, Path(), None
@@ -230,16 +229,24 @@ def _check_header(rows: Rows, folders: Folders) -> None:
             )
 
 
-def _check_names(rows: Rows) -> None:
-    """Raise DataError if the row of the names of a table is an example of numbers."""
-    for part in rows.parts:
-        names = part.columns.inputs
-        counts = [str(number) for number in range(len(part.table.names) + 1)]  # as tables without names are written
-        if part.table.header and are_numbers(names) and not set(names) <= set(counts):
+def _check_names(rows: Rows) -> list[str]:
+    """Return a note if the columns of a table are called by whole numbers, such as years.
+
+    Raises:
+        DataError: They are called by other numbers, which an example has.
+    """
+    called = [part for part in rows.parts if part.table.header and are_numbers(part.columns.inputs)]
+    for part in called:
+        if not all(name.isdecimal() for name in part.columns.inputs):
             raise DataError(
-                f"{part.table.path}: the first row names the columns, and {list_first(names)} are numbers: set "
-                "data.header=false if it is an example, or give the columns other names"
+                f"{part.table.path}: the first row names the columns, and {list_first(part.columns.inputs)} are "
+                "numbers: set data.header=false if it is an example, or give the columns other names"
             )
+    return [
+        f"{part.table.path}: the columns are called {list_first(part.columns.inputs)}; if that is an example, set "
+        "data.header=false"
+        for part in called
+    ]
 
 
 def _note(counted: str, names: pa.ChunkedArray, indices: np.ndarray) -> str:
