@@ -65,6 +65,11 @@ def test_elements_have_static_shapes(data):
     assert make_train_batches(data, batch=4, first=0, seed=0).element_spec == expected
 
 
+def test_the_stream_of_huge_batches_has_an_end(data):
+    """Of 2^40 batches; what int64 holds is enough for all."""
+    assert make_train_batches(data, batch=10**8, first=0, seed=0).element_spec["weight"].shape == [10**8]
+
+
 @pytest.mark.slow
 def test_stream_can_be_entered_anywhere(data):
     whole = take(data, 8, batch=8)

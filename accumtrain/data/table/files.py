@@ -19,7 +19,7 @@ from accumtrain.data.table.columns import Part, Rows, iterate_texts
 from accumtrain.data.table.image_files import ImageFiles
 from accumtrain.data.targets.base import LEAVE_OUT, TargetReader, Targets
 from accumtrain.data.targets.cells import CellRules, as_texts, find_first, shorten, to_numpy
-from accumtrain.data.targets.lists import find_lists
+from accumtrain.data.targets.lists import find_several
 from accumtrain.errors import DataError
 
 _CHANNELS = 3
@@ -156,9 +156,7 @@ def join_labels(rows: Rows, folders: Folders, config: TableConfig) -> tuple[Rows
 
 def _check_single(name: str, texts: pa.ChunkedArray, rows: Rows) -> None:
     """Raise DataError for a row that holds several labels, or may do so."""
-    found = texts.unique().drop_null().to_pylist()
-    reading = find_lists(found, whole=True)
-    several = reading.text if reading else next((text for text in found if ";" in text or "|" in text), None)
+    several = find_several(texts.unique().drop_null().to_pylist())
     if several is not None:
         raise DataError(
             f"{rows.locate(find_first(pc.equal(texts, several)))}: column {name} holds {shorten(several)}, and with "

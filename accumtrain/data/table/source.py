@@ -166,7 +166,7 @@ def _read_examples(config: TableConfig, reader: TargetReader | None) -> _Example
     are_files = are_images and not rows.hold_images
     rows = replace(rows, labels={})  # they take memory
     notes = [*chosen_columns, *_note_unlabelled(rows, targets, of_files=are_files), *targets.notes]
-    notes += [] if config.number_columns is None else _check_names(rows)
+    notes += [] if config.number_columns is None else _note_names(rows)
     splits = _number_splits(rows, known)
     groups, group_names = _number_groups(rows, known)
     kept, names, folder, paths = np.arange(len(known), dtype=np.int32), None, Path(), None
@@ -229,7 +229,7 @@ def _check_header(rows: Rows, folders: Folders) -> None:
             )
 
 
-def _check_names(rows: Rows) -> list[str]:
+def _note_names(rows: Rows) -> list[str]:
     """Return a note if the columns of a table are called by whole numbers, such as years.
 
     Raises:

@@ -44,10 +44,7 @@ class CellRules:
     @property
     def missing_numbers(self) -> list[float]:
         """The numbers among the texts that mean that nothing is known."""
-        values = pc.cast(
-            pa.array([word for word in self.missing if _NUMBER.fullmatch(word)], pa.string()), pa.float64()
-        )
-        return [float(value) for value in values.to_pylist()]
+        return [float(word) for word in self.missing if _NUMBER.fullmatch(word)]
 
     def is_missing(self, column: pa.Array | Column) -> Any:
         """Return which texts or numbers mean that nothing is known, bool [N]; null for an empty cell."""

@@ -117,6 +117,12 @@ def find_lists(texts: Iterable[str], *, whole: bool) -> Reading | None:
     return by_themselves or _find_parted(known, _IN_LISTS if whole else _OTHERS, all if whole else any, alone=False)
 
 
+def find_several(texts: Sequence[str]) -> str | None:
+    """Return one of some texts that holds several names, or may do so; None if each is one name."""
+    reading = find_lists(texts, whole=True)
+    return reading.text if reading else next(filter(re.compile(_BY_DEFAULT).search, texts), None)
+
+
 def _find_parted(
     texts: Sequence[str], separators: Iterable[str], can_be: Callable[[Iterable[bool]], bool], *, alone: bool
 ) -> Reading | None:
