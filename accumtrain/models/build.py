@@ -37,14 +37,14 @@ def build_model(config: ModelConfig, spec: ModelSpec) -> Model:
 
 def _check_inputs(config: ModelConfig, spec: ModelSpec) -> None:
     """Raise ConfigError if the inputs are not those that a model of accumtrain takes."""
-    if config.takes in spec.inputs:
+    if config.inputs in spec.inputs:
         return
     able = sorted(entry.name for entry in MODELS if entry.config.takes in spec.inputs)
     models = " or ".join(f"a model of kind {name}" for name in able)
     raise ConfigError(
-        f"model={config.label}: takes {config.takes}, and an example of the data is {spec.inputs[0]} "
+        f"model={config.label}: takes {config.inputs}, and an example of the data is {spec.inputs[0]} "
         f"{list(spec.shape)}; choose {models or 'a model for such inputs, as register_model adds one'}, or data with "
-        f"{config.takes}"
+        f"{config.inputs}"
     )
 
 

@@ -60,6 +60,11 @@ class ModelConfig(ComponentConfig):
     reversible_twin: ClassVar[str] = "a RevNet such as model=revnet38"
 
     @property
+    def inputs(self) -> str:
+        """The kind of its inputs, as far as its keys decide it."""
+        return self.takes
+
+    @property
     def policies(self) -> tuple[str, ...]:
         """The values of `memory` that this model supports."""
         return (STORE, RECOMPUTE)
@@ -525,7 +530,7 @@ class KerasModelConfig(ModelConfig):
             self.check_kept("model.kept_share", self.kept_share)
 
 
-MODELS: Registry[Entry[ModelConfig]] = Registry("model.kind")
+MODELS: Registry[Entry[Any]] = Registry("model.kind")
 MODELS.add(
     Entry(LeNetConfig, "accumtrain.models.lenet:build_lenet"),
     Entry(MlpConfig, "accumtrain.models.mlp:build_mlp"),

@@ -20,8 +20,7 @@ from accumtrain.models.norms import BatchNorm, GroupNorm
 from accumtrain.models.resnet import blocks
 from accumtrain.models.resnet.blocks import PoolAndPad, Projection, Residual
 from accumtrain.models.resnet.revnet import Stems
-from accumtrain.models.transformers import attention
-from accumtrain.models.transformers import layers as transformer_layers
+from accumtrain.models.transformers import activations, attention
 from accumtrain.models.transformers.attention import Attention
 from accumtrain.models.transformers.layers import LayerNorm, Linear
 from accumtrain.optim import adafactor, adam, schedules, sgd
@@ -219,7 +218,7 @@ FAULTS = [
     Fault("layer norm: gamma's and beta's gradients swapped", LayerNorm, "pullback", gradients(reversed_list), VIT),
     Fault("a linear layer's bias without a gradient", Linear, "pullback",
           gradients(only("bias", tf.zeros_like)), VIT),
-    Fault("GELU's slope without the density", transformer_layers, "DENSITY_AT_0", lambda right: 0.0, VIT),
+    Fault("GELU's slope without the density", activations, "DENSITY_AT_0", lambda right: 0.0, VIT),
     Fault("a replay forgets the mask", Mode, "replay", result(lambda mode: mode.with_side({})), TEXT),
     Fault("padding has a part in attention's gradient", Attention, "pullback",
           lambda right: lambda self, x, mode: (

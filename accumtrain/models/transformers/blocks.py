@@ -9,15 +9,16 @@ import tensorflow as tf
 
 from accumtrain.backprop.fixed_point import FLOATS
 from accumtrain.backprop.mode import Mode
-from accumtrain.backprop.pullback import Gradients, Module, Pullback, chain_pullback, pullback
+from accumtrain.backprop.pullback import Gradients, Module, Pullback, pullback
 from accumtrain.models.config import TransformerConfig
 from accumtrain.models.layers import FLOATS_ONLY, Initializer, Numerics
 from accumtrain.models.resnet.blocks import DropPath
+from accumtrain.models.transformers.activations import GELU
 from accumtrain.models.transformers.attention import Attention
-from accumtrain.models.transformers.layers import GELU, LayerNorm, LayerScale, Linear
+from accumtrain.models.transformers.layers import LayerNorm, Layers, LayerScale, Linear
 
 
-class ResidualFunction(tf.Module):
+class ResidualFunction(Layers):
     """Layer norm, then a function of its output, which is added to the input elsewhere.
 
     Args:
@@ -36,21 +37,12 @@ class ResidualFunction(tf.Module):
         drop_path: DropPath | None,
         numerics: Numerics = FLOATS_ONLY,
     ):
-        super().__init__()
         width, start = config.width, config.layer_scale
         last = Linear(init, hidden, width, numerics if start is None else FLOATS_ONLY)
         scale = [] if start is None else [LayerScale(init, width, start, numerics)]
         norm = LayerNorm(init, width, replace(numerics, adds_to=FLOATS))
         drop = [] if drop_path is None else [drop_path]
-        self.layers: list[Module] = [norm, *inner, last, *scale, *drop]
-
-    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        for layer in self.layers:
-            x = layer(x, mode)
-        return x
-
-    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
-        return chain_pullback(self.layers, x, mode)
+        super().__init__([norm, *inner, last, *scale, *drop])
 
 
 def build_functions(
@@ -67,7 +59,7 @@ def build_functions(
 class AddTo(tf.Module):
     """The function x + f(x), for x [N, T, C] of the dtype of the weights."""
 
-    def __init__(self, function: ResidualFunction):
+    def __init__(self, function: Layers):
         super().__init__()
         self.function = function
 

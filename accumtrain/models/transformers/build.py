@@ -23,7 +23,7 @@ from accumtrain.models.layers import ModelSpec, Numerics
 from accumtrain.models.resnet.blocks import drop_paths
 from accumtrain.models.transformers.blocks import AddTo, build_functions
 from accumtrain.models.transformers.embed import Embed, Patches, TokenTable, sincos, sincos_of_grid
-from accumtrain.models.transformers.heads import ClassHead, TokenHead
+from accumtrain.models.transformers.heads import ClassHead, build_token_head
 
 
 def build_vit(config: ViTConfig, spec: ModelSpec) -> Model:
@@ -84,7 +84,7 @@ def _build(config: TransformerConfig, spec: ModelSpec, embed: Embed, table: Toke
     channels = 2 * width if reversible else width
     head: Module
     if spec.per_token and table is not None:
-        head = TokenHead(init, channels, width, table, spec.compute_dtype)
+        head = build_token_head(init, channels, width, table, spec.compute_dtype)
     else:
         head = ClassHead(init, channels, spec.num_classes, class_token=config.has_class_token)
     segments.append(Chain("store", [*join, head]))

@@ -21,10 +21,7 @@ class Patches(tf.Module):
         self.patch, self.linear = patch, Linear(init, patch * patch * channels, width)
 
     def __call__(self, images: tf.Tensor, mode: Mode) -> tf.Tensor:
-        _, height, width, channels = images.shape
-        rows, columns, side = height // self.patch, width // self.patch, self.patch
-        cut = tf.transpose(tf.reshape(images, [-1, rows, side, columns, side, channels]), [0, 1, 3, 2, 4, 5])
-        return self.linear(tf.reshape(cut, [-1, rows * columns, side * side * channels]), mode)
+        return self.linear(cut_patches(images, self.patch), mode)
 
 
 class TokenTable(tf.Module):
@@ -71,6 +68,14 @@ class Embed(tf.Module):
             x = tf.concat([first, x], axis=1)
         positions = tf.constant(self.fixed, self.dtype) if self.positions is None else self.positions
         return x + positions[: tf.shape(x)[1]]
+
+
+def cut_patches(images: tf.Tensor, side: int) -> tf.Tensor:
+    """Return images [N, H, W, channels] as patches [N, H W / side^2, side^2 channels], row by row."""
+    _, height, width, channels = images.shape
+    rows, columns = height // side, width // side
+    cut = tf.transpose(tf.reshape(images, [-1, rows, side, columns, side, channels]), [0, 1, 3, 2, 4, 5])
+    return tf.reshape(cut, [-1, rows * columns, side * side * channels])
 
 
 def sincos(positions: np.ndarray, channels: int) -> np.ndarray:

@@ -7,8 +7,9 @@ import tensorflow as tf
 from accumtrain.backprop.mode import Mode
 from accumtrain.models.kernels import product
 from accumtrain.models.layers import Dense, Initializer
+from accumtrain.models.transformers.activations import GELU
 from accumtrain.models.transformers.embed import TokenTable
-from accumtrain.models.transformers.layers import GELU, LayerNorm, Linear, axis_size
+from accumtrain.models.transformers.layers import LayerNorm, Linear, OwnGradient, axis_size
 
 
 class ClassHead(tf.Module):
@@ -37,25 +38,44 @@ class ClassHead(tf.Module):
 
 
 class TokenHead(tf.Module):
-    """The logits of the tokens at some positions: layer norm, linear, GELU, layer norm, and the table of tokens.
+    """The logits of the tokens at some positions: layer norm, linear, activation, layer norm, table of tokens.
 
     A logit is the product with the vector of a token, plus a bias of that token, as in BERT (Devlin et al. 2018). The
     positions are `mode.side["positions"]`, int32 [N, P]. The logits of a position below 0 mean nothing.
 
     Args:
-        channels: of the input [N, T, channels].
+        norm: of the input [N, T, channels]; None if the blocks end with one.
+        activation: behind the linear layer.
         compute_dtype: of the product with the table. Logits [N, P, vocabulary] have the dtype of the weights.
     """
 
-    def __init__(self, init: Initializer, channels: int, width: int, table: TokenTable, compute_dtype: tf.DType):
+    def __init__(
+        self,
+        init: Initializer,
+        norm: LayerNorm | None,
+        linear: Linear,
+        activation: OwnGradient,
+        last_norm: LayerNorm,
+        table: TokenTable,
+        compute_dtype: tf.DType,
+    ):
         super().__init__()
-        self.norm, self.linear, self.gelu = LayerNorm(init, channels), Linear(init, channels, width), GELU()
-        self.last_norm, self.table, self.compute_dtype = LayerNorm(init, width), table, compute_dtype
+        self.norm, self.linear, self.activation, self.last_norm = norm, linear, activation, last_norm
+        self.table, self.compute_dtype = table, compute_dtype
         self.bias = init.constant(0.0, table.embedding.shape[0], "bias")
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
         x = tf.gather(x, tf.maximum(mode.side["positions"], 0), batch_dims=1)  # [N, P, channels]
-        x = self.last_norm(self.gelu(self.linear(self.norm(x, mode), mode), mode), mode)
+        x = x if self.norm is None else self.norm(x, mode)
+        x = self.last_norm(self.activation(self.linear(x, mode), mode), mode)
         vectors = tf.cast(self.table.embedding, self.compute_dtype)
         rows = product(tf.reshape(tf.cast(x, self.compute_dtype), [-1, x.shape[-1]]), vectors, transpose_b=True)
         return tf.reshape(tf.cast(rows, x.dtype), [-1, axis_size(x, 1), vectors.shape[0]]) + self.bias
+
+
+def build_token_head(
+    init: Initializer, channels: int, width: int, table: TokenTable, compute_dtype: tf.DType
+) -> TokenHead:
+    """Return the head of an encoder whose blocks do not end with a layer norm, of `channels` channels."""
+    norm, linear = LayerNorm(init, channels), Linear(init, channels, width)
+    return TokenHead(init, norm, linear, GELU(), LayerNorm(init, width), table, compute_dtype)

@@ -1,25 +1,22 @@
-"""Layers of transformers over the last axis: linear, layer norm, GELU and layer scale.
+"""Layers of transformers over the last axis: linear, layer norm and layer scale; and layers in a row or side by side.
 
-Each says in its `pullback` what is kept: a layer norm its input and two numbers for each token, GELU its input alone.
+Each says in its `pullback` what is kept: a layer norm its input and two numbers for each token.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
 from accumtrain.backprop.fixed_point import times
 from accumtrain.backprop.mode import Mode
-from accumtrain.backprop.pullback import Gradients, Pullback
+from accumtrain.backprop.pullback import Gradients, Module, Pullback, chain_pullback, pullback
 from accumtrain.backprop.tracing import after, computed_after, is_for_xla
 from accumtrain.models.kernels import product
 from accumtrain.models.layers import FLOATS_ONLY, Initializer, Numerics
 
 EPSILON = 1e-6  # of layer norms
-ROOT_HALF = math.sqrt(0.5)
-DENSITY_AT_0 = 1 / math.sqrt(2 * math.pi)  # of the normal distribution
 
 
 class OwnGradient(tf.Module):
@@ -54,31 +51,43 @@ class OwnGradient(tf.Module):
 
 
 class Linear(OwnGradient):
-    """The function x @ kernel + bias over the last axis, in the dtype of x [..., inputs].
+    """The function x @ kernel + bias over the last axis, in the dtype of x [..., inputs]. It may have no bias.
 
     Args:
         numerics: of the stream that the output is added to. Its factor multiplies kernel and bias, which are smaller
             than the output.
     """
 
-    def __init__(self, init: Initializer, inputs: int, outputs: int, numerics: Numerics = FLOATS_ONLY):
+    def __init__(
+        self,
+        init: Initializer,
+        inputs: int,
+        outputs: int,
+        numerics: Numerics = FLOATS_ONLY,
+        *,
+        has_bias: bool = True,
+    ):
         super().__init__()
         self.kernel = init.dense((inputs, outputs))
-        self.bias = init.constant(0.0, outputs, "bias")
+        self.bias = init.constant(0.0, outputs, "bias") if has_bias else None
         self.numerics = numerics
 
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
         kernel = tf.cast(self.kernel, x.dtype)
         _, factor = self.numerics.factors(x, mode)
-        y = product(_rows(x), times(kernel, factor)) + times(tf.cast(self.bias, x.dtype), factor)
+        y = product(_rows(x), times(kernel, factor))
+        if self.bias is not None:
+            y = y + times(tf.cast(self.bias, x.dtype), factor)
 
         def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
             d_rows = _rows(d_y)
             d_kernel = product(_rows(x), d_rows, transpose_a=True)
-            d_bias = tf.reduce_sum(tf.cast(d_rows, self.bias.dtype), axis=0)
-            with computed_after([d_kernel, d_bias], d_rows) as d_rows:  # so that x is freed before d_x takes memory
+            gradients: Gradients = [(self.kernel, tf.cast(d_kernel, self.kernel.dtype))]
+            if self.bias is not None:
+                gradients.append((self.bias, tf.reduce_sum(tf.cast(d_rows, self.bias.dtype), axis=0)))
+            # so that x is freed before d_x takes memory
+            with computed_after([d_kernel, *(gradient for _, gradient in gradients[1:])], d_rows) as d_rows:
                 d_x = product(d_rows, kernel, transpose_b=True)
-            gradients: Gradients = [(self.kernel, tf.cast(d_kernel, self.kernel.dtype)), (self.bias, d_bias)]
             return _with_rows(d_x, x), gradients
 
         return _with_rows(y, x), backward
@@ -89,10 +98,12 @@ class LayerNorm(OwnGradient):
 
     Args:
         numerics: of the stream that it reads, and of the dtype that it returns.
+        epsilon: added to the variance.
     """
 
-    def __init__(self, init: Initializer, width: int, numerics: Numerics = FLOATS_ONLY):
+    def __init__(self, init: Initializer, width: int, numerics: Numerics = FLOATS_ONLY, *, epsilon: float = EPSILON):
         super().__init__()
+        self.epsilon = epsilon
         self.gamma, self.beta = init.constant(1.0, width, "gamma"), init.constant(0.0, width, "beta")
         self.numerics = numerics
 
@@ -102,7 +113,7 @@ class LayerNorm(OwnGradient):
         values = reads.read(x, wide, factor)
         mean = tf.reduce_mean(values, axis=-1, keepdims=True)
         centred = values - mean
-        inverse = tf.math.rsqrt(tf.reduce_mean(centred * centred, axis=-1, keepdims=True) + EPSILON * factor**2)
+        inverse = tf.math.rsqrt(tf.reduce_mean(centred * centred, axis=-1, keepdims=True) + self.epsilon * factor**2)
         y = tf.cast(centred * inverse * self.gamma + self.beta, self.numerics.dtype(x))
 
         def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
@@ -116,21 +127,6 @@ class LayerNorm(OwnGradient):
             return tf.cast(d_x, x.dtype), [(self.gamma, d_gamma), (self.beta, d_beta)]
 
         return y, backward
-
-
-class GELU(OwnGradient):
-    """The function x * P(X <= x) for a normal X (Hendrycks & Gimpel 2016, arXiv:1606.08415)."""
-
-    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
-        x = apart(x)
-
-        def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
-            again = after([d_y], x)
-            density = DENSITY_AT_0 * tf.exp(-0.5 * again * again)
-            share = 0.5 + 0.5 * tf.math.erf(ROOT_HALF * again)
-            return d_y * (share + again * density), []
-
-        return 0.5 * x * (1.0 + tf.math.erf(ROOT_HALF * x)), backward  # in this form exports know it
 
 
 class LayerScale(OwnGradient):
@@ -154,6 +150,58 @@ class LayerScale(OwnGradient):
             return d_y * tf.cast(self.gamma, x.dtype), [(self.gamma, d_gamma)]
 
         return x * times(tf.cast(self.gamma, x.dtype), factor), backward
+
+
+class Layers(tf.Module):
+    """Layers in a row."""
+
+    def __init__(self, layers: Sequence[Module]):
+        super().__init__()
+        self.layers = list(layers)
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        for layer in self.layers:
+            x = layer(x, mode)
+        return x
+
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+        return chain_pullback(self.layers, x, mode)
+
+
+class Cast(OwnGradient):
+    """The same values in another dtype."""
+
+    def __init__(self, dtype: tf.DType):
+        super().__init__()
+        self.dtype = dtype
+
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+        return tf.cast(x, self.dtype), lambda d_y: (tf.cast(d_y, x.dtype), [])
+
+
+class Beside(tf.Module):
+    """Layers of the same input, whose outputs stand one behind the other on the last axis."""
+
+    def __init__(self, layers: Sequence[Module]):
+        super().__init__()
+        self.layers = list(layers)
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        return tf.concat([layer(x, mode) for layer in self.layers], axis=-1)
+
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+        outputs, backwards = zip(*(pullback(layer, x, mode) for layer in self.layers), strict=True)
+        sizes = [output.shape[-1] for output in outputs]
+
+        def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
+            d_x, gradients = None, list[tuple[tf.Variable, tf.Tensor | None]]()
+            for back, d_output in zip(backwards, tf.split(d_y, sizes, axis=-1), strict=True):
+                d_one, new = back(d_output)
+                d_x = d_one if d_x is None else d_x + d_one
+                gradients += new
+            return d_x, gradients
+
+        return tf.concat(outputs, axis=-1), backward
 
 
 def apart(x: tf.Tensor) -> tf.Tensor:

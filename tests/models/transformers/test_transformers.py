@@ -24,8 +24,9 @@ from accumtrain.models.config import (
 )
 from accumtrain.models.layers import Initializer, ModelSpec, Numerics
 from accumtrain.models.transformers import attention
+from accumtrain.models.transformers.activations import GELU
 from accumtrain.models.transformers.attention import Attention
-from accumtrain.models.transformers.layers import GELU, LayerNorm, LayerScale, Linear
+from accumtrain.models.transformers.layers import LayerNorm, LayerScale, Linear
 from tests.models.transformers import reference
 
 SMALL = {"depth": 3, "width": 16, "heads": 2}

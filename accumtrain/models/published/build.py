@@ -1,0 +1,240 @@
+"""Models with the layers of a published architecture, whose variables are noted with their tensors in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.model import Model, SplitInputs
+from accumtrain.backprop.pullback import Module
+from accumtrain.backprop.segments import Chain
+from accumtrain.errors import ConfigError
+from accumtrain.fields import format_value
+from accumtrain.models.config import STORE
+from accumtrain.models.layers import FLOATS_ONLY, Dense, Initializer, ModelSpec, Numerics
+from accumtrain.models.published.architecture import Architecture, ClassHeadNames, PatchEmbedding, TokenEmbedding
+from accumtrain.models.published.config import PretrainedConfig
+from accumtrain.models.published.tensors import AS_IS, OF_ONE, TURNED, NamedVariables, Tensor, of_patches
+from accumtrain.models.transformers.activations import ACTIVATIONS
+from accumtrain.models.transformers.attention import Attention
+from accumtrain.models.transformers.blocks import AddTo
+from accumtrain.models.transformers.embed import DEVIATION, TokenTable, cut_patches
+from accumtrain.models.transformers.heads import TokenHead
+from accumtrain.models.transformers.layers import Beside, Cast, LayerNorm, Layers, Linear
+
+
+class PublishedModel(Model):
+    """A model whose variables belong to tensors of a published file.
+
+    Attributes:
+        tensors: the tensor of each variable, by the path of the variable.
+    """
+
+    tensors: Mapping[str, Tensor]
+
+
+def build_pretrained(config: PretrainedConfig, spec: ModelSpec) -> PublishedModel:
+    """Build the model of a folder, with initial values.
+
+    Raises:
+        ConfigError: the data has other images, longer texts or more tokens than the model takes, or the family has no
+            head for masked tokens.
+    """
+    found = config.found
+    _check_data(config, found, spec)
+    parts = _Parts(found, spec)
+    table = parts.embed()
+    segments = [Chain("store" if config.policy == STORE else "recompute", [table])]
+    for number in range(found.depth):
+        memory = config.policy if number < found.depth - config.kept_blocks else STORE
+        segments.append(Chain(memory, parts.block(number)))
+    if spec.per_token:
+        assert isinstance(table, EmbedTokens)
+        segments.append(Chain("store", [parts.token_head(table.tokens)]))
+    else:
+        segments.append(Chain("store", [parts.class_head(found.class_head)]))
+    split = _split_tokens(spec) if isinstance(found.embedding, TokenEmbedding) else None
+    model = PublishedModel(segments, spec.compute_dtype, split)
+    model.tensors = parts.noted.by_path(model.named)
+    return model
+
+
+def _check_data(config: PretrainedConfig, found: Architecture, spec: ModelSpec) -> None:
+    embedding, given = found.embedding, f"model.path={config.path}"
+    if isinstance(embedding, PatchEmbedding):
+        expected = (embedding.height, embedding.width, embedding.channels)
+        if spec.shape != expected:
+            sides = [embedding.height, embedding.width]
+            size = sides[0] if sides[0] == sides[1] else format_value(sides)
+            raise ConfigError(
+                f"{given}: takes images of {list(expected)}, and those of the data are {list(spec.shape)}; give "
+                f"data.image_size={size}, and images of {embedding.channels} channels"
+            )
+        return
+    tokens = spec.shape[-1]
+    if tokens > embedding.longest:
+        raise ConfigError(
+            f"data.length={tokens}: {given} has positions for {embedding.longest} tokens; give data.length="
+            f"{embedding.longest} or less"
+        )
+    if spec.vocabulary > embedding.vocabulary:
+        raise ConfigError(
+            f"{given}: has vectors for {embedding.vocabulary:,} tokens, and the tokenizer has {spec.vocabulary:,}; "
+            "give data.tokenizer the tokenizer of that folder"
+        )
+
+
+class EmbedTokens(tf.Module):
+    """Tokens, their types and positions, then a layer norm: int32 [N, T] to [N, T, C] in the dtype of the weights.
+
+    Types are `mode.side["types"]`, int32 [N, T]; without them all tokens have type 0.
+    """
+
+    def __init__(self, init: Initializer, names: TokenEmbedding, width: int, epsilon: float):
+        super().__init__()
+        self.tokens, self.first = TokenTable(init, names.vocabulary, width), names.first_position
+        self.types = init.normal((names.types, width), DEVIATION, "types") if names.types else None
+        self.positions = init.normal((names.positions, width), DEVIATION, "positions")
+        self.norm = LayerNorm(init, width, epsilon=epsilon)
+
+    def __call__(self, tokens: tf.Tensor, mode: Mode) -> tf.Tensor:
+        x = self.tokens(tokens, mode)
+        if self.types is not None:
+            types = mode.side.get("types")
+            x = x + (self.types[:1] if types is None else tf.gather(tf.convert_to_tensor(self.types), types))
+        return self.norm(x + self.positions[self.first : self.first + tf.shape(x)[1]], mode)
+
+
+class EmbedPatches(tf.Module):
+    """Patches behind learned tokens, plus positions: [N, H, W, channels] to [N, T, C] in the dtype of the weights."""
+
+    def __init__(self, init: Initializer, names: PatchEmbedding, width: int):
+        super().__init__()
+        self.patch, self.dtype = names.patch, init.dtype
+        self.linear = Linear(init, names.patch**2 * names.channels, width)
+        self.tokens = [init.normal((1, width), DEVIATION, "token") for _ in names.tokens]
+        self.positions = init.normal((names.positions, width), DEVIATION, "positions")
+
+    def __call__(self, images: tf.Tensor, mode: Mode) -> tf.Tensor:
+        patches = tf.cast(self.linear(cut_patches(images, self.patch), mode), self.dtype)
+        first = tf.tile(tf.concat(self.tokens, axis=0)[tf.newaxis], [tf.shape(patches)[0], 1, 1])
+        return tf.concat([first, patches], axis=1) + self.positions
+
+
+class FirstToken(tf.Module):
+    """From [N, T, C] to logits [N, classes] by the first token, in the dtype of the weights.
+
+    Args:
+        before: layers between the token and the logits.
+    """
+
+    def __init__(self, before: Layers, logits: Dense):
+        super().__init__()
+        self.before, self.logits = before, logits
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        return self.logits(self.before(x[:, 0], mode))
+
+
+class _Parts:
+    """Builds the parts of a model, and notes the tensors of their variables."""
+
+    def __init__(self, found: Architecture, spec: ModelSpec):
+        self.found, self.spec, self.init, self.noted = found, spec, spec.init, NamedVariables()
+
+    def linear(self, name: str, inputs: int, outputs: int, *, has_bias: bool = True) -> Linear:
+        layer = Linear(self.init, inputs, outputs, has_bias=has_bias)
+        self.noted.note(layer.kernel, f"{name}.weight", TURNED)
+        self.noted.note(layer.bias, f"{name}.bias")
+        return layer
+
+    def norm(self, name: str, numerics: Numerics = FLOATS_ONLY) -> LayerNorm:
+        return self.note_norm(LayerNorm(self.init, self.found.width, numerics, epsilon=self.found.epsilon), name)
+
+    def note_norm(self, layer: LayerNorm, name: str) -> LayerNorm:
+        self.noted.note(layer.gamma, f"{name}.weight")
+        self.noted.note(layer.beta, f"{name}.bias")
+        return layer
+
+    def embed(self) -> EmbedTokens | EmbedPatches:
+        names, width = self.found.embedding, self.found.width
+        if isinstance(names, TokenEmbedding):
+            tokens = EmbedTokens(self.init, names, width, self.found.epsilon)
+            self.noted.note(tokens.tokens.embedding, f"{names.token_table}.weight")
+            self.noted.note(tokens.types, f"{names.type_table}.weight")
+            self.noted.note(tokens.positions, f"{names.position_table}.weight")
+            self.note_norm(tokens.norm, names.norm)
+            return tokens
+        patches = EmbedPatches(self.init, names, width)
+        self.noted.note(patches.linear.kernel, f"{names.projection}.weight", of_patches(names.patch, names.channels))
+        self.noted.note(patches.linear.bias, f"{names.projection}.bias")
+        self.noted.note(patches.positions, names.position_table, OF_ONE)
+        for token, name in zip(patches.tokens, names.tokens, strict=True):
+            self.noted.note(token, name, OF_ONE)
+        return patches
+
+    def block(self, number: int) -> list[Module]:
+        """Return the layers of a block, whose norms come first, or behind the sums."""
+        found, names, width = self.found, self.found.block, self.found.width
+        each = [
+            self.linear(name.format(number), width, width, has_bias=found.has_attention_bias)
+            for name in (names.query, names.key, names.value)
+        ]
+        attention: list[Module] = [
+            Beside(each),
+            Attention(found.heads),
+            self.linear(names.attention_output.format(number), width, width),
+        ]
+        mlp: list[Module] = [
+            self.linear(names.hidden.format(number), width, found.hidden),
+            ACTIVATIONS[found.activation](),
+            self.linear(names.output.format(number), found.hidden, width),
+        ]
+        parts = ((names.attention_norm, attention), (names.output_norm, mlp))
+        if found.norm_first:
+            computed = Numerics(self.spec.compute_dtype)
+            return [AddTo(Layers([self.norm(name.format(number), computed), *layers])) for name, layers in parts]
+        cast = Cast(self.spec.compute_dtype)
+        return [
+            layer
+            for name, layers in parts
+            for layer in (AddTo(Layers([cast, *layers])), self.norm(name.format(number)))
+        ]
+
+    def class_head(self, names: ClassHeadNames) -> FirstToken:
+        width, before = self.found.width, list[Module]()
+        if names.norm is not None:
+            before.append(self.norm(names.norm))
+        if names.dense is not None:
+            before += [self.linear(names.dense, width, width), ACTIVATIONS[names.activation]()]
+        logits = Dense(self.init, width, self.spec.num_classes)
+        self.noted.note(logits.kernel, f"{names.output}.weight", TURNED)
+        self.noted.note(logits.bias, f"{names.output}.bias")
+        return FirstToken(Layers(before), logits)
+
+    def token_head(self, table: TokenTable) -> TokenHead:
+        names, width = self.found.token_head, self.found.width
+        assert names is not None, "all families of tokens have one"
+        linear = self.linear(names.dense, width, width)
+        activation, last_norm = ACTIVATIONS[names.activation](), self.norm(names.norm)
+        head = TokenHead(self.init, None, linear, activation, last_norm, table, self.spec.compute_dtype)
+        self.noted.note(head.bias, names.bias, AS_IS)
+        return head
+
+
+def _split_tokens(spec: ModelSpec) -> SplitInputs:
+    """Return the function from inputs to tokens, and what layers read beside them: mask, types and positions."""
+
+    def split(inputs: Any) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
+        tokens, side = inputs["tokens"] if spec.per_token else inputs, dict[str, tf.Tensor]()
+        if tokens.shape.rank == 3:  # of a pair: tokens, and their types
+            tokens, side["types"] = tokens[:, 0], tokens[:, 1]
+        side["mask"] = tokens >= 0
+        if spec.per_token:
+            side["positions"] = inputs["positions"]
+        return tokens, side
+
+    return split

@@ -1,0 +1,71 @@
+"""DistilBERT (Sanh et al. 2019, arXiv:1910.01108)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypedDict
+
+from accumtrain.fields import convert
+from accumtrain.models.published.architecture import (
+    Architecture,
+    BlockNames,
+    ClassHeadNames,
+    TokenEmbedding,
+    TokenHeadNames,
+)
+from accumtrain.models.published.rules import ACTIVATION, SIZE, Always, name_activation
+
+_BLOCK = "distilbert.transformer.layer.{}."
+_EPSILON = 1e-12  # config.json does not say it
+
+
+class _DistilBertOptions(TypedDict, total=False):
+    tie_word_embeddings: Annotated[bool, Always(True)]
+
+
+class _DistilBert(_DistilBertOptions):
+    vocab_size: Annotated[int, SIZE]
+    max_position_embeddings: Annotated[int, SIZE]
+    dim: Annotated[int, SIZE]
+    n_layers: Annotated[int, SIZE]
+    n_heads: Annotated[int, SIZE]
+    hidden_dim: Annotated[int, SIZE]
+    activation: Annotated[str, ACTIVATION]
+
+
+def read_distilbert(content: Mapping[str, Any]) -> Architecture:
+    """Return the architecture that a config.json describes. Raise ConfigError for a value that is not known here."""
+    keys: _DistilBert = convert(_DistilBert, content, "")
+    activation = name_activation(keys["activation"])
+    return Architecture(
+        prefix="distilbert.",
+        depth=keys["n_layers"],
+        width=keys["dim"],
+        heads=keys["n_heads"],
+        hidden=keys["hidden_dim"],
+        activation=activation,
+        epsilon=_EPSILON,
+        norm_first=False,
+        embedding=TokenEmbedding(
+            vocabulary=keys["vocab_size"],
+            positions=keys["max_position_embeddings"],
+            first_position=0,
+            types=0,
+            token_table="distilbert.embeddings.word_embeddings",
+            position_table="distilbert.embeddings.position_embeddings",
+            type_table="",
+            norm="distilbert.embeddings.LayerNorm",
+        ),
+        block=BlockNames(
+            query=f"{_BLOCK}attention.q_lin",
+            key=f"{_BLOCK}attention.k_lin",
+            value=f"{_BLOCK}attention.v_lin",
+            attention_output=f"{_BLOCK}attention.out_lin",
+            attention_norm=f"{_BLOCK}sa_layer_norm",
+            hidden=f"{_BLOCK}ffn.lin1",
+            output=f"{_BLOCK}ffn.lin2",
+            output_norm=f"{_BLOCK}output_layer_norm",
+        ),
+        class_head=ClassHeadNames("classifier", dense="pre_classifier", activation="relu"),
+        token_head=TokenHeadNames("vocab_transform", activation, "vocab_layer_norm", "vocab_projector.bias"),
+    )

@@ -1,0 +1,99 @@
+"""`Folder`: the files of a published model. Nothing in them is executed.
+
+config.json describes the model. Its tensors are in model.safetensors, or in the shards that
+model.safetensors.index.json lists.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypedDict
+
+from accumtrain.errors import ConfigError, first_line
+from accumtrain.fields import convert
+from accumtrain.models.published.architecture import Architecture
+from accumtrain.models.published.families import read_architecture
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+_LARGEST_JSON = 64 * 2**20  # bytes; an index of the largest published models has 100 KB
+_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+class _ShardIndex(TypedDict):
+    weight_map: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The files of a published model.
+
+    Attributes:
+        path: of the folder.
+    """
+
+    path: Path
+
+    @property
+    def given(self) -> str:
+        return f"model.path={self.path}"
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """The content of config.json. Raise ConfigError if there is none that can be read."""
+        return self.read_json(CONFIG)
+
+    @cached_property
+    def architecture(self) -> Architecture:
+        """The architecture that config.json describes. Raise ConfigError if it is not known here."""
+        return read_architecture(self.config, str(self.path / CONFIG))
+
+    def read_json(self, name: str) -> Mapping[str, Any]:
+        """Return the content of a JSON file. Raise ConfigError if it can't be read, or is no mapping."""
+        file = self.path / name
+        if not self.path.is_dir():
+            raise ConfigError(
+                f"{self.given} is no folder; give one with {CONFIG} and {WEIGHTS}, as a published model has them"
+            )
+        self.check_is_file(file)
+        if file.stat().st_size > _LARGEST_JSON:
+            raise ConfigError(f"{self.given}: {file} has over {_LARGEST_JSON >> 20} MB; fetch the file again")
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise ConfigError(f"{self.given}: {file} is no JSON ({first_line(error)}); fetch the file again") from error
+        if not isinstance(content, Mapping):
+            raise ConfigError(f"{self.given}: {file} holds no mapping; fetch the file again")
+        return content
+
+    def check_is_file(self, file: Path) -> None:
+        """Raise ConfigError if a file of the folder is not there. It is not opened, as it may be a FIFO."""
+        if not file.is_file():
+            raise ConfigError(f"{self.given}: {file} is not there; fetch the whole folder of the model")
+
+    @cached_property
+    def files(self) -> list[Path]:
+        """The files of tensors.
+
+        Raises:
+            ConfigError: there are none, or the index names a file elsewhere.
+        """
+        if (self.path / INDEX).exists():
+            index: _ShardIndex = convert(_ShardIndex, self.read_json(INDEX), str(self.path / INDEX))
+            names = sorted(set(index["weight_map"].values()))
+            if odd := [name for name in names if Path(name).name != name]:
+                raise ConfigError(
+                    f"{self.given}: {INDEX} names {odd[0]}, which is no file of the folder; fetch the folder again"
+                )
+            return [self.path / name for name in names]
+        pickles = [name for name in _PICKLES if (self.path / name).exists()]
+        if pickles and not (self.path / WEIGHTS).exists():
+            raise ConfigError(
+                f"{self.given}: {pickles[0]} is a pickle, which can run any code, and is not read; convert it where "
+                'PyTorch is: python -c "from transformers import AutoModel as M; '
+                f"M.from_pretrained('{self.path}').save_pretrained('{self.path}')\""
+            )
+        return [self.path / WEIGHTS]

@@ -1,0 +1,45 @@
+"""RoBERTa (Liu et al. 2019, arXiv:1907.11692) and XLM-RoBERTa (Conneau et al. 2019, arXiv:1911.02116)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from accumtrain.fields import NOT_NEGATIVE, convert
+from accumtrain.models.published.architecture import Architecture, ClassHeadNames, TokenEmbedding, TokenHeadNames
+from accumtrain.models.published.bert import name_block
+from accumtrain.models.published.rules import TextKeys, name_activation
+
+_BLOCK = "roberta.encoder.layer.{}."
+
+
+class _Roberta(TextKeys):
+    pad_token_id: Annotated[int, NOT_NEGATIVE]
+
+
+def read_roberta(content: Mapping[str, Any]) -> Architecture:
+    """Return the architecture that a config.json describes. Raise ConfigError for a value that is not known here."""
+    keys: _Roberta = convert(_Roberta, content, "")
+    return Architecture(
+        prefix="roberta.",
+        depth=keys["num_hidden_layers"],
+        width=keys["hidden_size"],
+        heads=keys["num_attention_heads"],
+        hidden=keys["intermediate_size"],
+        activation=name_activation(keys["hidden_act"]),
+        epsilon=keys.get("layer_norm_eps", 1e-12),
+        norm_first=False,
+        embedding=TokenEmbedding(
+            vocabulary=keys["vocab_size"],
+            positions=keys["max_position_embeddings"],
+            first_position=keys["pad_token_id"] + 1,  # as padding has the position of its id
+            types=keys["type_vocab_size"],
+            token_table="roberta.embeddings.word_embeddings",
+            position_table="roberta.embeddings.position_embeddings",
+            type_table="roberta.embeddings.token_type_embeddings",
+            norm="roberta.embeddings.LayerNorm",
+        ),
+        block=name_block(_BLOCK),
+        class_head=ClassHeadNames("classifier.out_proj", dense="classifier.dense"),
+        token_head=TokenHeadNames("lm_head.dense", "gelu", "lm_head.layer_norm", "lm_head.bias"),
+    )
