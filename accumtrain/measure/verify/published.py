@@ -6,6 +6,7 @@ job=verify compares an imported model with them. They share no code with what is
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def _relu(x: np.ndarray) -> np.ndarray:
     return np.maximum(x, 0.0)
 
 
-_ACTIVATIONS = {  # by their names in config.json
+_ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # by their names in config.json
     "gelu": _gelu,
     "gelu_new": _gelu_tanh,
     "gelu_pytorch_tanh": _gelu_tanh,
