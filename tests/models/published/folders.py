@@ -16,6 +16,8 @@ from safetensors.numpy import save_file
 
 from tests.models.published.preparation import preprocessor_keys, write_tokenizer
 
+Shapes = dict[str, tuple[int, ...]]  # by the names of tensors
+
 TEXTS = ("bert", "roberta", "xlm-roberta", "distilbert")
 IMAGES = ("vit", "deit")
 PREFIXES = {"xlm-roberta": "roberta"}  # of tensors, where it is not the family itself
@@ -87,7 +89,7 @@ def write_tensors(path: Path, tensors: dict[str, np.ndarray], shards: int = 1) -
     if shards == 1:
         save_file(tensors, path / "model.safetensors", metadata)
         return
-    places = {}
+    places: dict[str, str] = {}
     for number in range(shards):
         file = f"model-{number + 1:05}-of-{shards:05}.safetensors"
         shard = dict([*tensors.items()][number::shards])
@@ -111,7 +113,7 @@ def draw_inputs(family: str, seed: int = 0, **sizes: int) -> tuple[np.ndarray, n
     return tokens, np.where(present, np.arange(11) >= lengths // 2, 0).astype(int) if family == "bert" else None
 
 
-def draw_tensors(shapes: dict[str, tuple[int, ...]], seed: int) -> dict[str, np.ndarray]:
+def draw_tensors(shapes: Shapes, seed: int) -> dict[str, np.ndarray]:
     """Return random tensors. Those that multiply in a normalisation are around 1, all others around 0."""
     random = np.random.default_rng(seed)
     centres = {name: float(name.endswith(".weight") and len(shape) == 1) for name, shape in shapes.items()}
@@ -142,7 +144,7 @@ def config_keys(family: str, head: str | None, size: Sizes) -> dict[str, Any]:
     return keys | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "type_vocab_size": 1}
 
 
-def tensor_shapes(family: str, head: str | None, size: Sizes, keys: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+def tensor_shapes(family: str, head: str | None, size: Sizes, keys: dict[str, Any]) -> Shapes:
     """Return the shapes of all tensors by name."""
     base = _image_shapes(family, size, keys) if family in IMAGES else _text_shapes(family, size, keys)
     if (family, head) == ("bert", CLASSES) or (family != "distilbert" and head is None):
@@ -152,10 +154,10 @@ def tensor_shapes(family: str, head: str | None, size: Sizes, keys: dict[str, An
     return {f"{PREFIXES.get(family, family)}.{name}": shape for name, shape in base.items()} | _head(family, head, size)
 
 
-def _text_shapes(family: str, size: Sizes, keys: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+def _text_shapes(family: str, size: Sizes, keys: dict[str, Any]) -> Shapes:
     at = "embeddings"
     rows = {"word": size.vocabulary, "position": size.positions, "token_type": keys.get("type_vocab_size", 0)}
-    shapes = {f"{at}.{name}_embeddings.weight": (count, size.width) for name, count in rows.items() if count}
+    shapes: Shapes = {f"{at}.{name}_embeddings.weight": (count, size.width) for name, count in rows.items() if count}
     shapes |= _norm(f"{at}.LayerNorm", size)
     for place in range(size.depth):
         if family == "distilbert":
@@ -173,10 +175,10 @@ def _text_shapes(family: str, size: Sizes, keys: dict[str, Any]) -> dict[str, tu
     return shapes
 
 
-def _image_shapes(family: str, size: Sizes, keys: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+def _image_shapes(family: str, size: Sizes, keys: dict[str, Any]) -> Shapes:
     tokens = ["cls_token", "distillation_token"] if family == "deit" else ["cls_token"]
     positions = (size.image // size.patch) ** 2 + len(tokens)
-    shapes: dict[str, tuple[int, ...]] = {f"embeddings.{name}": (1, 1, size.width) for name in tokens}
+    shapes: Shapes = {f"embeddings.{name}": (1, 1, size.width) for name in tokens}
     shapes["embeddings.position_embeddings"] = (1, positions, size.width)
     shapes["embeddings.patch_embeddings.projection.weight"] = (size.width, 3, size.patch, size.patch)
     shapes["embeddings.patch_embeddings.projection.bias"] = (size.width,)
@@ -191,7 +193,7 @@ def _image_shapes(family: str, size: Sizes, keys: dict[str, Any]) -> dict[str, t
     return shapes | _norm("layernorm", size)
 
 
-def _head(family: str, head: str, size: Sizes) -> dict[str, tuple[int, ...]]:
+def _head(family: str, head: str, size: Sizes) -> Shapes:
     square = size.width, size.width
     if head == CLASSES:
         if PREFIXES.get(family, family) == "roberta":
@@ -206,15 +208,15 @@ def _head(family: str, head: str, size: Sizes) -> dict[str, tuple[int, ...]]:
     return _linear(dense, *square) | _norm(norm, size) | {bias: (size.vocabulary,)}
 
 
-def _linear(at: str, outputs: int, inputs: int) -> dict[str, tuple[int, ...]]:
+def _linear(at: str, outputs: int, inputs: int) -> Shapes:
     return {f"{at}.weight": (outputs, inputs), f"{at}.bias": (outputs,)}
 
 
-def _norm(at: str, size: Sizes) -> dict[str, tuple[int, ...]]:
+def _norm(at: str, size: Sizes) -> Shapes:
     return {f"{at}.weight": (size.width,), f"{at}.bias": (size.width,)}
 
 
-def _mlp(wide: str, narrow: str, size: Sizes) -> dict[str, tuple[int, ...]]:
+def _mlp(wide: str, narrow: str, size: Sizes) -> Shapes:
     return _linear(wide, size.hidden, size.width) | _linear(narrow, size.width, size.hidden)
 
 

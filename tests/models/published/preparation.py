@@ -59,7 +59,7 @@ def _word_piece(vocabulary: int) -> Tokenizer:
 
 def _bpe(vocabulary: int) -> Tokenizer:
     tokens = [START, PADDING, END, UNKNOWN, "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}", *LETTERS]
-    merges = {}
+    merges: dict[str, tuple[str, str]] = {}
     of_words = [(word[:end], word[end]) for word in WORDS for end in range(1, len(word))]
     for pair in chain(of_words, product(LETTERS, LETTERS)):
         if len(tokens) + len(merges) < vocabulary - 1:
