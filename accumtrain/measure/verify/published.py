@@ -54,6 +54,9 @@ class _Family:
     Attributes:
         attention: query, key, value and output.
         norms: those of the attention and of the MLP: before it in a ViT, behind the sum in all others.
+        keys: the number of heads, that of blocks, and the activation.
+        defaults: their values where a key is not there.
+        padding: the id of padding where config.json has none.
         token_head: dense layer, normalisation, decoder, and the bias of the decoder.
     """
 
@@ -178,20 +181,23 @@ class PublishedReference:
 
     def class_logits(self, final: np.ndarray) -> np.ndarray | None:
         """Return the logits [N, K] of the file's own classes, or None if the file has no such head."""
-        first: np.ndarray | None = final[:, 0]
+        first = final[:, 0]
         if "classifier.out_proj.weight" in self._tensors:  # roberta
-            return self._linear(np.tanh(self._linear(final[:, 0], "classifier.dense")), "classifier.out_proj")
+            return self._linear(np.tanh(self._linear(first, "classifier.dense")), "classifier.out_proj")
         if "distillation_classifier.weight" in self._tensors:  # deit with a teacher
-            pair = self._linear(final[:, 0], "cls_classifier"), self._linear(final[:, 1], "distillation_classifier")
-            return (pair[0] + pair[1]) / 2.0
-        if self._family is _DISTILBERT:
-            wide = "pre_classifier.weight" in self._tensors
-            first = _relu(self._linear(final[:, 0], "pre_classifier")) if wide else None
-        elif self.model_type not in _IMAGES:
-            first = self.pooled(final)
-        if first is None or "classifier.weight" not in self._tensors:
+            own, taught = self._linear(first, "cls_classifier"), self._linear(final[:, 1], "distillation_classifier")
+            return (own + taught) / 2.0
+        if "classifier.weight" not in self._tensors:
             return None
-        return self._linear(first, "classifier")
+        if self.model_type in _IMAGES:
+            return self._linear(first, "classifier")
+        if self._family is not _DISTILBERT:
+            vector = self.pooled(final)
+        elif "pre_classifier.weight" in self._tensors:
+            vector = _relu(self._linear(first, "pre_classifier"))
+        else:
+            vector = None  # the classifier is one of each token
+        return None if vector is None else self._linear(vector, "classifier")
 
     def token_logits(self, final: np.ndarray) -> np.ndarray | None:
         """Return the logits [N, T, V] of masked tokens, or None if the file has no such head."""
@@ -242,7 +248,7 @@ class PublishedReference:
 
     def _attend(self, x: np.ndarray, at: str, present: np.ndarray) -> np.ndarray:
         *inward, outward = (f"{at}.{name}" for name in self._family.attention)
-        has_bias = self._config.get("qkv_bias", True)
+        has_bias = self.model_type not in _IMAGES or self._config.get("qkv_bias", True)
         parts = [self._linear(x, name, has_bias).reshape(*x.shape[:2], self._heads, -1) for name in inward]
         query, key, value = (part.transpose(0, 2, 1, 3) for part in parts)
         scores = query @ key.swapaxes(-1, -2) / math.sqrt(query.shape[-1])
