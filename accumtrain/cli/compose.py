@@ -22,7 +22,7 @@ from yaml import YAMLError
 
 from accumtrain.cli.hydra_guard import CompletionLoader, Loader, check_overrides, explain_option, explain_plugin_error
 from accumtrain.cli.overrides import find_given_value, for_hydra, given_keys
-from accumtrain.cli.run_values import add_data_choice, check_files, merge_run_values, set_imagenet_pixels
+from accumtrain.cli.run_values import add_data_choice, check_files, merge_run_values, set_expected_data
 from accumtrain.config.interpolation import FromEnvironment, resolve_interpolations, restore_expressions
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.keys import CONF_DIR
@@ -175,7 +175,7 @@ def read_config(values: Mapping[str, Any], overrides: Sequence[str], swept: Coll
         CheckpointError: the run that the job needs has a config.yaml that can't be read.
     """
     check_files(values, overrides)
-    config = from_mapping(set_imagenet_pixels(merge_run_values(values, overrides, swept), overrides))
+    config = from_mapping(set_expected_data(merge_run_values(values, overrides, swept), overrides))
     _check_written_down(config)
     if JOBS[config.job].scope == "runs":
         return config

@@ -17,7 +17,7 @@ from accumtrain.cli.overrides import find_given_value, parse_key, sets_any_key
 from accumtrain.config.imagenet import IMAGENET, PUBLISHED
 from accumtrain.config.interpolation import resolve_interpolations
 from accumtrain.config.jobs import JOBS
-from accumtrain.config.read import expand_home, explain_other_kind, from_mapping
+from accumtrain.config.read import MISSING, expand_home, explain_other_kind, from_mapping
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.roles import list_roles
 from accumtrain.config.schema import Config
@@ -25,6 +25,8 @@ from accumtrain.console import warn
 from accumtrain.data.config import SOURCES
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.fields import Role, format_value, value_at
+from accumtrain.models.published.config import PretrainedConfig
+from accumtrain.models.published.folder import Folder
 from accumtrain.runs.contents import check_values, read_config
 from accumtrain.runs.folder import check_has_run
 from accumtrain.runs.names import folder_errors, has_checkpoints, learned_values, run_name
@@ -174,18 +176,32 @@ def _check_given(before: Mapping[str, Any], now: Mapping[str, Any], given: Mappi
 # ---- values of weights ----
 
 
-def set_imagenet_pixels(values: Mapping[str, Any], overrides: Sequence[str]) -> Mapping[str, Any]:
-    """Return the values with the data.mean and data.std that model.weights=imagenet expects.
+def set_expected_data(values: Mapping[str, Any], overrides: Sequence[str]) -> Mapping[str, Any]:
+    """Return the values with the keys of data that published weights expect, and the architecture of their folder.
 
-    Those that the command itself gives stay, and so does everything with other weights.
+    Keys that the command itself gives stay, and so does everything with other weights.
+
+    Raises:
+        ConfigError: the folder of published weights can't be read, or does not tell what it expects.
     """
-    pixels, data = PUBLISHED.get(str(value_at(values, "model.name"))), values.get("data")
-    if value_at(values, FIRST_WEIGHTS) != IMAGENET or pixels is None or not isinstance(data, Mapping):
-        return values
+    model, data = values.get("model"), values.get("data")
+    if not isinstance(model, Mapping) or not isinstance(data, Mapping):
+        return values  # from_mapping names the mistake
     written = {parse_key(override) for override in overrides}
-    expected = {"mean": list(pixels.mean), "std": list(pixels.std)}
-    chosen = {key: value for key, value in expected.items() if f"data.{key}" not in written}
-    return {**values, "data": {**data, **chosen}}
+    expected: Mapping[str, Any] = {}
+    if model.get("weights") == IMAGENET and (pixels := PUBLISHED.get(str(model.get("name")))):
+        expected = {"mean": list(pixels.mean), "std": list(pixels.std)}
+    if model.get("kind") == PretrainedConfig.kind and not model.get("architecture") and _is_path(model.get("path")):
+        folder = Folder(Path(expand_home(model["path"])))
+        model = {**model, "architecture": dict(folder.config)}
+        expected = folder.list_data_keys({key.removeprefix("data.") for key in written})
+    chosen = {key: value for key, value in expected.items() if key in data and f"data.{key}" not in written}
+    return {**values, "model": model, "data": {**data, **chosen}}
+
+
+def _is_path(value: Any) -> bool:
+    """Return whether a value can be the path of a folder; `check_config` names the mistake of others."""
+    return isinstance(value, str) and value not in ("", MISSING) and "\0" not in value
 
 
 # ---- values of a file ----

@@ -7,24 +7,38 @@ model.safetensors.index.json lists.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 from accumtrain.errors import ConfigError, first_line
 from accumtrain.fields import convert
-from accumtrain.models.published.architecture import Architecture
+from accumtrain.models.published.architecture import Architecture, TokenEmbedding
 from accumtrain.models.published.families import read_architecture
+from accumtrain.models.published.rules import Always
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+PIXELS = "preprocessor_config.json"
 _LARGEST_JSON = 64 * 2**20  # bytes; an index of the largest published models has 100 KB
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 class _ShardIndex(TypedDict):
     weight_map: dict[str, str]
+
+
+class _PixelOptions(TypedDict, total=False):
+    do_normalize: Annotated[bool, Always(True)]
+    do_rescale: Annotated[bool, Always(True)]
+
+
+class _Pixels(_PixelOptions):
+    """The images that a model was trained on: (x - mean) / std of pixels x from 0 to 1."""
+
+    image_mean: list[float]
+    image_std: list[float]
 
 
 @dataclass(frozen=True)
@@ -50,6 +64,30 @@ class Folder:
     def architecture(self) -> Architecture:
         """The architecture that config.json describes. Raise ConfigError if it is not known here."""
         return read_architecture(self.config, str(self.path / CONFIG))
+
+    def list_data_keys(self, given: Collection[str]) -> dict[str, Any]:
+        """Return the keys of data that the model expects: the tokenizer of texts, or size, mean and std of images.
+
+        Args:
+            given: the keys that the command gives, which the folder need not tell.
+
+        Raises:
+            ConfigError: the folder does not tell them.
+        """
+        embedding = self.architecture.embedding
+        if isinstance(embedding, TokenEmbedding):
+            return {"tokenizer": str(self.path)}
+        sides = [embedding.height, embedding.width]
+        keys: dict[str, Any] = {"image_size": sides[0] if sides[0] == sides[1] else sides}
+        if {"mean", "std"} <= set(given):
+            return keys
+        if not (self.path / PIXELS).exists():
+            raise ConfigError(
+                f"{self.given}: has no {PIXELS}, which tells the pixels that it was trained on; give data.mean and "
+                "data.std, such as data.mean=[0.5] data.std=[0.5]"
+            )
+        pixels: _Pixels = convert(_Pixels, self.read_json(PIXELS), str(self.path / PIXELS))
+        return {**keys, "mean": pixels["image_mean"], "std": pixels["image_std"]}
 
     def read_json(self, name: str) -> Mapping[str, Any]:
         """Return the content of a JSON file. Raise ConfigError if it can't be read, or is no mapping."""
