@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.backprop.model import Model
 from accumtrain.config.arithmetic import Epochs, micro_batch_size, total_steps
 from accumtrain.config.schema import Config
 from accumtrain.console import format_things, say, table
@@ -21,6 +22,7 @@ from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError, VerificationError
 from accumtrain.fields import JAX
 from accumtrain.measure.verify.float64 import InFloat64, check_derivative, check_evaluation, check_precision, is_random
+from accumtrain.measure.verify.imported import check_import
 from accumtrain.measure.verify.on_jax import check_on_jax
 from accumtrain.measure.verify.policies import check_policies, check_streams
 from accumtrain.measure.verify.result import CheckResult
@@ -35,6 +37,7 @@ from accumtrain.measure.verify.window import (
 )
 from accumtrain.models.build import find_rate_factors
 from accumtrain.models.config import MODELS
+from accumtrain.models.published.config import PretrainedConfig
 from accumtrain.optim.config import SgdConfig
 from accumtrain.registry import module_of
 from accumtrain.runs.folder import result_file
@@ -126,6 +129,7 @@ def _run_checks(
     own = config.with_accum_steps(examples.steps)
     total = total_steps(config, Epochs(config, objective.stored.train.size))
     window, _ = window_with_weights(own, objective, total, devices.strategy)
+    imported = _check_import_if_any(config, window.model, examples)
     names, decayed = [variable.name.split(":")[0] for variable in window.variables_], window.model.decayed
     factors = find_rate_factors(config.optim.rates, window.model.trainable_paths, config.optim.layer_decay)
     with devices.strategy.scope():
@@ -142,6 +146,7 @@ def _run_checks(
         first = _plain_pass(own, objective, WindowOfExamples(examples.as_batch(rows), 1, rows))
     summed = examples.steps if config.accum.reduction == "sum" else 1  # mean gradients of micro-batches, in an update
     return [
+        *imported,
         *accumulated.results,
         *check_commit(
             config.optim,
@@ -173,6 +178,17 @@ def _run_checks(
             config.optim,
         ),
     ]
+
+
+def _check_import_if_any(config: Config, model: Model, examples: WindowOfExamples) -> list[CheckResult]:
+    """Check the weights of a published folder, if the run begins with them."""
+    from accumtrain.models.published.build import PublishedModel  # here, as most runs begin with none
+
+    keys = config.model
+    if not isinstance(keys, PretrainedConfig) or keys.weights is not None:
+        return []
+    assert isinstance(model, PublishedModel)
+    return check_import(keys, model, examples.arrays["inputs"], config.precision)
 
 
 def _run_checks_on_jax(config: Config, objective: Objective, examples: WindowOfExamples) -> list[CheckResult]:

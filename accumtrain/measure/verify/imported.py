@@ -1,0 +1,78 @@
+"""Check an imported model: its hidden states and logits, beside those of a second implementation.
+
+That one is in NumPy and float64, and reads the folder by itself (published.py). Both get the run's first examples.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from accumtrain.backprop.mode import EVALUATION, Mode
+from accumtrain.console import format_things
+from accumtrain.measure.verify.published import PublishedReference
+from accumtrain.measure.verify.result import CheckResult, max_or_nan
+from accumtrain.models.published.build import PublishedModel
+from accumtrain.models.published.config import PretrainedConfig
+
+EXAMPLES = 4  # a second of NumPy for a small BERT, ten for a large one
+BOUND = {"float32": 1e-5, "bfloat16": 5e-2, "float64": 1e-12}  # on a difference, relative to the largest value
+
+
+def check_import(config: PretrainedConfig, model: PublishedModel, inputs: Any, precision: str) -> list[CheckResult]:
+    """Compare a model that has the weights of its folder with the second implementation.
+
+    Args:
+        inputs: of the model, for some examples.
+    """
+    few = tf.nest.map_structure(lambda array: tf.constant(array[:EXAMPLES]), inputs)
+    x, mode = model.begin(few, EVALUATION)
+    reference, side = PublishedReference(config.path), {name: tensor.numpy() for name, tensor in mode.side.items()}
+    theirs = reference.hidden_states(x.numpy(), side.get("types"))
+    *own, logits = _find_states(model, x, mode)
+    shown = side["mask"] if "mask" in side else np.ones(own[0].shape[:2], bool)
+    states = [_difference(mine[shown], their[shown]) for mine, their in zip(own, theirs, strict=False)]
+    worst = max_or_nan(states)
+    examples = format_things(len(shown), "example")
+    result = CheckResult(
+        f"{len(states)} hidden states of {examples}: those of {config.path} in float64",
+        worst,
+        BOUND[precision],
+        f"the largest difference, relative to the largest value, is {_name_state(states.index(worst))}",
+    )
+    expected = _find_logits(reference, theirs[-1], side.get("positions"))
+    if expected is None or expected.shape != logits.shape:
+        return [result]
+    known = slice(None) if "positions" not in side else side["positions"] >= 0
+    difference = _difference(logits[known], expected[known])
+    return [
+        result,
+        CheckResult(f"logits of {examples}: those of {config.path} in float64", difference, BOUND[precision]),
+    ]
+
+
+def _find_states(model: PublishedModel, x: tf.Tensor, mode: Mode) -> list[np.ndarray]:
+    """Return the output of each segment."""
+    states = []
+    for segment in model.segments:
+        x = segment(x, mode)
+        states.append(x.numpy())
+    return states
+
+
+def _find_logits(reference: PublishedReference, final: np.ndarray, positions: np.ndarray | None) -> np.ndarray | None:
+    """Return the logits of the head that the files have for the task; None if they have none."""
+    if positions is None:
+        return reference.class_logits(final)
+    logits = reference.token_logits(final)
+    return None if logits is None else np.take_along_axis(logits, np.maximum(positions, 0)[..., np.newaxis], axis=1)
+
+
+def _difference(own: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.abs(own - expected).max() / np.abs(expected).max())
+
+
+def _name_state(number: int) -> str:
+    return f"behind block {number}" if number else "at the embeddings"
