@@ -295,10 +295,7 @@ def check_export(config: Config) -> None:
     check_answers(config)
     chosen, model, output = FORMATS[config.export.format], config.model, config.export.output
     if chosen.model_kinds and model.kind not in chosen.model_kinds:
-        raise ConfigError(
-            f"export.format={chosen.name}: {model.label} is made of TensorFlow operations, not of Keras layers, so a "
-            "Keras file of it would not load without accumtrain; choose export.format=savedmodel, which Keras loads"
-        )
+        raise ConfigError(f"export.format={chosen.name}: {model.label} {chosen.others}")
     if config.data.augment == "inception" and not chosen.cuts:
         raise ConfigError(
             f"export.format={chosen.name}: data.augment=inception looks at the middle of an image, which no "
@@ -306,7 +303,7 @@ def check_export(config: Config) -> None:
         )
     if missing := [name for name in chosen.packages if find_spec(name) is None]:
         raise ConfigError(
-            f"export.format={chosen.name}: needs {' and '.join(missing)}; pip install 'accumtrain[{chosen.name}]'"
+            f"export.format={chosen.name}: needs {' and '.join(missing)}; pip install 'accumtrain[{chosen.extra}]'"
         )
     if config.export.quantize != "none" and not chosen.quantizes:
         able = " or ".join(f"export.format={name}" for name in FORMATS.names if FORMATS[name].quantizes)

@@ -17,8 +17,14 @@ class ExportFormat:
     Attributes:
         write: a function (exported, path) that writes the file, or "module:function".
         suffix: the end of the file's name. "" is a folder.
-        packages: modules that accumtrain does not bring along. The extra `accumtrain[name]` installs them.
+        mark: a file by which a folder is known as such an export.
+        compare: a function (exported, path) that returns the largest difference of an answer from the run's, or
+            "module:function".
+        reads: the words for that.
+        packages: modules that accumtrain does not bring along.
+        extra: the extra of accumtrain that installs them.
         model_kinds: the kinds of models that the format can hold. Empty for all.
+        others: the reason for it, and the remedy.
         cuts: it has operations that cut a window out of images of any size.
         quantizes: its weights can have another type than float32.
     """
@@ -26,18 +32,44 @@ class ExportFormat:
     name: str
     write: str | Callable[..., Any]
     suffix: str = ""
+    mark: str = ""
+    reads: str = "loaded in a process without accumtrain"
+    compare: str | Callable[..., float] = "accumtrain.export.compare:largest_difference"
     packages: tuple[str, ...] = ()
+    extra: str = ""
     model_kinds: tuple[str, ...] = ()
+    others: str = ""
     cuts: bool = True
     quantizes: bool = False
 
 
 FORMATS: Registry[ExportFormat] = Registry("export.format")
 FORMATS.add(
-    ExportFormat("savedmodel", "accumtrain.export.formats:write_saved_model"),
-    ExportFormat("keras", "accumtrain.export.formats:write_keras", ".keras", model_kinds=("keras",), cuts=False),
+    ExportFormat("savedmodel", "accumtrain.export.formats:write_saved_model", mark="saved_model.pb"),
+    ExportFormat(
+        "keras",
+        "accumtrain.export.formats:write_keras",
+        ".keras",
+        model_kinds=("keras",),
+        others="is made of TensorFlow operations, not of Keras layers, so a Keras file of it would not load without "
+        "accumtrain; choose export.format=savedmodel, which Keras loads",
+        cuts=False,
+    ),
     ExportFormat("tflite", "accumtrain.export.formats:write_tflite", ".tflite", quantizes=True),
-    ExportFormat("onnx", "accumtrain.export.formats:write_onnx", ".onnx", packages=("tf2onnx", "onnxruntime")),
+    ExportFormat(
+        "onnx", "accumtrain.export.formats:write_onnx", ".onnx", packages=("tf2onnx", "onnxruntime"), extra="onnx"
+    ),
+    ExportFormat(
+        "safetensors",
+        "accumtrain.export.published:write_safetensors",
+        mark="model.safetensors",
+        compare="accumtrain.export.published:compare_safetensors",
+        packages=("safetensors",),
+        extra="pretrained",
+        reads="read again, with the same bits",
+        model_kinds=("pretrained",),
+        others="is no model of PyTorch's transformers; choose export.format=savedmodel, or train model=pretrained",
+    ),
 )
 
 # The types of weights (export.quantize), each with the largest difference of an answer from the run's.

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from accumtrain.backprop.model import Model
 from accumtrain.config.schema import Config
-from accumtrain.console import banner, escape_lines, format_bytes, say
+from accumtrain.console import banner, format_bytes, say
 from accumtrain.data.inputs.trained_on import TrainedOn
 from accumtrain.errors import CheckpointError, ConfigError, VerificationError, first_line
 from accumtrain.export.config import FORMATS, QUANTIZED
 from accumtrain.export.formats import Exported
 from accumtrain.process.logs import held_back_stderr
-from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.registry import load
 from accumtrain.runs.files import replacing
 from accumtrain.runs.folder import state_mark
@@ -61,8 +57,8 @@ def export_run(config: Config) -> dict[str, Any]:
         with held_back_stderr():
             load(chosen.write)(exported, unfinished)
         size = sum(file.stat().st_size for file in [unfinished, *unfinished.rglob("*")] if file.is_file())
-        say(f"written, {format_bytes(size)}; now loaded in a process without accumtrain")
-        difference = largest_difference(exported, unfinished)
+        say(f"written, {format_bytes(size)}; now {chosen.reads}")
+        difference = load(chosen.compare)(exported, unfinished)
         if not difference <= bound:
             given = f"export.format={chosen.name}" if quantize == "none" else f"export.quantize={quantize}"
             remedy = "choose another format" if quantize == "none" else "leave export.quantize out"
@@ -97,7 +93,7 @@ def _show(config: Config, exported: Exported, result: dict[str, Any]) -> None:
         ("input", _name_input(taken)),
         ("output", f"float32 [{'images' if 'resized_to' in taken else 'N'}, {sizes}], {answer.name} of {shown}"),
         *([] if result["quantize"] == "none" else [("weights", WEIGHTS[result["quantize"]])]),
-        ("difference", f"{difference} at most from accumtrain's own, when loaded without it"),
+        ("difference", f"{difference} at most from accumtrain's own, {FORMATS[result['format']].reads}"),
         ("file", f"{result['file']}, {format_bytes(result['bytes'])}"),
     ]
     banner(f"exported as {result['format']}", rows)
@@ -130,14 +126,16 @@ def _in_float32(config: Config, noted: TrainedOn, model: Model) -> Model:
 
 def _find_path(config: Config) -> Path:
     """Return the path of the export. Raise ConfigError if something else is there."""
-    folder, suffix = folder_of(config), FORMATS[config.export.format].suffix
+    folder, chosen = folder_of(config), FORMATS[config.export.format]
+    suffix = chosen.suffix
     weights = "" if config.export.quantize == "none" else f"_{config.export.quantize}"
-    own = folder / f"{folder.name if suffix else 'savedmodel'}{state_mark(config)}{weights}{suffix}"
+    own = folder / f"{folder.name if suffix else chosen.name}{state_mark(config)}{weights}{suffix}"
     path = own if config.export.output is None else Path(config.export.output)
-    replaces = path.is_file() if suffix else (path / "saved_model.pb").is_file()
+    replaces = path.is_file() if suffix else (path / chosen.mark).is_file()
     if os.path.lexists(path) and not replaces:
-        kind = config.export.format
-        raise ConfigError(f"export.output={path}: exists and is no {kind} export; move it away, or name another place")
+        raise ConfigError(
+            f"export.output={path}: exists and is no {chosen.name} export; move it away, or name another place"
+        )
     return path
 
 
@@ -152,45 +150,3 @@ def _replacing_export(path: Path) -> Iterator[Path]:
         full = "No space left on device" in error.message
         reason = "no space left on the device" if full else first_line(error)
         raise CheckpointError(f"{path} can't be written: {reason}; fix that and run the same command again") from error
-
-
-# ---- the comparison with the file, as a process without accumtrain loads it ----
-
-
-PROGRAM = Path(__file__).with_name("reload.py")
-
-
-def largest_difference(exported: Exported, path: Path) -> float:
-    """Return the largest difference of an answer between the file and the run, over all samples.
-
-    Raises:
-        VerificationError: another process can't load the file, or not as it was written.
-    """
-    samples = {f"sample_{number}": sample for number, sample in enumerate(exported.inputs.samples())}
-    with temporary_folder("export") as folder:
-        inputs, outputs = folder / "inputs.npz", folder / "outputs.npz"
-        np.savez(inputs, allow_pickle=False, **samples)
-        command = [sys.executable, str(PROGRAM), str(path.absolute()), str(inputs), str(outputs)]
-        environment = {
-            **os.environ,
-            "CUDA_VISIBLE_DEVICES": "-1",  # this process holds the memory of GPUs
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        }
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            sys.stderr.write(escape_lines(done.stderr[-2000:]))
-            raise VerificationError("a clean process could not use what was written; the lines above are what it said")
-        with np.load(outputs) as answers:
-            if answers["class_names"].tolist() != exported.answer.columns:
-                raise VerificationError("the class names in what was written are not those of the run")
-            differences = [
-                np.abs((answers[name] - _predict(exported, batch)) / exported.answer.unit).max()
-                for name, batch in samples.items()
-            ]
-            return float(np.max(differences))  # NaN if one is: Python's max may drop it
-
-
-def _predict(exported: Exported, sample: np.ndarray) -> np.ndarray:
-    """Return the run's answers, float32 [N, K], to a sample of inputs, as in an evaluation."""
-    answers: np.ndarray = exported.infer(exported.inputs.prepare(sample)).numpy()
-    return answers

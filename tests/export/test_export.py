@@ -14,7 +14,7 @@ import tensorflow as tf
 from accumtrain.config import check
 from accumtrain.dispatch import run
 from accumtrain.errors import CheckpointError, ConfigError, OutOfMemoryError, VerificationError
-from accumtrain.export import export, formats, reload
+from accumtrain.export import compare, export, formats, reload
 from accumtrain.export.config import QUANTIZED
 from accumtrain.registry import with_kind
 from accumtrain.runs.names import MARK
@@ -44,18 +44,18 @@ def here(trained, tmp_path, monkeypatch):
 @pytest.fixture
 def without_a_process(monkeypatch):
     """Leave out the process that compares."""
-    monkeypatch.setattr(export, "largest_difference", lambda exported, path: 1e-7)
+    monkeypatch.setattr(compare, "largest_difference", lambda exported, path: 1e-7)
 
 
 @pytest.fixture
 def in_this_process(monkeypatch):
     """Compare without a process of its own."""
 
-    def compare(command, **_):
+    def run_here(command, **_):
         reload.main(*command[2:])
         return SimpleNamespace(returncode=0)
 
-    monkeypatch.setattr(export.subprocess, "run", compare)
+    monkeypatch.setattr(compare.subprocess, "run", run_here)
 
 
 def test_savedmodel(here, command):
@@ -214,6 +214,6 @@ def test_weights_that_lose_too_much_are_not_kept(here, command, in_this_process,
 
 
 def test_a_process_that_fails_shows_why(here, command, monkeypatch):
-    monkeypatch.setattr(export, "PROGRAM", here / "nowhere.py")
+    monkeypatch.setattr(compare, "PROGRAM", here / "nowhere.py")
     assert_error(command(*EXPORT, "export.format=tflite"), VerificationError, "nowhere.py")
     assert not list((here / "runs/one").glob("*.tflite"))

@@ -14,8 +14,8 @@ from accumtrain.backprop.mode import Mode
 from accumtrain.config.schema import Config
 from accumtrain.data.inputs.pixels import Pixels, make_images
 from accumtrain.data.inputs.trained_on import TrainedOn
+from accumtrain.export.compare import largest_difference
 from accumtrain.export.config import FORMATS, QUANTIZED
-from accumtrain.export.export import largest_difference
 from accumtrain.export.formats import Exported
 from accumtrain.models.build import build_model
 from accumtrain.models.config import KerasModelConfig, LeNetConfig, ResNetConfig, RevNetConfig

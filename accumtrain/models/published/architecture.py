@@ -111,6 +111,7 @@ class Architecture:
     """A transformer as its folder describes it.
 
     Attributes:
+        name: of the family, as its classes begin in PyTorch's transformers.
         prefix: of the names of all tensors but those of heads. A file of the model without a head leaves it out.
         depth: number of blocks.
         width: channels of each token.
@@ -123,6 +124,7 @@ class Architecture:
         token_head: None if the family has none.
     """
 
+    name: str
     prefix: str
     depth: int
     width: int

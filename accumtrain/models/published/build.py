@@ -30,9 +30,11 @@ class PublishedModel(Model):
     """A model whose variables belong to tensors of a published file.
 
     Attributes:
+        config: its keys.
         tensors: the tensor of each variable, by the path of the variable.
     """
 
+    config: PretrainedConfig
     tensors: Mapping[str, Tensor]
 
 
@@ -58,7 +60,7 @@ def build_pretrained(config: PretrainedConfig, spec: ModelSpec) -> PublishedMode
         segments.append(Chain("store", [parts.class_head(found.class_head)]))
     split = _split_tokens(spec) if isinstance(found.embedding, TokenEmbedding) else None
     model = PublishedModel(segments, spec.compute_dtype, split)
-    model.tensors = parts.noted.by_path(model.named)
+    model.config, model.tensors = config, parts.noted.by_path(model.named)
     return model
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ from accumtrain.errors import ConfigError
 from accumtrain.fields import LOCAL_PATH, NOT_NEGATIVE, NotEmpty, Role
 from accumtrain.models.config import STORE, ModelConfig
 from accumtrain.models.published.architecture import Architecture
-from accumtrain.models.published.families import read_architecture
+from accumtrain.models.published.families.known import read_architecture
 from accumtrain.models.published.folder import CONFIG, Folder
 from accumtrain.registry import Entry, required
 
@@ -35,9 +35,12 @@ class PretrainedConfig(ModelConfig):
     @cached_property
     def found(self) -> Architecture:
         """The architecture of config.json. Raise ConfigError if it can't be read, or is not known here."""
-        if self.architecture:
-            return read_architecture(self.architecture, str(Path(self.path, CONFIG)))
-        return Folder(Path(self.path)).architecture
+        return read_architecture(self.content, str(Path(self.path, CONFIG)))
+
+    @property
+    def content(self) -> Mapping[str, Any]:
+        """That of config.json. Raise ConfigError if it can't be read."""
+        return self.architecture or Folder(Path(self.path)).config
 
     @property
     def inputs(self) -> str:

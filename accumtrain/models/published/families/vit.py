@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from accumtrain.errors import ConfigError
 from accumtrain.fields import ImageSize, convert
 from accumtrain.models.published.architecture import Architecture, BlockNames, ClassHeadNames, PatchEmbedding
-from accumtrain.models.published.rules import EPSILON, SIZE, Blocks, name_activation
+from accumtrain.models.published.families.rules import EPSILON, SIZE, Blocks, name_activation
 
 
 class _ViTOptions(Blocks, total=False):
@@ -24,15 +24,16 @@ class _ViT(_ViTOptions):
 
 def read_vit(content: Mapping[str, Any]) -> Architecture:
     """Return the architecture that a config.json describes. Raise ConfigError for a value that is not known here."""
-    return _read(content, "vit", ("vit.embeddings.cls_token",))
+    return _read(content, "ViT", ("vit.embeddings.cls_token",))
 
 
 def read_deit(content: Mapping[str, Any]) -> Architecture:
     """Do the same for a DeiT, which has a second learned token. Its head reads the first alone."""
-    return _read(content, "deit", ("deit.embeddings.cls_token", "deit.embeddings.distillation_token"))
+    return _read(content, "DeiT", ("deit.embeddings.cls_token", "deit.embeddings.distillation_token"))
 
 
-def _read(content: Mapping[str, Any], family: str, tokens: tuple[str, ...]) -> Architecture:
+def _read(content: Mapping[str, Any], name: str, tokens: tuple[str, ...]) -> Architecture:
+    family = name.lower()
     keys: _ViT = convert(_ViT, content, "")
     side, patch = keys["image_size"], keys["patch_size"]
     height, width = side if isinstance(side, list) else (side, side)
@@ -40,6 +41,7 @@ def _read(content: Mapping[str, Any], family: str, tokens: tuple[str, ...]) -> A
         raise ConfigError(f"patch_size={patch}: patches do not fill images of {height} x {width} (image_size)")
     block = f"{family}.encoder.layer.{{}}."
     return Architecture(
+        name=name,
         prefix=f"{family}.",
         depth=keys["num_hidden_layers"],
         width=keys["hidden_size"],

@@ -13,7 +13,7 @@ from accumtrain.models.published.architecture import (
     TokenEmbedding,
     TokenHeadNames,
 )
-from accumtrain.models.published.rules import TextKeys, name_activation
+from accumtrain.models.published.families.rules import TextKeys, name_activation
 
 _BLOCK = "bert.encoder.layer.{}."
 
@@ -23,6 +23,7 @@ def read_bert(content: Mapping[str, Any]) -> Architecture:
     keys: TextKeys = convert(TextKeys, content, "")
     activation = name_activation(keys["hidden_act"])
     return Architecture(
+        name="Bert",
         prefix="bert.",
         depth=keys["num_hidden_layers"],
         width=keys["hidden_size"],

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from accumtrain.fields import NOT_NEGATIVE, convert
 from accumtrain.models.published.architecture import Architecture, ClassHeadNames, TokenEmbedding, TokenHeadNames
-from accumtrain.models.published.bert import name_block
-from accumtrain.models.published.rules import TextKeys, name_activation
+from accumtrain.models.published.families.bert import name_block
+from accumtrain.models.published.families.rules import TextKeys, name_activation
 
 _BLOCK = "roberta.encoder.layer.{}."
 
@@ -19,8 +19,18 @@ class _Roberta(TextKeys):
 
 def read_roberta(content: Mapping[str, Any]) -> Architecture:
     """Return the architecture that a config.json describes. Raise ConfigError for a value that is not known here."""
+    return _read(content, "Roberta")
+
+
+def read_xlm_roberta(content: Mapping[str, Any]) -> Architecture:
+    """Do the same for an XLM-RoBERTa, which has other tokens and the same tensors."""
+    return _read(content, "XLMRoberta")
+
+
+def _read(content: Mapping[str, Any], name: str) -> Architecture:
     keys: _Roberta = convert(_Roberta, content, "")
     return Architecture(
+        name=name,
         prefix="roberta.",
         depth=keys["num_hidden_layers"],
         width=keys["hidden_size"],

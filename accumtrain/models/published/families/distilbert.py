@@ -13,7 +13,7 @@ from accumtrain.models.published.architecture import (
     TokenEmbedding,
     TokenHeadNames,
 )
-from accumtrain.models.published.rules import ACTIVATION, SIZE, Always, name_activation
+from accumtrain.models.published.families.rules import ACTIVATION, SIZE, Always, name_activation
 
 _BLOCK = "distilbert.transformer.layer.{}."
 _EPSILON = 1e-12  # config.json does not say it
@@ -38,6 +38,7 @@ def read_distilbert(content: Mapping[str, Any]) -> Architecture:
     keys: _DistilBert = convert(_DistilBert, content, "")
     activation = name_activation(keys["activation"])
     return Architecture(
+        name="DistilBert",
         prefix="distilbert.",
         depth=keys["n_layers"],
         width=keys["dim"],

@@ -1,0 +1,1 @@
+"""The families of published models, and what their config.json may say."""
