@@ -6,6 +6,7 @@ whose defaults are too large for a test of seconds, gets a line.
 
 from __future__ import annotations
 
+import json
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from accumtrain.models.config import (
     RevViTConfig,
     ViTConfig,
 )
+from accumtrain.models.published.config import PretrainedConfig
 from accumtrain.optim.config import AdafactorConfig, AdamConfig, AdamWConfig, KerasOptimConfig, SgdConfig
 from accumtrain.optim.schedules import (
     ConstantConfig,
@@ -53,6 +55,7 @@ PLAIN: dict[str, Any] = {"mean": [0.0], "std": [1.0]}
 IMAGE_SIZES = {"keras": 64}  # of models that need more than SIZE pixels
 IMAGE = Path(__file__).parents[2] / "docs" / "scaling.png"
 SMALL_TRANSFORMER: dict[str, Any] = {"depth": 2, "width": 8, "heads": 2}
+BERT = Path(__file__).with_name("bert")  # a folder with a config.json alone
 SIZE = 9  # odd: halved, its maps leave a rest
 EXAMPLES: dict[str, dict[str, Any]] = {
     "task": {},
@@ -66,6 +69,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "encoder": EncoderConfig(**SMALL_TRANSFORMER),
         "revencoder": RevEncoderConfig(**SMALL_TRANSFORMER),
         "keras": KerasModelConfig(name="MobileNet", args={"alpha": 0.25}),
+        "pretrained": PretrainedConfig(path=str(BERT), architecture=json.loads((BERT / "config.json").read_text())),
     },
     "optim": {  # every term of the rule has a part in it
         "adam": AdamConfig(lr=1e-2, weight_decay=0.1),

@@ -55,7 +55,7 @@ class Variant:
 
     def is_slow(self, memory: str) -> bool:
         """Left to `make test-slow`."""
-        if self.name in ("vit", "encoder") or (self.name.startswith("rev") and self.name != "revnet"):
+        if self.name in ("vit", "encoder", "pretrained") or (self.name.startswith("rev") and self.name != "revnet"):
             return self.key is not None or self.precision not in ("float32", "bfloat16")
         if self.precision == "float32":
             if self.name == "keras" and memory != STORE:
@@ -142,10 +142,10 @@ def update(variant: Variant, memory: str) -> Update:
     check_config(config)
     data = open_stored(config)
     given = examples(BATCH, data.shape)
-    if config.model.takes == "tokens":
+    if config.model.inputs == "tokens":
         data = replace(data, inputs=Tokens((SIZE,), number_ids(TOKENS)))
         given["inputs"] = tokens()
-    if config.model.takes == "arrays":
+    if config.model.inputs == "arrays":
         data = replace(data, inputs=Arrays((SIZE,)))
         given["inputs"] = tf.random.stateless_normal([BATCH, SIZE], [3, 4])
     window = build_window(config, build_objective(config, data), 1, tf.distribute.get_strategy())
@@ -185,7 +185,7 @@ def test_a_policy_changes_neither_weights_nor_gradient(variant, memory):
 
 @pytest.mark.parametrize("name", EXAMPLES["model"])
 def test_initial_weights_are_a_function_of_the_seed(name):
-    kind = example_of("model", name).takes
+    kind = example_of("model", name).inputs
     shape = (size_for(name), size_for(name), 3) if kind == "pixels" else (SIZE,)
     vocabulary = TOKENS if kind == "tokens" else 0
     specs = [ModelSpec(shape, CLASSES, seed=seed, inputs=(kind,), vocabulary=vocabulary) for seed in (1, 1, 2)]
