@@ -122,7 +122,7 @@ class Folder:
         if (self.path / INDEX).exists():
             index: _ShardIndex = convert(_ShardIndex, self.read_json(INDEX), str(self.path / INDEX))
             names = sorted(set(index["weight_map"].values()))
-            if odd := [name for name in names if Path(name).name != name]:
+            if odd := [name for name in names if not name or Path(name).name != name]:
                 raise ConfigError(
                     f"{self.given}: {INDEX} names {odd[0]}, which is no file of the folder; fetch the folder again"
                 )
