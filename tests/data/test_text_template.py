@@ -135,5 +135,5 @@ def test_a_damaged_template_of_a_run_is_told(tmp_path):
     content = json.loads(vocabulary.tokenizer)
     content["post_processor"]["single"] *= 2
     damaged = Vocabulary.from_json({**vocabulary.as_json(), "tokenizer": json.dumps(content)}, "inputs.vocabulary")
-    with pytest.raises(CheckpointError, match="the tokenizer of the run is damaged .*A stand once"):
+    with pytest.raises(CheckpointError, match=r"the tokenizer of the run is damaged .*A stand once"):
         assert damaged.template

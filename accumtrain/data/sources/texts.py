@@ -70,7 +70,7 @@ def _read_content(config: TextsConfig, listing: _TextListing, vocabulary: Vocabu
     skips = config.on_error == "skip"
     splits = {}
     for split, texts in listing.splits.items():
-        encoded, kinds = encode_texts(texts(), vocabulary.encode, skips=skips)
+        encoded, kinds = encode_texts(texts(), vocabulary.encode, vocabulary.template, skips=skips)
         if not encoded.ids:
             raise DataError(f"{config.path} holds no text to {_PURPOSES[split]}: write some into it")
         splits[split] = _label(encoded, kinds, listing.classes) if by_class else encoded

@@ -454,7 +454,7 @@ def _make_texts(
 ) -> Source:
     check_memory(Path(config.path), examples.rows.inputs[0].nbytes)
     texts = read_texts(examples.cells(examples.rows.inputs[0]), examples.locate)
-    encoded, _ = encode_texts(texts, vocabulary.encode, skips=config.on_error == "skip")
+    encoded, _ = encode_texts(texts, vocabulary.encode, vocabulary.template, skips=config.on_error == "skip")
     targets = examples.targets
     labels = targets.values.copy()
     labels[list(encoded.faults)] = UNREADABLE if labels.ndim == 1 else np.nan
