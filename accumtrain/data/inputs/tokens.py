@@ -155,7 +155,7 @@ class Tokens(Inputs):
         return [text if len(text) <= BEGINNING else f"{text[: BEGINNING - 3]}..." for text in texts]
 
     def _read(self, text: str, config: DataConfig, key: str) -> Encoded:
-        if Path(text).suffix.lower() == ARRAYS:
+        if Path(text).suffix.lower() == ARRAYS and not self.pairs:
             keys = replace(config, path=text) if isinstance(config, NpzConfig) else NpzConfig(path=text)
             return read_token_arrays(keys, None, self.vocabulary).splits["train"]
         encode = self.vocabulary.encode_with_masks if self.masks else self.vocabulary.encode
@@ -259,15 +259,20 @@ def read_texts(text: str, config: DataConfig, key: str) -> Iterable[Text]:
 
 
 def _read_path(path: Path, config: DataConfig, key: str) -> Iterable[Text]:
+    keys = config if isinstance(config, TableConfig) else TableConfig(path=str(path))
+    columns = keys.text_columns or ["text"]
     with readable():
+        is_table = path.suffix.lower() in TABLES and not path.is_dir()
+        if len(columns) > 1 and not is_table:
+            raise DataError(
+                f"{key}={path} has no pairs, on which the run was trained: give a table with the columns "
+                f"{' and '.join(map(str, columns))}"
+            )
         if path.is_dir():
             return [read_file(file) for file in walk_files(path)]
     if fault := find_file_fault(path):
         raise DataError(f"{key}={path} {fault}: {_GIVE}")
-    if path.suffix.lower() in TABLES:
-        keys = config if isinstance(config, TableConfig) else TableConfig(path=str(path))
-        return read_named_texts(path, key, keys.text_column or "text", header=keys.header)
-    return read_lines(path)
+    return read_named_texts(path, key, columns, header=keys.header) if is_table else read_lines(path)
 
 
 def _count(size: int) -> np.ndarray:

@@ -41,6 +41,7 @@ from accumtrain.data.text.texts import check_memory
 from accumtrain.data.text.tokens import Content, find_vocabulary, make_token_source
 from accumtrain.data.text.vocabulary import Vocabulary
 from accumtrain.errors import ConfigError, DataError
+from accumtrain.fields import format_value
 
 _LISTED = 5  # names in a message
 
@@ -202,6 +203,11 @@ def _with_keys(config: TableConfig, reader: TargetReader | None) -> TargetReader
     """Return the reader with the keys of the table. Raise ConfigError for a key that is for other targets."""
     if reader is None and config.text_column is None:
         raise ConfigError("data.text_column=null: the tokens of texts are learned; name the column of the texts")
+    if reader is None and len(config.text_columns) > 1:
+        raise ConfigError(
+            f"data.text_column={format_value(config.text_column)}: the tokens of single texts are learned; name one "
+            "column"
+        )
     for key in () if isinstance(reader, LabelTargets) else ("rows", "label_separator"):
         allowed = {getattr(TableConfig, key), *([WHOLE] if isinstance(reader, ClassTargets) else [])}
         if (value := getattr(config, key)) not in allowed:
@@ -452,8 +458,14 @@ def _make_texts(
     config: TableConfig,
     vocabulary: Vocabulary,
 ) -> Source:
-    check_memory(Path(config.path), examples.rows.inputs[0].nbytes)
-    texts = read_texts(examples.cells(examples.rows.inputs[0]), examples.locate)
+    columns = examples.rows.inputs
+    if len(columns) > 1 and not vocabulary.template.separates:
+        raise ConfigError(
+            f"data.text_column={format_value(config.text_column)}: data.tokenizer={config.tokenizer} puts no token "
+            "between the texts of a pair; give one whose post-processor does, or write both into one column"
+        )
+    check_memory(Path(config.path), sum(column.nbytes for column in columns))
+    texts = read_texts([examples.cells(column) for column in columns], examples.locate)
     encoded, _ = encode_texts(texts, vocabulary.encode, vocabulary.template, skips=config.on_error == "skip")
     targets = examples.targets
     labels = targets.values.copy()

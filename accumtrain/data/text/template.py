@@ -16,23 +16,23 @@ class UnknownTemplateError(Exception):
     """A post-processor does something else than to put special tokens around texts."""
 
 
-class Part(NamedTuple):
-    """A part of an example, whose tokens have one type: a text, by its number, or some special tokens."""
+class Piece(NamedTuple):
+    """A piece of an example, whose tokens have one type: a text, by its number, or some special tokens."""
 
     text: int | None
     ids: tuple[int, ...]
     type: int
 
 
-_TEXT, _OTHER = Part(0, (), 0), Part(1, (), 1)
+_TEXT, _OTHER = Piece(0, (), 0), Piece(1, (), 1)
 
 
 @dataclass(frozen=True)
 class Template:
-    """What an example is made of, one text or a pair. By default it is the texts alone."""
+    """The pieces of an example, of one text or a pair. By default it is the texts alone."""
 
-    single: tuple[Part, ...] = (_TEXT,)
-    pair: tuple[Part, ...] = (_TEXT, _OTHER)
+    single: tuple[Piece, ...] = (_TEXT,)
+    pair: tuple[Piece, ...] = (_TEXT, _OTHER)
 
     @property
     def ids(self) -> frozenset[int]:
@@ -63,7 +63,7 @@ class Template:
         ids = np.concatenate([np.asarray(part, np.int32) for part in parts])
         return ids, np.repeat(np.array(types, np.int32), [len(part) for part in parts])
 
-    def _parts(self, texts: int) -> tuple[Part, ...]:
+    def _parts(self, texts: int) -> tuple[Piece, ...]:
         return self.single if texts == 1 else self.pair
 
 
@@ -124,20 +124,20 @@ def _flatten(processor: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
     return [each for inner in processor["processors"] for each in _flatten(inner)]
 
 
-def _read_ends(processor: Mapping[str, Any]) -> tuple[Part, Part]:
+def _read_ends(processor: Mapping[str, Any]) -> tuple[Piece, Piece]:
     """Return the special token before a text, and that behind it."""
-    return Part(None, (processor["cls"][1],), 0), Part(None, (processor["sep"][1],), 0)
+    return Piece(None, (processor["cls"][1],), 0), Piece(None, (processor["sep"][1],), 0)
 
 
-def _read_parts(pieces: Sequence[Mapping[str, Any]], special: Mapping[str, Any], texts: str) -> tuple[Part, ...]:
-    parts, named = list[Part](), list[str]()
+def _read_parts(pieces: Sequence[Mapping[str, Any]], special: Mapping[str, Any], texts: str) -> tuple[Piece, ...]:
+    parts, named = list[Piece](), list[str]()
     for piece in pieces:
         ((kind, content),) = piece.items()
         if kind == "Sequence":
             named.append(content["id"])
-            parts.append(Part("AB".index(content["id"]), (), content["type_id"]))
+            parts.append(Piece("AB".index(content["id"]), (), content["type_id"]))
         else:
-            parts.append(Part(None, tuple(special[content["id"]]["ids"]), content["type_id"]))
+            parts.append(Piece(None, tuple(special[content["id"]]["ids"]), content["type_id"]))
     if sorted(named) != list(texts):
         raise UnknownTemplateError(
             f"the template of its post-processor has {', '.join(named) or 'no text'} where {' and '.join(texts)} stand "

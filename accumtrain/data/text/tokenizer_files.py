@@ -20,7 +20,7 @@ from accumtrain.runs.files import parse_json
 _PACKAGE = "tokenizers"
 _GIVE = "give the tokenizer.json of the library tokenizers, a folder with one, or bytes"
 _SAVE = "save the tokenizer as tokenizer.json, as the library transformers does by AutoTokenizer's save_pretrained"
-_BYTES_IN_MEMORY = 40  # of each byte of a file, while the library reads it
+_BYTES_IN_MEMORY = 64  # of each byte of a file, while the library reads it
 _MOST_GROWTH = 64  # times the length of a text; those of trained tokenizers are below 10
 _BERT = ("[UNK]", "[CLS]", "[SEP]")  # tokens that texts need, of vocab.txt
 _ROBERTA = ("<s>", "</s>")  # of vocab.json
@@ -32,7 +32,7 @@ class BadTokenizerError(Exception):
 
 
 class _Settings(TypedDict, total=False):
-    """What tokenizer_config.json and config.json say of a tokenizer; older folders have the first in either."""
+    """The words of tokenizer_config.json and config.json about a tokenizer."""
 
     do_lower_case: bool
     strip_accents: bool | None

@@ -46,12 +46,17 @@ class Content:
 def find_vocabulary(config: TokenKeys, wanted: Wanted) -> Vocabulary:
     """Return the vocabulary of the run that texts are for, or that of data.tokenizer.
 
+    A run that has begun goes on with its own if it is of that tokenizer, as older ones have no special tokens.
+
     Raises:
         ConfigError: The tokenizer can't be opened.
     """
     if wanted.of_run is not None and isinstance(wanted.of_run.inputs, Tokens):
         return wanted.of_run.inputs.vocabulary
-    return open_vocabulary(config.tokenizer)
+    opened = open_vocabulary(config.tokenizer)
+    if isinstance(wanted.begun, Tokens) and wanted.begun.vocabulary.tokenizer == opened.tokenizer:
+        return wanted.begun.vocabulary
+    return opened
 
 
 # ---- splits ----
