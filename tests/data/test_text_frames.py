@@ -1,9 +1,12 @@
 """Special tokens in the examples of a data set, pairs of texts, and what a trained run is asked of both."""
 
+import datetime
 import json
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
@@ -17,7 +20,7 @@ from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import TOKENS
 from accumtrain.tasks.config import MaskedTokensConfig
 from accumtrain.tasks.masking import mask_tokens
-from tests.data.test_text_template import CLS_PAIR, make_tokenizer, save, template
+from tests.data.word_tokenizer import CLS_PAIR, make_tokenizer, save, template
 
 ROWS = [("a b c a", "b c", "x"), ("c", "a a a", "y"), ("b", "b", "x"), ("a c", "b", "y")] * 3
 CLS, SEP, MASK, A, B, C = range(1, 7)
@@ -207,6 +210,44 @@ def test_a_run_on_pairs_is_asked_tables_of_pairs(tmp_path, table):
         inputs.open_array(given + np.array([[0], [1]]), config)
     with pytest.raises(DataError, match=r"whole numbers \[N, 2, 7\], tokens and below them their types,"):
         inputs.open_array(given[:, 0], config)
+
+
+def test_the_other_cells_of_tables_are_copied(tmp_path, table):
+    config = table(text_column="premise", length=5)
+    inputs = train_on(open_data(config, 0), config).inputs
+    (tmp_path / "new.csv").write_text("id,premise,n\n007,a b,1\n008,,2\n")
+    (tmp_path / "new.txt").write_text("a\n\nb\n")
+    columns = {
+        "premise": ["c", "b"],
+        "n": [1.5, float("nan")],
+        "tags": [["x"], None],
+        "day": [datetime.date(2024, 2, 29), None],
+        "image": [b"\x89PNG", None],
+        "nested": [{"a": 1}, None],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "new.parquet")
+    named = [str(tmp_path / name) for name in ("new.csv", "new.txt", "new.parquet")]
+    asked = inputs.open_named(named, config, "predict.input")
+    assert list(asked.others) == [
+        {"id": "007", "n": "1"},
+        {"id": "008", "n": "2"},
+        {},
+        {},
+        {"n": 1.5, "tags": ["x"], "day": "2024-02-29"},
+        {"n": None, "tags": None, "day": None},
+    ]
+    assert len(asked.names) == len(asked.others)
+    assert (
+        "not copied to the answers, as they are images, nested or of the same name: image, nested"
+        in asked.data.notes[-1]
+    )
+
+
+def test_a_row_without_other_cells_copies_none(tmp_path, table):
+    config = table(text_column="premise", length=5)
+    inputs = train_on(open_data(config, 0), config).inputs
+    (tmp_path / "new.csv").write_text("premise\na\nb\n")
+    assert list(inputs.open_named([str(tmp_path / "new.csv")], config, "predict.input").others) == [{}, {}]
 
 
 def test_other_labelled_data_must_be_pairs_too(table):

@@ -9,19 +9,12 @@ import pytest
 from accumtrain.data.text.template import Template, UnknownTemplateError, read_template
 from accumtrain.data.text.vocabulary import Vocabulary, open_vocabulary
 from accumtrain.errors import CheckpointError, ConfigError
+from tests.data.word_tokenizer import CLS_PAIR, make_tokenizer, save, template
 
 tokenizers = pytest.importorskip("tokenizers")
 processors = tokenizers.processors
 
-WORDS = ["[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"]
 ENDS = ("[SEP]", 2), ("[CLS]", 1)
-SPECIAL = [("[CLS]", 1), ("[SEP]", 2)]
-CLS_PAIR = {"single": "[CLS] $A [SEP]", "pair": "[CLS] $A [SEP] $B:1 [SEP]:1"}
-
-
-def template(**parts):
-    return processors.TemplateProcessing(special_tokens=SPECIAL, **parts)
-
 
 PROCESSORS = {
     "none": None,
@@ -38,22 +31,6 @@ PROCESSORS = {
         special_tokens=[{"id": "[END]", "ids": [2, 1, 2], "tokens": ["[SEP]", "[CLS]", "[SEP]"]}],
     ),
 }
-
-
-def make_tokenizer(post_processor=None):
-    """A tokenizer of whole words, the word at place n has the id n."""
-    model = tokenizers.models.WordLevel({word: place for place, word in enumerate(WORDS)}, unk_token="[UNK]")
-    tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    tokenizer.add_special_tokens(["[CLS]", "[SEP]", "[MASK]"])
-    if post_processor is not None:
-        tokenizer.post_processor = post_processor
-    return tokenizer
-
-
-def save(tokenizer, file):
-    tokenizer.save(str(file))
-    return str(file)
 
 
 def draw_text(draw):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,6 +15,7 @@ from accumtrain.data.inputs.base import Asked, Inputs
 from accumtrain.data.local_files import find_file_fault, find_paths, readable, walk_files
 from accumtrain.data.source import BadExample, Dataset, Split, UnreadableExample, unlabelled
 from accumtrain.data.table.columns import read_named_texts
+from accumtrain.data.table.others import Row, read_others
 from accumtrain.data.text.arrays import ARRAYS, read_token_arrays
 from accumtrain.data.text.by_length import trim
 from accumtrain.data.text.encode import Encoded, check_some_are_usable, encode_texts
@@ -26,6 +26,7 @@ from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import convert, format_value
 
 _GIVE = "give a file with a text a line, a table, a folder of texts, or an .npz file of tokens"
+TEXT = "text"  # the column of the texts of a table, for a run that was trained on no table
 BEGINNING = 36  # characters that are shown of a text
 NONE = -1  # where there is no token, position or id
 # ---- samples of an export
@@ -131,22 +132,27 @@ class Tokens(Inputs):
             ConfigError: The run has no tokenizer for texts.
         """
         (length,) = self.shape
-        parts = [self._read(text, config, key) for text in named]
+        paths = [path for text in named for path in _find_named(text, key)]
+        parts = [self._read(path, config, key) for path in paths]
         if self.masks:
             parts = [replace(part, faults=self._find_mask_faults(part) | dict(part.faults)) for part in parts]
         check_some_are_usable(*parts)
         ends = np.cumsum([len(part.ids) for part in parts])
         if not (total := int(ends[-1])):
             raise DataError(f"{key}={','.join(named)}: holds no text; {_GIVE}")
-        first, *others = [
+        first, *more = [
             cut(replace(part, labels=labels), length)
             for part, labels in zip(parts, np.split(_count(total), ends[:-1]), strict=True)
         ]
-        split = first.joined_with(others) if others else first
+        split = first.joined_with(more) if more else first
         cut_off = np.delete(split.whole_lengths > length, list(split.skipped)).sum()
         of, added = f"{total:,} {'pairs' if self.pairs else 'texts'}", max(part.added for part in parts)
         notes = [describe_cuts(int(cut_off), of, length, added)] if cut_off else []
-        return Asked(list(split.names), unlabelled(split, self, notes), [])
+        others = list[Row]()
+        for path, part in zip(paths, parts, strict=True):
+            rows, left_out = _read_others(path, config, key) if is_table(path) else ([Row()] * len(part.ids), [])
+            others, notes = others + rows, notes + left_out
+        return Asked(list(split.names), unlabelled(split, self, notes), [], others)
 
     def beginnings(self, split: Split, indices: Sequence[int]) -> list[str]:
         rows = take_ids(split.read(tf.constant([*indices], tf.int64))[0]).numpy()
@@ -154,12 +160,12 @@ class Tokens(Inputs):
         texts = [" ".join(self.vocabulary.decode(row[~np.isin(row, around)].tolist()).split()) for row in rows]
         return [text if len(text) <= BEGINNING else f"{text[: BEGINNING - 3]}..." for text in texts]
 
-    def _read(self, text: str, config: DataConfig, key: str) -> Encoded:
-        if Path(text).suffix.lower() == ARRAYS and not self.pairs:
-            keys = replace(config, path=text) if isinstance(config, NpzConfig) else NpzConfig(path=text)
+    def _read(self, path: Path, config: DataConfig, key: str) -> Encoded:
+        if path.suffix.lower() == ARRAYS and not self.pairs:
+            keys = replace(config, path=str(path)) if isinstance(config, NpzConfig) else NpzConfig(path=str(path))
             return read_token_arrays(keys, None, self.vocabulary).splits["train"]
         encode = self.vocabulary.encode_with_masks if self.masks else self.vocabulary.encode
-        encoded, _ = encode_texts(read_texts(text, config, key), encode, self.vocabulary.template, skips=True)
+        encoded, _ = encode_texts(read_texts(path, config, key), encode, self.vocabulary.template, skips=True)
         return encoded
 
     def _find_mask_faults(self, texts: Encoded) -> dict[int, BadExample]:
@@ -248,22 +254,26 @@ def find_masks(tokens: tf.Tensor, mask: int, most: int) -> tf.Tensor:
     return tf.where(values > 0.0, positions, NONE)
 
 
-def read_texts(text: str, config: DataConfig, key: str) -> Iterable[Text]:
-    """Return the texts of the files and folders that a text names. Raise DataError if one can't be read.
+def _find_named(text: str, key: str) -> list[Path]:
+    """Return the files and folders that a text names. Raise DataError if there is none."""
+    return [Path(text)] if Path(text).suffix.lower() == ARRAYS else find_paths(text, key)
+
+
+def is_table(path: Path) -> bool:
+    return path.suffix.lower() in TABLES and not path.is_dir()
+
+
+def read_texts(path: Path, config: DataConfig, key: str) -> Iterable[Text]:
+    """Return the texts of a file or folder. Raise DataError if it can't be read.
 
     Args:
         config: The data keys of the run.
-        key: That gives the text, for messages.
+        key: That gives the path, for messages.
     """
-    return chain.from_iterable([_read_path(path, config, key) for path in find_paths(text, key)])
-
-
-def _read_path(path: Path, config: DataConfig, key: str) -> Iterable[Text]:
-    keys = config if isinstance(config, TableConfig) else TableConfig(path=str(path))
-    columns = keys.text_columns or ["text"]
+    keys = _keys_of_table(path, config)
+    columns = keys.text_columns or [TEXT]
     with readable():
-        is_table = path.suffix.lower() in TABLES and not path.is_dir()
-        if len(columns) > 1 and not is_table:
+        if len(columns) > 1 and not is_table(path):
             raise DataError(
                 f"{key}={path} has no pairs, on which the run was trained: give a table with the columns "
                 f"{' and '.join(map(str, columns))}"
@@ -272,7 +282,17 @@ def _read_path(path: Path, config: DataConfig, key: str) -> Iterable[Text]:
             return [read_file(file) for file in walk_files(path)]
     if fault := find_file_fault(path):
         raise DataError(f"{key}={path} {fault}: {_GIVE}")
-    return read_named_texts(path, key, columns, header=keys.header) if is_table else read_lines(path)
+    return read_named_texts(path, key, columns, header=keys.header) if is_table(path) else read_lines(path)
+
+
+def _read_others(path: Path, config: DataConfig, key: str) -> tuple[list[Row], list[str]]:
+    """Return the cells of a table beside its texts, and notes of columns that are left out."""
+    keys = _keys_of_table(path, config)
+    return read_others(path, key, keys.text_columns or [TEXT], header=keys.header)
+
+
+def _keys_of_table(path: Path, config: DataConfig) -> TableConfig:
+    return config if isinstance(config, TableConfig) else TableConfig(path=str(path))
 
 
 def _count(size: int) -> np.ndarray:

@@ -36,7 +36,7 @@ from accumtrain.data.targets.classes import ClassTargets
 from accumtrain.data.targets.labels import LabelTargets
 from accumtrain.data.targets.lists import WHOLE
 from accumtrain.data.targets.numbers import are_numbers
-from accumtrain.data.text.encode import encode_texts
+from accumtrain.data.text.encode import check_some_are_usable, encode_texts
 from accumtrain.data.text.texts import check_memory
 from accumtrain.data.text.tokens import Content, find_vocabulary, make_token_source
 from accumtrain.data.text.vocabulary import Vocabulary
@@ -467,6 +467,7 @@ def _make_texts(
     check_memory(Path(config.path), sum(column.nbytes for column in columns))
     texts = read_texts([examples.cells(column) for column in columns], examples.locate)
     encoded, _ = encode_texts(texts, vocabulary.encode, vocabulary.template, skips=config.on_error == "skip")
+    check_some_are_usable(encoded)
     targets = examples.targets
     labels = targets.values.copy()
     labels[list(encoded.faults)] = UNREADABLE if labels.ndim == 1 else np.nan

@@ -82,7 +82,7 @@ def check_some_are_usable(*parts: Encoded) -> None:
 def encode_texts(
     texts: Iterable[Text], encode: Callable[[str], list[int]], template: Template, *, skips: bool
 ) -> tuple[Encoded, list[str]]:
-    """Return texts or pairs as tokens, without labels, and the name of the class of each.
+    """Return texts or pairs as tokens, without labels, and the name of the class of each. All may be left out.
 
     Args:
         encode: returns the tokens of a text.
@@ -90,7 +90,7 @@ def encode_texts(
         skips: leave out texts that can't be used.
 
     Raises:
-        DataError: A text can't be used, and may not be left out; or no text can be used.
+        DataError: A text can't be used, and may not be left out.
     """
     names, ids, kinds, faults = list[str](), list[list[np.ndarray]](), list[str](), dict[int, BadExample]()
     for index, text in enumerate(texts):
@@ -104,9 +104,7 @@ def encode_texts(
             raise_first(faults)
     firsts, *seconds = zip(*ids, strict=True) if ids else [()]
     second = seconds[0] if seconds else None
-    encoded = Encoded(names, firsts, no_label(len(ids)), faults, seconds=second, template=template)
-    check_some_are_usable(encoded)
-    return encoded, kinds
+    return Encoded(names, firsts, no_label(len(ids)), faults, seconds=second, template=template), kinds
 
 
 def _encode(text: Text, encode: Callable[[str], list[int]]) -> tuple[list[list[int]], BadExample | None]:
