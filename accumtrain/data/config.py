@@ -298,11 +298,13 @@ class TableConfig(TokenKeys):
     `rows`: examples: each row is an example. labels: each row has a label of an image, and an image may have several.
     `image_column`: column of the images. null: in a table of two columns without texts and numbers, the one that does
     not hold the labels, or else the first.
-    `text_column`: column of the texts; or a list of two, for pairs of texts. null: the examples are no texts.
+    `text_column`: column of the texts; or a list of two, for pairs of texts. null: the only one whose texts have five
+    words or more on average, if it is clear which columns have their labels. Without one the examples are no texts.
     `number_columns`: columns of the numbers that are an example. [*]: all columns that no other key asks for. They are
     standardised by the rows to train on. null: the examples are no numbers.
     `label_column`: column of the labels; or a list, for several labels or numbers, or a class as a 1 beside zeros.
-    null: in a table of two columns, the one that does not hold the examples.
+    null: in a table of two columns, the one that does not hold the examples. Beside texts the only one that has at most
+    100 different values, and half as many as rows.
     `label_separator`: what stands between the labels in a cell of several. list: the cell is a written list, such as
     ['a', 'b']. null: ; or |. With task=classify ; says that a cell is one class, however it is written.
     `missing`: texts in any case, and numbers, that mean, as an empty cell does, that a target is unknown.

@@ -100,7 +100,7 @@ def test_other_numbers_of_columns_are_refused(table, columns):
 
 
 def test_masked_tokens_are_of_single_texts(table):
-    with pytest.raises(ConfigError, match=r"the tokens of single texts are learned; name one column"):
+    with pytest.raises(ConfigError, match=r"the tokens of texts are learned; name one column of texts"):
         open_data(table(text_column=PAIRS, label_column=None), 0, TOKENS)
 
 

@@ -46,6 +46,7 @@ class Tokens(Inputs):
             [N, masks]}, and what it is asked has one mask or more. 0: it takes tokens alone, in which [MASK] is text.
         pairs: Examples are pairs of texts, stored as [N, 2, T], tokens and below them their types, which are 0 at
             padding. The model takes {"tokens": [N, T], "types": [N, T]}.
+        column: The name of the column of texts that was found in a table; "" if the keys of the data name it.
     """
 
     kind: ClassVar[str] = "tokens"
@@ -57,6 +58,7 @@ class Tokens(Inputs):
     buckets: tuple[int, ...] = ()
     masks: int = 0
     pairs: bool = False
+    column: str = ""
 
     # ---- in training and evaluation
 
@@ -90,7 +92,8 @@ class Tokens(Inputs):
     def facts(self) -> dict[str, Any]:
         """Return all but the buckets, into which nothing that a run is asked is cut."""
         facts = {"kind": self.kind, "shape": list(self.shape), "vocabulary": self.vocabulary.as_json()}
-        return facts | ({"masks": self.masks} if self.masks else {}) | ({"pairs": True} if self.pairs else {})
+        others = {"masks": self.masks, "pairs": self.pairs, "column": self.column}
+        return facts | {name: value for name, value in others.items() if value}
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any], config: DataConfig) -> Tokens:
@@ -104,11 +107,14 @@ class Tokens(Inputs):
         if pairs and masks:
             raise ConfigError(f"inputs.pairs=true: must be false with inputs.masks={masks}")
         vocabulary = Vocabulary.from_json(facts.get("vocabulary"), "inputs.vocabulary")
-        return cls(shape, vocabulary, masks=masks, pairs=pairs)
+        column: str = convert(str, facts.get("column", ""), "inputs.column")
+        return cls(shape, vocabulary, masks=masks, pairs=pairs, column=column)
 
     # ---- asked of a trained run
 
     def adapt(self, config: DataConfig) -> DataConfig:
+        if isinstance(config, TableConfig) and config.text_column is None and self.column:
+            config = replace(config, text_column=self.column)
         return replace(config, length=self.shape[0], buckets=[]) if isinstance(config, TokenKeys) else config
 
     def match(self, split: Split, config: DataConfig) -> Tokens:
@@ -131,7 +137,7 @@ class Tokens(Inputs):
             DataError: There is no text, or none can be used.
             ConfigError: The run has no tokenizer for texts.
         """
-        (length,) = self.shape
+        (length,), config = self.shape, self.adapt(config)
         paths = [path for text in named for path in _find_named(text, key)]
         parts = [self._read(path, config, key) for path in paths]
         if self.masks:

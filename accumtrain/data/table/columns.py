@@ -93,8 +93,8 @@ class Rows:
         return is_image(self.inputs[0].type)
 
 
-def read_rows(config: TableConfig, reader: TargetReader | None) -> Rows:
-    """Return the rows of all tables.
+def read_rows(config: TableConfig, reader: TargetReader | None, tables: Sequence[tuple[str, Table]]) -> Rows:
+    """Return the rows of all tables, which `open_all` has opened.
 
     Args:
         reader: The way to read the targets, which may name the columns that it needs; None: there are none.
@@ -103,7 +103,7 @@ def read_rows(config: TableConfig, reader: TargetReader | None) -> Rows:
         DataError: A table can't be read, or lacks a column.
     """
     parts, cells, first = list[Part](), list[list[Column]](), 0
-    for split, table in open_all(config):
+    for split, table in tables:
         if parts and isinstance(config.label_column, str):
             _check_labelled(config.label_column, parts[0], table, split)
         columns = _choose_columns(config, table, reader)
