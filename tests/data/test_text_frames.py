@@ -72,7 +72,7 @@ def test_pairs_have_types_and_the_longer_text_is_cut(table):
         ((CLS, B, SEP, B, SEP, -1, -1), (0, 0, 0, 1, 1, 0, 0)),
         ((CLS, A, C, SEP, B, SEP, -1), (0, 0, 0, 0, 1, 1, 0)),
     }
-    assert (data.shape, data.inputs.describe()) == ((7,), "pairs of 7 tokens of 7")
+    assert (data.shape, data.inputs.describe()) == ((7,), "7 tokens of 7, in pairs of texts")
     assert any("3 of 12 pairs are cut to 7 tokens, 3 special ones among them" in note for note in data.notes)
 
 

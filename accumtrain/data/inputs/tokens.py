@@ -85,7 +85,7 @@ class Tokens(Inputs):
         return (2, *self.shape) if self.pairs else self.shape
 
     def describe(self) -> str:
-        return f"{'pairs of ' if self.pairs else ''}{super().describe()} tokens of {self.vocabulary.size:,}"
+        return f"{super().describe()} tokens of {self.vocabulary.size:,}{', in pairs of texts' if self.pairs else ''}"
 
     # ---- in the files of a run
 
