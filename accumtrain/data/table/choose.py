@@ -23,7 +23,8 @@ from accumtrain.data.targets.numbers import NumberTargets, read_numbers
 from accumtrain.errors import DataError
 
 _FEW = 3  # rows, whose numbers count by chance
-_WORDS = 5.0  # of a long text, on average
+_WORDS = 5.0  # of a long text, on average over the first _LOOKED_AT rows
+_LOOKED_AT = 10_000
 _MOST_VALUES = 100  # of a column of classes
 
 Chosen = tuple[TableConfig, list[str]]
@@ -60,12 +61,12 @@ def _choose_texts(
         labels = list(reader.names)
     texts, told = [table.find("data.text_column", name) for name in config.text_columns], list[str]()
     if not texts:
-        columns = {name: _as_texts(table, name) for name in names if name in table.texts and name not in labels}
-        texts = [name for name, cells in columns.items() if _are_long_texts(cells) and not _names_files(cells, files)]
-        if len(texts) != 1:
+        may_be = [name for name in names if name in table.texts and name not in labels]
+        means = {name: mean for name in may_be if (mean := _measure_texts(table, name, files)) is not None}
+        if len(means) != 1:
             return None
-        characters = round(pc.mean(pc.utf8_length(columns[texts[0]])).as_py())
-        told = [f"text column: {texts[0]} (mean {characters:,} characters)"]
+        texts = [*means]
+        told = [f"text column: {texts[0]} (mean {round(means[texts[0]]):,} characters)"]
         config = replace(config, text_column=texts[0])
     others = [name for name in names if name not in texts]
     if not labels and reader is not None and (told or len(others) > 1):
@@ -91,15 +92,14 @@ def _find_targets(reader: TargetReader, table: Table, names: Sequence[str]) -> l
     return list(names) if all(_holds_targets(name, column, reader, table) for name, column in cells.items()) else []
 
 
-def _as_texts(table: Table, name: str) -> Column:
-    (column,) = table.columns([name])
-    return column.cast(pa.string())
-
-
-def _are_long_texts(column: Column) -> bool:
-    """Return whether the cells of a column have many words, and most of them differ."""
-    blanks = pc.mean(pc.count_substring_regex(column, r"\S\s+\S")).as_py()
-    return blanks is not None and blanks + 1 >= _WORDS and pc.count_distinct(column).as_py() > len(column) // 2
+def _measure_texts(table: Table, name: str, files: ImageFiles) -> float | None:
+    """Return the mean length of the texts of a column; None if they are few, short or names of image files."""
+    (stored,) = table.columns([name])
+    column = stored.cast(pa.string())
+    blanks = pc.mean(pc.count_substring_regex(column.slice(0, _LOOKED_AT), r"\s\S")).as_py()
+    if blanks is None or blanks + 1 < _WORDS or pc.count_distinct(column).as_py() <= len(column) // 2:
+        return None
+    return None if _names_files(column, files) else float(pc.mean(pc.utf8_length(column)).as_py())
 
 
 def _count_values(table: Table, name: str) -> int:
