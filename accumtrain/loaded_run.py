@@ -86,7 +86,7 @@ class Predictions:
     """The answers of a model for images, in their order.
 
     Attributes:
-        records: the answer to each image in words, as in a line of predictions.jsonl.
+        records: the answer to each image in words, as in a line of predictions.jsonl, without the cells of a table.
         answers: float32 [N, K]: probabilities of the classes or labels, or numbers in their units.
         names: those of the K classes, labels or numbers.
         files: the file of each image, or the name of each other input; empty for arrays.

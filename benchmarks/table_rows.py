@@ -63,7 +63,7 @@ def measure(table: Path, case: str, rows: int, parts: str) -> None:
     from accumtrain.data.source import Wanted
     from accumtrain.data.sources import folder as image_files
     from accumtrain.data.table import image_files as listed
-    from accumtrain.data.table.columns import read_rows
+    from accumtrain.data.table.columns import open_all, read_rows
     from accumtrain.data.table.source import open_table
     from accumtrain.data.targets.classes import ClassTargets
     from accumtrain.data.targets.labels import LabelTargets
@@ -82,7 +82,7 @@ def measure(table: Path, case: str, rows: int, parts: str) -> None:
         image_files.get_file_size = lambda file: 100
     before, begun = resident(), time.perf_counter()
     if parts == "rows":
-        read = read_rows(config, reader)
+        read = read_rows(config, reader, open_all(config))
         count = len(reader.read_columns(read.labels, read.locate).values)
     else:
         count = sum(split.size for split in open_table(config, Wanted(reader=reader)).splits.values())

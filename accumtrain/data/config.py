@@ -247,15 +247,18 @@ class FolderConfig(DataConfig):
 class TokenKeys(DataConfig):
     """Keys of sources whose examples may be texts.
 
-    `tokenizer`: bytes: tokens are the bytes of UTF-8. Or the tokenizer.json of the library tokenizers.
-    `length`: tokens of an example: longer texts are cut, shorter ones padded. null: 128, or the columns of an .npz
-    file.
+    `tokenizer`: bytes: tokens are the bytes of UTF-8. Or the tokenizer.json of the library tokenizers, or the folder of
+    a published model. Its post-processor puts special tokens around texts.
+    `length`: tokens of an example, special ones among them: longer texts are cut, shorter ones padded. null: 128, or
+    the columns of an .npz file.
     `by_length`: blocks of 32 texts have a similar length. The order of the blocks is random.
     `buckets`: lengths, increasing: each micro-batch is cut to the first of them that holds its longest text. Empty:
     every batch has data.length.
     """
 
-    tokenizer: Annotated[str, NotEmpty("give bytes, or the path of a tokenizer.json"), LOCAL_PATH, Role.PLACE] = "bytes"
+    tokenizer: Annotated[
+        str, NotEmpty("give bytes, or the path of a tokenizer.json or its folder"), LOCAL_PATH, Role.PLACE
+    ] = "bytes"
     length: Annotated[int | None, COUNT, Role.LEARNED | Role.MEASURED] = None
     by_length: Annotated[bool, Role.RULE] = False
     buckets: Annotated[list[int], Role.RULE] = field(default_factory=list)
@@ -295,11 +298,13 @@ class TableConfig(TokenKeys):
     `rows`: examples: each row is an example. labels: each row has a label of an image, and an image may have several.
     `image_column`: column of the images. null: in a table of two columns without texts and numbers, the one that does
     not hold the labels, or else the first.
-    `text_column`: column of the texts. null: the examples are no texts.
+    `text_column`: column of the texts; or a list of two, for pairs of texts. null: the only one whose texts have five
+    words or more on average, if it is clear which columns have their labels. Without one the examples are no texts.
     `number_columns`: columns of the numbers that are an example. [*]: all columns that no other key asks for. They are
     standardised by the rows to train on. null: the examples are no numbers.
     `label_column`: column of the labels; or a list, for several labels or numbers, or a class as a 1 beside zeros.
-    null: in a table of two columns, the one that does not hold the examples.
+    null: in a table of two columns, the one that does not hold the examples. Beside texts the only one that has at most
+    100 different values, and half as many as rows.
     `label_separator`: what stands between the labels in a cell of several. list: the cell is a written list, such as
     ['a', 'b']. null: ; or |. With task=classify ; says that a cell is one class, however it is written.
     `missing`: texts in any case, and numbers, that mean, as an empty cell does, that a target is unknown.
@@ -319,7 +324,7 @@ class TableConfig(TokenKeys):
     root: Annotated[str | None, LOCAL_PATH, Role.PLACE] = None
     rows: Annotated[str, OneOf(("examples", "labels"))] = "examples"
     image_column: Annotated[str | int | None, COUNT] = None
-    text_column: Annotated[str | int | None, COUNT] = None
+    text_column: Annotated[str | int | list[str | int] | None, COUNT] = None
     number_columns: list[str | int] | None = None
     label_column: Annotated[str | int | list[str | int] | None, COUNT] = None
     label_separator: str | None = None
@@ -339,8 +344,19 @@ class TableConfig(TokenKeys):
     def label(self) -> str:
         return PurePath(self.path).stem or self.kind
 
+    @property
+    def text_columns(self) -> list[str | int]:
+        """The column of the texts, or both of pairs; empty if the examples are no texts."""
+        asked = self.text_column
+        return asked if isinstance(asked, list) else [] if asked is None else [asked]
+
     def check(self) -> None:
         super().check()
+        if isinstance(self.text_column, list) and not len(self.text_column) == len(set(self.text_column)) == 2:
+            raise ConfigError(
+                f"data.text_column={format_value(self.text_column)}: must be a column of texts, or two different ones, "
+                "of pairs; for example data.text_column=[premise,hypothesis]"
+            )
         names = self.label_column if isinstance(self.label_column, list) else [self.label_column]
         if not names or len(set(names)) < len(names):
             raise ConfigError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -13,25 +14,27 @@ from accumtrain.data.images.augment import Mix
 from accumtrain.data.images.encoded import EncodedSplit
 from accumtrain.data.inputs.base import Inputs
 from accumtrain.data.inputs.pixels import make_pixels
+from accumtrain.data.inputs.trained_on import read_trained_on
 from accumtrain.data.source import SPLIT_WORDS, Dataset, Source, Stream, Wanted, compute_fingerprint
 from accumtrain.data.targets.base import TargetReader
-from accumtrain.errors import ConfigError, DataError
+from accumtrain.errors import CheckpointError, ConfigError, DataError
 from accumtrain.fields import CLASSES, format_value
 from accumtrain.registry import load
 
 
-def open_data(config: DataConfig, seed: int, targets: str = CLASSES) -> Dataset:
+def open_data(config: DataConfig, seed: int, targets: str = CLASSES, folder: Path | None = None) -> Dataset:
     """Open the data set that `config` names, with the targets as they are stored.
 
     Args:
         seed: decides the images of sources that make their own.
         targets: the form of the targets, one of those that the source can have.
+        folder: that of the run that trains on it, which may have begun; None: there is no run.
 
     Raises:
         ConfigError: Settings contradict each other or the images.
         DataError: Data is missing, not prepared, corrupt, or not as described.
     """
-    source = open_source(config, Wanted(seed, make_reader(targets)))
+    source = open_source(config, Wanted(seed, make_reader(targets), begun=_read_begun(config, folder)))
     if isinstance(source, Dataset):  # examples that need no preparation
         return source
     source = add_validation_split(source, config)
@@ -61,6 +64,20 @@ def open_data(config: DataConfig, seed: int, targets: str = CLASSES) -> Dataset:
         by_length=isinstance(config, TokenKeys) and config.by_length,
         targets=targets,
     )
+
+
+def _read_begun(config: DataConfig, folder: Path | None) -> Inputs | None:
+    """Return the inputs of a run that has begun, of texts by a tokenizer's file; None of others.
+
+    A damaged inputs.json tells nothing: the training writes a new one, if the data is that of the checkpoints.
+    """
+    if folder is None or not isinstance(config, TokenKeys) or config.tokenizer == TokenKeys.tokenizer:
+        return None
+    try:
+        begun = read_trained_on(folder, config)
+    except CheckpointError:
+        return None
+    return None if begun is None else begun.inputs
 
 
 def _check_keys(config: DataConfig, kind: str) -> None:

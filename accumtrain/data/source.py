@@ -208,11 +208,13 @@ class Wanted:
         reader: The way to read the targets. A source with one form of them needs none; None: tokens are the targets.
         of_run: The trained run that all examples are for. None is held out, and they are read as the run read its own.
             None: they are to be trained on.
+        begun: The inputs of the run that is trained on them, if it has begun and they are texts by a tokenizer's file.
     """
 
     seed: int = 0
     reader: TargetReader | None = field(default_factory=ClassTargets)
     of_run: TrainedOn | None = None
+    begun: Inputs | None = None
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from accumtrain.engine.losses import Collector, PerExample, WholeBatch
 from accumtrain.errors import ConfigError
 from accumtrain.fields import CLASSES
 from accumtrain.registry import load
+from accumtrain.runs.names import folder_of
 from accumtrain.tasks.collected import Collected
 from accumtrain.tasks.config import LOSSES, TASKS, LossConfig, MetricEntry, chosen_metrics
 
@@ -239,7 +240,7 @@ def build_objective(config: Config, stored: Dataset, facts: Facts | None = None)
 
 def open_stored(config: Config) -> Dataset:
     """Return the data of a run with the targets as they are stored. Raise what `open_data` raises."""
-    return open_data(config.data, config.run.seed, TASKS[config.task.kind].targets)
+    return open_data(config.data, config.run.seed, TASKS[config.task.kind].targets, folder_of(config))
 
 
 def open_objective(config: Config) -> Objective:

@@ -24,6 +24,7 @@ EXAMPLES = {
     "pixels": Pixels((9, 10, 3), "none", (9, 10), [0.4, 0.5, 0.6], [0.25], 255, magnitude=9.0),
     "tokens": Tokens((12,), BYTES),
     "masked tokens": Tokens((12,), BYTES, masks=3),
+    "pairs of tokens": Tokens((12,), BYTES, pairs=True, column="text"),
     "arrays": Arrays((4, 2)),
 }
 KEYS = {"pixels": DigitsConfig(mean=[0.4, 0.5, 0.6], std=[0.25])}
@@ -70,7 +71,7 @@ def test_a_batch_has_the_shape_that_is_described(name):
     if name == "masked tokens":
         sample[:, 0] = BYTES.mask
     found = model_takes(inputs.open_array(sample % 17 if name == "pixels" else sample, keys_of(name)))
-    first = found["tokens"] if name == "masked tokens" else found
+    first = found["tokens"] if isinstance(found, dict) else found
     assert first.shape == [len(sample), *inputs.shape]
     assert inputs.describe().startswith(" x ".join(map(str, inputs.shape)))
 

@@ -168,7 +168,7 @@ def test_all_of_it_is_checked(name, tmp_path):
         assert list(result[split]["classes"].values()) == counts
         assert result[split]["examples"] == sum(counts)
         if isinstance(data.inputs, Tokens):
-            shortest, longest = getattr(data, split).lengths.min(), getattr(data, split).lengths.max()
+            shortest, longest = getattr(data, split).whole_lengths.min(), getattr(data, split).whole_lengths.max()
             assert {"min": shortest, "max": longest}.items() <= result[split]["tokens"].items()
             continue
         for side, pixels in zip(("height", "width"), getattr(data, split).shape, strict=False):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from accumtrain.data.inputs.arrays import Arrays
 from accumtrain.data.source import ArraySplit, Source
 from accumtrain.errors import ConfigError, DataError
 from tests.data.conftest import png
+from tests.data.word_tokenizer import CLS_PAIR, make_tokenizer, save, template
 
 ARGUMENTS = ("job=check", "run.name=one", "data=folder", "data.path=photos", "data.val_fraction=0")
 
@@ -375,6 +377,21 @@ def test_texts_without_classes(tmp_path, command):
     }
     assert found["train"]["tokens"] == {"min": 6, "median": 6, "max": 6}
     assert [example["name"] for example in found["bad"]["examples"]] == [f"{tmp_path / 't.txt'}, line 10"]
+
+
+def test_texts_with_special_tokens_are_counted_before_they_are_cut(tmp_path, command):
+    tokenizer = save(make_tokenizer(template(**CLS_PAIR)), tmp_path / "tokenizer.json")
+    texts = ["a", "a b c", "a a a a a a"] * 4
+    (tmp_path / "t.csv").write_text("\n".join(["text,kind", *(f"{text},{'xy'[len(text) > 5]}" for text in texts)]))
+    data = ("data=table", f"data.path={tmp_path / 't.csv'}", "data.text_column=text", f"data.tokenizer={tokenizer}")
+    answer = command("job=check", "run.name=one", *data, "data.length=4", "data.test_fraction=0.34")
+    assert answer.code == 0, answer.err
+    found = result(tmp_path)
+    assert {found[split]["tokens"]["max"] for split in ("train", "test")} == {8}
+    assert found["train"]["tokens"]["min"] == 3
+    assert found["train"]["cut"] + found["test"]["cut"] == 8
+    assert "8 of 12 texts are cut to 4 tokens, 2 special ones among them (data.length)" in answer.out
+    assert re.search(r"split +texts +tokens +cut +bad", answer.out)
 
 
 def test_ids_are_not_counted_up(tmp_path, command):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.data.test_text_vocabulary import write_tokenizer
+from tests.data.word_tokenizer import CLS_PAIR, make_tokenizer, save, template
 from tests.programs import run_python
 
 PROGRAM = Path(__file__).parent / "bag_of_tokens.py"
@@ -139,6 +140,34 @@ def test_a_moved_run_needs_no_file_of_its_tokenizer(folder, tmp_path):
     call(tmp_path, "job=export", "run.dir=elsewhere", "run.name=words")
     kept = json.loads((tmp_path / "elsewhere/words/savedmodel/assets/vocabulary.json").read_text())
     assert json.loads(kept["tokenizer"])["model"]["vocab"]["sat"] == 3
+
+
+PAIRS = (
+    *("data=table", "data.path=rows.csv", "data.text_column=[one,other]", "data.length=12", "data.by_length=true"),
+    *("data.buckets=[9]", "model=encoder_tiny", "optim=adam", "schedule=constant"),
+    *("batch_size=16", "accum.steps=2"),
+)
+
+
+@pytest.mark.parametrize("columns", ["[one,other]", "one"])
+def test_a_run_with_special_tokens_continues_and_copies_the_cells_of_a_table(tmp_path, columns):
+    save(make_tokenizer(template(**CLS_PAIR)), tmp_path / "tokenizer.json")
+    random = np.random.default_rng(0)
+    rows = [[" ".join(random.choice(list("abc"), random.integers(1, 8))) for _ in "ab"] for _ in range(80)]
+    lines = [f"{number},{one},{other},{one[0]}" for number, (one, other) in enumerate(rows)]
+    (tmp_path / "rows.csv").write_text("\n".join(["id,one,other,label", *lines]))
+    training = [*PAIRS, f"data.text_column={columns}", "data.label_column=label", "data.tokenizer=tokenizer.json"]
+    call(tmp_path, *training, "train.steps=6", "run.name=whole")
+    call(tmp_path, *training, "train.steps=3", "run.name=two")
+    call(tmp_path, *training, "train.steps=6", "run.name=two")
+    whole, two = (predict(tmp_path, "rows.csv", "state=last", run=run) for run in ("whole", "two"))
+    assert whole == two
+    assert [record["id"] for record in whole] == [str(number) for number in range(80)]
+    assert whole[7]["label"] == rows[7][0][0]
+    call(tmp_path, "job=evaluate", "run.name=two")
+    assert json.loads((tmp_path / "runs/two/evaluation.json").read_text())["own_data"]
+    shown = call(tmp_path, "job=export", "run.name=two")
+    assert ("int32 [N, 2, 12]" if columns != "one" else "int32 [N, 12]") in shown
 
 
 @pytest.mark.parametrize(

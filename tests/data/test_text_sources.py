@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from accumtrain.data.config import NpzConfig, TableConfig, TextsConfig
 from accumtrain.data.inputs.tokens import read_texts
+from accumtrain.data.local_files import find_paths
 from accumtrain.data.open_data import open_data
 from accumtrain.data.source import ArraySplit
 from accumtrain.errors import ConfigError, DataError
@@ -258,11 +259,11 @@ def test_texts_to_predict_are_found_by_a_glob(tmp_path):
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "any").write_text("four")
     keys = TableConfig(path="of_the_run", text_column="words")
-    found = list(read_texts(str(tmp_path / "*"), keys, "predict.input"))
+    found = [text for path in find_paths(str(tmp_path / "*")) for text in read_texts(path, keys, "predict.input")]
     assert [text.content for text in found] == ["one", "two", "three", "", "four"]
     assert [text.name for text in found if text.fault] == [f"{tmp_path}/b.jsonl, row 2"]
     with pytest.raises(DataError, match="no such file or folder"):
-        read_texts(str(tmp_path / "*.md"), keys, "predict.input")
+        find_paths(str(tmp_path / "*.md"))
     of_run = "has no column {0}, in which the run finds its texts, only words: call that of its texts {0}$"
     for run, column in (
         (TextsConfig(path="of_the_run"), "text"),
@@ -270,7 +271,7 @@ def test_texts_to_predict_are_found_by_a_glob(tmp_path):
         (TableConfig(path="of_the_run", text_column=2), "2"),
     ):
         with pytest.raises(DataError, match=rf"^predict.input={tmp_path}/b.jsonl {of_run.format(column)}"):
-            list(read_texts(str(tmp_path / "b.jsonl"), run, "predict.input"))
+            list(read_texts(tmp_path / "b.jsonl", run, "predict.input"))
 
 
 def rows(first: int, count: int) -> list[dict[str, str]]:
@@ -335,7 +336,7 @@ def test_a_table_to_test_on_without_labels_is_for_predictions(tmp_path):
         open_data(TextsConfig(path=str(tmp_path)), 0)
     (tmp_path / "test.csv").rename(tmp_path / "new.csv")
     assert open_data(TextsConfig(path=str(tmp_path)), 0).test is None
-    assert [text.content for text in read_texts(f"{tmp_path}/new.csv", TextsConfig(path=""), "key")] == ["one", "two"]
+    assert [text.content for text in read_texts(tmp_path / "new.csv", TextsConfig(path=""), "key")] == ["one", "two"]
 
 
 @pytest.mark.parametrize("targets", [TOKENS, CLASSES])

@@ -206,6 +206,6 @@ def test_a_missing_file_and_a_missing_library_are_told(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"data\.tokenizer=absent\.json can't be read: No such file"):
         open_vocabulary("absent.json")
     file = write_tokenizer(tmp_path / "tokenizer.json")
-    monkeypatch.setattr("accumtrain.data.text.vocabulary.find_spec", lambda name: None)
+    monkeypatch.setattr("accumtrain.data.text.tokenizer_files.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'accumtrain\[tokenizers\]'"):
         open_vocabulary(str(file))

@@ -131,6 +131,24 @@ def test_a_spreadsheet_computes_no_text_of_a_table(text, shown):
     assert text in predict._csv(["a.png", "b.png"], answers, raw=True)
 
 
+def test_other_cells_of_rows_stand_behind_the_answers():
+    answers = AnswersInWords(
+        ["class", "class_2"], [["a", "b"], ["b", "a"]], [{"class": "a"}, {"class": "b"}], [], [], {}
+    )
+    rows = [{"id": "007", "class": "=1"}, {"given_class": None, "tags": ["x", "y"]}]
+    copied = predict.copy_others(rows, answers)
+    assert copied == [{"id": "007", "given_class": "=1"}, {"given_given_class": None, "tags": ["x", "y"]}]
+    table = [*csv.reader(predict._csv(["t.csv, row 2", "t.csv, row 3"], answers, copied, raw=False).splitlines())]
+    assert table == [
+        ["file", "class", "class_2", "id", "given_class", "given_given_class", "tags"],
+        ["t.csv, row 2", "a", "b", "007", "'=1", "", ""],
+        ["t.csv, row 3", "b", "a", "", "", "", '["x", "y"]'],
+    ]
+    written = [json.loads(line) for line in predict._jsonl(["one", "two"], answers, copied).splitlines()]
+    assert written[0] == {"file": "one", "class": "a", "id": "007", "given_class": "=1"}
+    assert [*predict.copy_others([], answers)] == []
+
+
 @pytest.mark.parametrize("pattern", ["new/**", "new/**/*", "ne*"])
 def test_a_glob_of_folders_and_files_names_each_image_once(pattern, here, command):
     (here / "new/sub/deeper").mkdir()

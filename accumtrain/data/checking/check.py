@@ -23,6 +23,7 @@ from accumtrain.console import format_things, say, table, warn
 from accumtrain.data.images.damage import inspect_all
 from accumtrain.data.images.encoded import EncodedSplit, StoredExample
 from accumtrain.data.inputs.base import Inputs
+from accumtrain.data.inputs.tokens import Tokens
 from accumtrain.data.open_data import open_data
 from accumtrain.data.source import SPLIT_WORDS, BadExample, Split, Target, contradict, read_labels, read_target
 from accumtrain.data.text.token_split import TokenSplit
@@ -96,7 +97,7 @@ class SplitStatistics:
 
     Attributes:
         targets: The number of good examples of each target.
-        sizes: The number of good examples of each size: (height, width), or of texts (tokens,).
+        sizes: The number of good examples of each size: (height, width), or of texts (tokens,) before they are cut.
         contents: By a hash of an image, the good examples that have it: their names and targets.
         bad: The examples that can't be used, in order.
     """
@@ -150,7 +151,7 @@ def _scan_texts(split: TokenSplit) -> Iterator[list[_Example | BadExample]]:
     def examine(index: int) -> _Example | BadExample:
         if index in split.skipped:
             return split.skipped[index]
-        target, size = () if labels is None else read_target(labels[index]), (int(split.lengths[index]),)
+        target, size = () if labels is None else read_target(labels[index]), (int(split.whole_lengths[index]),)
         return _Example(split.names[index], target, size, _hash(split.tokens[index].tobytes()))
 
     labels = None if split.labels is None else read_labels(split)
@@ -401,8 +402,15 @@ def _summarize(statistics: SplitStatistics, targets: CheckedTargets, inputs: Inp
             name: _spread(one for size, count in statistics.sizes.items() for one in [size[index]] * count)
             for index, name in enumerate(inputs.sizes)
         },
+        **({"cut": _count_cut(statistics, inputs)} if isinstance(inputs, Tokens) else {}),
         "bad": len(statistics.bad),
     }
+
+
+def _count_cut(statistics: SplitStatistics, inputs: Tokens) -> int:
+    """Return the number of texts with more tokens than an example has."""
+    (length,) = inputs.shape
+    return sum(count for (tokens,), count in statistics.sizes.items() if tokens > length)
 
 
 def _spread(values: Iterable[int]) -> dict[str, int] | None:
@@ -450,7 +458,7 @@ def _print_tables(label: str, result: dict[str, Any], targets: CheckedTargets, i
     targets.show(label, {split: result[split] for split in splits})
     table(
         "sizes, smallest / median / largest" if inputs.sizes else "examples",
-        ("split", inputs.asked, *reversed(inputs.sizes), "bad"),
+        ("split", inputs.asked, *reversed(inputs.sizes), *_counted(inputs)),
         [_format_row(split, result[split], inputs) for split in splits],
     )
     bad, duplicates, twice = result["bad"], result["duplicates"], result[targets.twice]
@@ -487,7 +495,12 @@ def _verdict(result: dict[str, Any], targets: CheckedTargets, inputs: Inputs) ->
 def _format_row(split: str, summary: dict[str, Any], inputs: Inputs) -> tuple[str, ...]:
     sizes = (summary[key] for key in reversed(inputs.sizes))
     shown = (cell(size, lambda size: " / ".join(map(str, size.values()))) for size in sizes)
-    return split, f"{summary['examples']:,}", *shown, str(summary["bad"])
+    return split, f"{summary['examples']:,}", *shown, *(str(summary[key]) for key in _counted(inputs))
+
+
+def _counted(inputs: Inputs) -> tuple[str, ...]:
+    """Return what is counted in each split, beside its examples."""
+    return ("cut", "bad") if isinstance(inputs, Tokens) else ("bad",)
 
 
 def _say_first(found: dict[str, Any], describe: Callable[[dict[str, str]], str]) -> None:

@@ -15,6 +15,7 @@ from accumtrain.data.inputs.base import Asked, Inputs
 from accumtrain.data.local_files import find_paths
 from accumtrain.data.source import ArraySplit, Dataset, Split, unlabelled
 from accumtrain.data.table.columns import read_named_numbers
+from accumtrain.data.table.others import read_others
 from accumtrain.data.targets.numbers import NORMAL
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import POSITIVE, format_value, normal_form
@@ -100,11 +101,16 @@ class Arrays(Inputs):
         """Return the rows of tables, if the inputs are columns of one. Otherwise a subclass reads files of its own."""
         self.check_one()
         if isinstance(config, TableConfig) and self.columns:
-            tables = [
-                read_named_numbers(path, key, self.columns, config) for text in named for path in find_paths(text, key)
-            ]
-            values = np.concatenate([numbers for _, numbers in tables])
-            return Asked([row for rows, _ in tables for row in rows], self.open_array(values, config), [])
+            paths = [path for text in named for path in find_paths(text, key)]
+            tables = [read_named_numbers(path, key, self.columns, config) for path in paths]
+            others = [read_others(path, key, self.columns, header=config.header) for path in paths]
+            data = self.open_array(np.concatenate([numbers for _, numbers in tables]), config)
+            return Asked(
+                [row for rows, _ in tables for row in rows],
+                replace(data, notes=[*data.notes, *(note for _, notes in others for note in notes)]),
+                [],
+                [row for rows, _ in others for row in rows],
+            )
         raise ConfigError(
             f"{key}={','.join(named)}: the inputs of the run are numbers, of kind {self.kind}, which read no files; "
             "give arrays to accumtrain.load_run(...).predict, or give the data a kind of inputs whose open_named does"

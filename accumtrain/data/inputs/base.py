@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 class Asked(NamedTuple):
     """The examples that a trained run is asked: their names, the examples as a test split, and files left aside.
 
-    The target of an example is its index.
+    The target of an example is its index. The rows of tables have other cells, by their columns.
     """
 
     names: list[str]
     data: Dataset
     ignored: list[str]
+    others: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)

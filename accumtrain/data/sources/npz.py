@@ -15,7 +15,7 @@ from accumtrain.data.sources.npz_file import TOKENS, NpzFile
 from accumtrain.data.targets.base import Targets
 from accumtrain.data.targets.classes import ClassTargets
 from accumtrain.data.text.arrays import read_token_arrays
-from accumtrain.data.text.encode import raise_first
+from accumtrain.data.text.encode import check_some_are_usable, raise_first
 from accumtrain.data.text.tokens import Content, divide, find_vocabulary, make_token_source
 from accumtrain.errors import ConfigError, DataError
 
@@ -95,7 +95,7 @@ def _read_tokens(config: NpzConfig, wanted: Wanted) -> Content:
     for split in arrays.splits.values():
         if config.on_error == "raise":
             raise_first(split.faults)
-        split.check_some_are_usable()
+        check_some_are_usable(split)
     names, count = (arrays.targets.names, arrays.targets.count) if arrays.targets else ([], 0)
     return Content(config.path, arrays.vocabulary, arrays.splits, names, count, [], arrays.columns)
 

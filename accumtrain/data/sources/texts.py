@@ -27,7 +27,7 @@ from accumtrain.data.sources.folder import SPLIT_NAMES, find_split, list_other_w
 from accumtrain.data.stream import UNREADABLE
 from accumtrain.data.table.reader import open_tables
 from accumtrain.data.table.source import open_table
-from accumtrain.data.text.encode import Encoded, encode_texts
+from accumtrain.data.text.encode import Encoded, check_some_are_usable, encode_texts
 from accumtrain.data.text.texts import TABLES, Text, check_is_no_table, read_file, read_lines
 from accumtrain.data.text.tokens import Content, divide, find_vocabulary, make_token_source
 from accumtrain.data.text.vocabulary import Vocabulary
@@ -70,7 +70,8 @@ def _read_content(config: TextsConfig, listing: _TextListing, vocabulary: Vocabu
     skips = config.on_error == "skip"
     splits = {}
     for split, texts in listing.splits.items():
-        encoded, kinds = encode_texts(texts(), vocabulary.encode, skips=skips)
+        encoded, kinds = encode_texts(texts(), vocabulary.encode, vocabulary.template, skips=skips)
+        check_some_are_usable(encoded)
         if not encoded.ids:
             raise DataError(f"{config.path} holds no text to {_PURPOSES[split]}: write some into it")
         splits[split] = _label(encoded, kinds, listing.classes) if by_class else encoded

@@ -61,7 +61,7 @@ class Part:
 class Rows:
     """The rows of all tables, one after the other. Columns are null where a cell is empty.
 
-    The inputs are a column of images or names of files, a column of texts, or columns of numbers.
+    The inputs are a column of images or names of files, a column of texts or two of pairs, or columns of numbers.
     """
 
     parts: Sequence[Part]
@@ -93,8 +93,8 @@ class Rows:
         return is_image(self.inputs[0].type)
 
 
-def read_rows(config: TableConfig, reader: TargetReader | None) -> Rows:
-    """Return the rows of all tables.
+def read_rows(config: TableConfig, reader: TargetReader | None, tables: Sequence[tuple[str, Table]]) -> Rows:
+    """Return the rows of all tables, which `open_all` has opened.
 
     Args:
         reader: The way to read the targets, which may name the columns that it needs; None: there are none.
@@ -103,7 +103,7 @@ def read_rows(config: TableConfig, reader: TargetReader | None) -> Rows:
         DataError: A table can't be read, or lacks a column.
     """
     parts, cells, first = list[Part](), list[list[Column]](), 0
-    for split, table in open_all(config):
+    for split, table in tables:
         if parts and isinstance(config.label_column, str):
             _check_labelled(config.label_column, parts[0], table, split)
         columns = _choose_columns(config, table, reader)
@@ -162,15 +162,17 @@ def iterate_texts(column: Column) -> Iterator[Any]:
             yield from chunk.slice(first, _CHUNK).to_pylist()
 
 
-def read_texts(column: Column, locate: Locate) -> Iterator[Text]:
-    """Yield the texts of a column by the names of their rows. An empty cell is a text that can't be used."""
-    for index, content in enumerate(iterate_texts(column)):
-        name = locate(index)
-        yield Text(name, content, fault=None) if content else Text(name, fault=UnreadableExample(name, "has no text"))
+def read_texts(columns: Sequence[Column], locate: Locate) -> Iterator[Text]:
+    """Yield the texts of a column, or the pairs of two, by the names of their rows. Without a text they are bad."""
+    for index, (content, *second) in enumerate(zip(*map(iterate_texts, columns), strict=True)):
+        name, is_whole = locate(index), all([content, *second])
+        lacking = "has a pair without its second text" if content else "has a pair without its first text"
+        fault = None if is_whole else UnreadableExample(name, lacking if second else "has no text")
+        yield Text(name, content or "", fault=fault, second=(second[0] or "") if second else None)
 
 
-def read_named_texts(path: Path, key: str, name: str | int, *, header: bool) -> Iterator[Text]:
-    """Yield the texts of the column of a table in which a run finds its texts. Raise DataError if it can't be read.
+def read_named_texts(path: Path, key: str, names: Sequence[str | int], *, header: bool) -> Iterator[Text]:
+    """Yield the texts of the columns of a table in which a run finds its texts. Raise DataError if it can't be read.
 
     Args:
         key: That gives the table, for messages.
@@ -178,15 +180,19 @@ def read_named_texts(path: Path, key: str, name: str | int, *, header: bool) -> 
     with readable():
         tables = open_tables(path, key, header=header)
     for table in tables.values():
-        by_number = isinstance(name, int) and name <= len(table.names)
-        if normal_form(str(name)) not in table.names and not by_number:
-            raise DataError(
-                f"{key}={path} has no column {name}, in which the run finds its texts, only "
-                f"{', '.join(table.names)}: call that of its texts {name}"
-            )
-        found = table.find("data.text_column", name)
-        (column,) = table.columns([found])
-        yield from read_texts(_as_documents(column, table.describe_fully(found)), table.locate)
+        for name in names:
+            by_number = isinstance(name, int) and name <= len(table.names)
+            if normal_form(str(name)) not in table.names and not by_number:
+                raise DataError(
+                    f"{key}={path} has no column {name}, in which the run finds its texts, only "
+                    f"{', '.join(table.names)}: call that of its texts {name}"
+                )
+        found = [table.find("data.text_column", name) for name in names]
+        columns = [
+            _as_documents(column, table.describe_fully(each))
+            for each, column in zip(found, table.columns(found), strict=True)
+        ]
+        yield from read_texts(columns, table.locate)
 
 
 def read_inputs(
@@ -362,7 +368,7 @@ def _choose_columns(config: TableConfig, table: Table, reader: TargetReader | No
     labels = [] if reader is None else _find_labels(config, table, reader)
     rest = [name for name in table.names if name not in (split, group, *labels)]
     if config.text_column is not None:
-        inputs = [table.find("data.text_column", config.text_column)]
+        inputs = [table.find("data.text_column", name) for name in config.text_columns]
     elif config.number_columns is not None:
         asked = rest if config.number_columns == config.ALL else config.number_columns
         inputs = [table.find("data.number_columns", name) for name in asked]

@@ -59,6 +59,7 @@ class Table:
         columns: Reads the columns of some names, which are in the table once, as they are stored. Raises DataError.
         locate: Returns the place of a row, which is counted from 0, in words, such as "photos.csv, row 17".
         header: The names are those of the first row.
+        texts: The names of the columns whose cells are texts.
     """
 
     path: Path
@@ -67,6 +68,7 @@ class Table:
     columns: Columns
     locate: Callable[[int], str]
     header: bool = False
+    texts: Sequence[str] = ()
 
     def find(self, key: str, value: str | int) -> str:
         """Return the name of the column of a name, or of a number from 1 on.
@@ -128,6 +130,13 @@ def open_tables(path: Path, key: str, *, header: bool = True) -> dict[str, Table
 
 def _count_from_one(path: Path) -> Callable[[int], str]:
     return lambda row: f"{path}, row {row + 1}"
+
+
+def _names_of_texts(names: Sequence[str], schema: pa.Schema) -> list[str]:
+    """Return those of the names of columns, in the order of the schema, whose cells are texts."""
+    kinds = [without_dictionaries(kind) for kind in schema.types]
+    are_texts = [pa.types.is_string(kind) or pa.types.is_large_string(kind) for kind in kinds]
+    return [name for name, is_text in zip(names, are_texts, strict=True) if is_text]
 
 
 def _shorten(error: Exception) -> str:
@@ -207,8 +216,9 @@ class _SeparatedText:
         self._check_quotes()
         self._rows = self._list_rows()[header:]  # int32, their numbers from 0 on for the first that is not blank
         names = [normal_form(cell.strip()) for cell in cells] if header else [str(int(key) + 1) for key in self._keys]
+        rows = len(self._rows)
         self.table = Table(
-            path, names, len(self._rows), lambda chosen: self._read(map(names.index, chosen)), self._at, header
+            path, names, rows, lambda chosen: self._read(map(names.index, chosen)), self._at, header, names
         )
 
     def _at(self, row: int) -> str:
@@ -339,12 +349,14 @@ def _open_json(path: Path) -> Table:
         if "Empty JSON" in str(error):
             return Table(path, [], 0, lambda names: [], _count_from_one(path))
         raise _explain_json(path, error) from error
+    own = list(map(normal_form, found.column_names))
     return Table(
         path,
-        list(map(normal_form, found.column_names)),
+        own,
         found.num_rows if found.num_columns else 0,
-        lambda names: [found.column(list(map(normal_form, found.column_names)).index(name)) for name in names],
+        lambda names: [found.column(own.index(name)) for name in names],
         _count_from_one(path),
+        texts=_names_of_texts(own, found.schema),
     )
 
 
@@ -455,7 +467,9 @@ def _open_parquet(path: Path, key: str) -> Table:
             raise DataError(f"{path} can't be read ({_shorten(error)}): write it again") from error
         return [found.column(name) for name in names]
 
-    return Table(path, list(schema.names), file.metadata.num_rows, read, _count_from_one(path))
+    names = list(schema.names)
+    of_texts = _names_of_texts(names, schema)
+    return Table(path, names, file.metadata.num_rows, read, _count_from_one(path), texts=of_texts)
 
 
 def _open_datasets(path: Path, key: str) -> dict[str, Table]:
@@ -524,7 +538,9 @@ def _table_of(path: Path, dataset: Any, key: str) -> Table:
             rows.validate(full=True)
             return [_name_classes(dataset.features[name], rows.column(name)) for name in names]
 
-    return Table(path, list(dataset.column_names), len(dataset), read, _count_from_one(path))
+    names = list(dataset.column_names)
+    of_texts = [name for name in names if getattr(dataset.features[name], "dtype", "").endswith("string")]
+    return Table(path, names, len(dataset), read, _count_from_one(path), texts=of_texts)
 
 
 def _name_classes(feature: Any, column: pa.ChunkedArray) -> pa.ChunkedArray:

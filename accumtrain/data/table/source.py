@@ -15,12 +15,13 @@ from accumtrain.console import format_things
 from accumtrain.data.config import TableConfig
 from accumtrain.data.holdout import hold_out_evenly, hold_out_groups, holdout_size
 from accumtrain.data.inputs.arrays import Arrays
+from accumtrain.data.inputs.tokens import Tokens
 from accumtrain.data.local_files import list_first, readable
 from accumtrain.data.source import ArraySplit, Source, Wanted, hash_arrays, hash_texts
 from accumtrain.data.sources.folder import SPLIT_NAMES, Listing, find_split, make_encoded_source, make_source
 from accumtrain.data.stream import UNREADABLE
 from accumtrain.data.table.choose import choose_columns
-from accumtrain.data.table.columns import SPLITS, Rows, iterate_texts, read_inputs, read_rows, read_texts
+from accumtrain.data.table.columns import SPLITS, Rows, iterate_texts, open_all, read_inputs, read_rows, read_texts
 from accumtrain.data.table.files import (
     ColumnSplit,
     Folders,
@@ -30,17 +31,19 @@ from accumtrain.data.table.files import (
     merge_doubled,
 )
 from accumtrain.data.table.image_files import PathList, make_texts
+from accumtrain.data.table.reader import Table
 from accumtrain.data.targets.base import TargetReader, Targets
 from accumtrain.data.targets.cells import CellRules
 from accumtrain.data.targets.classes import ClassTargets
 from accumtrain.data.targets.labels import LabelTargets
 from accumtrain.data.targets.lists import WHOLE
 from accumtrain.data.targets.numbers import are_numbers
-from accumtrain.data.text.encode import encode_texts
+from accumtrain.data.text.encode import check_some_are_usable, encode_texts
 from accumtrain.data.text.texts import check_memory
 from accumtrain.data.text.tokens import Content, find_vocabulary, make_token_source
 from accumtrain.data.text.vocabulary import Vocabulary
 from accumtrain.errors import ConfigError, DataError
+from accumtrain.fields import format_value
 
 _LISTED = 5  # names in a message
 
@@ -57,10 +60,13 @@ def open_table(config: TableConfig, wanted: Wanted) -> Source:
     """
     reader = _with_keys(config, wanted.reader)
     with readable():
-        examples = _read_examples(config, reader)
+        tables, folders = open_all(config), Folders()
+        own, chosen_columns = choose_columns(config, reader, folders, tables[0][1])
+        _check_tokens(own, reader)
+        examples = _read_examples(own, reader, tables, folders, chosen_columns)
     targets = examples.targets
     if wanted.of_run is not None:
-        return _make_source(examples, {"train": examples.order}, examples.notes, config, wanted)
+        return _make_source(examples, {"train": examples.order}, examples.notes, own, wanted)
     if reader is not None and targets.values.ndim == 1 and targets.count < 2:
         raise DataError(
             f"{config.path} has the single class {list_first(targets.names)}: it takes two or more to tell apart; "
@@ -68,7 +74,10 @@ def open_table(config: TableConfig, wanted: Wanted) -> Source:
         )
     chosen = _choose_splits(examples, config)
     notes = [*examples.notes, *_describe_absent(examples, chosen)]
-    return _make_source(examples, chosen, notes, config, wanted)
+    source = _make_source(examples, chosen, notes, own, wanted)
+    if isinstance(source.inputs, Tokens) and own.text_column != config.text_column:
+        return replace(source, inputs=replace(source.inputs, column=str(own.text_column)))
+    return source
 
 
 # ---- the examples that have a target ----
@@ -139,18 +148,26 @@ class _Examples:
         return column.filter(pa.array(mask))  # by chunks, as `take` puts all of them together first
 
 
-def _read_examples(config: TableConfig, reader: TargetReader | None) -> _Examples:
+def _read_examples(
+    config: TableConfig,
+    reader: TargetReader | None,
+    tables: Sequence[tuple[str, Table]],
+    folders: Folders,
+    chosen_columns: Sequence[str],
+) -> _Examples:
     """Return the examples that have a target.
+
+    Args:
+        tables: From `open_all`.
+        chosen_columns: Notes of the columns that no key of the user names.
 
     Raises:
         OSError: A folder can't be read.
         ConfigError, DataError: As `open_table`.
     """
-    folders = Folders()
-    config, chosen_columns = choose_columns(config, reader, folders)
-    rows, unknown = read_rows(config, reader), None
+    rows, unknown, missing = read_rows(config, reader, tables), None, list[str]()
     if config.rows == "labels" and reader is not None:
-        chosen_columns += reader.note_missing(rows.labels)
+        missing = reader.note_missing(rows.labels)
         rows, unknown = join_labels(rows, folders, config)
     targets = _no_targets(rows) if reader is None else reader.read_columns(rows.labels, rows.locate)
     if unknown is not None:
@@ -165,7 +182,7 @@ def _read_examples(config: TableConfig, reader: TargetReader | None) -> _Example
     are_images = config.text_column is None and config.number_columns is None
     are_files = are_images and not rows.hold_images
     rows = replace(rows, labels={})  # they take memory
-    notes = [*chosen_columns, *_note_unlabelled(rows, targets, of_files=are_files), *targets.notes]
+    notes = [*chosen_columns, *missing, *_note_unlabelled(rows, targets, of_files=are_files), *targets.notes]
     notes += [] if config.number_columns is None else _note_names(rows)
     splits = _number_splits(rows, known)
     groups, group_names = _number_groups(rows, known)
@@ -200,13 +217,20 @@ def _read_examples(config: TableConfig, reader: TargetReader | None) -> _Example
 
 def _with_keys(config: TableConfig, reader: TargetReader | None) -> TargetReader | None:
     """Return the reader with the keys of the table. Raise ConfigError for a key that is for other targets."""
-    if reader is None and config.text_column is None:
-        raise ConfigError("data.text_column=null: the tokens of texts are learned; name the column of the texts")
     for key in () if isinstance(reader, LabelTargets) else ("rows", "label_separator"):
         allowed = {getattr(TableConfig, key), *([WHOLE] if isinstance(reader, ClassTargets) else [])}
         if (value := getattr(config, key)) not in allowed:
             raise ConfigError(f"data.{key}={value}: is for several labels of an example; choose task=multilabel")
     return reader and replace(reader, rules=CellRules.of(config))
+
+
+def _check_tokens(config: TableConfig, reader: TargetReader | None) -> None:
+    """Raise ConfigError if tokens are learned, and there is no column of texts, or there are two."""
+    if reader is None and len(config.text_columns) != 1:
+        raise ConfigError(
+            f"data.text_column={format_value(config.text_column)}: the tokens of texts are learned; name one column of "
+            "texts"
+        )
 
 
 def _no_targets(rows: Rows) -> Targets:
@@ -452,9 +476,16 @@ def _make_texts(
     config: TableConfig,
     vocabulary: Vocabulary,
 ) -> Source:
-    check_memory(Path(config.path), examples.rows.inputs[0].nbytes)
-    texts = read_texts(examples.cells(examples.rows.inputs[0]), examples.locate)
-    encoded, _ = encode_texts(texts, vocabulary.encode, skips=config.on_error == "skip")
+    columns = examples.rows.inputs
+    if len(columns) > 1 and not vocabulary.template.separates:
+        raise ConfigError(
+            f"data.text_column={format_value(config.text_column)}: data.tokenizer={config.tokenizer} puts no token "
+            "between the texts of a pair; give one whose post-processor does, or write both into one column"
+        )
+    check_memory(Path(config.path), sum(column.nbytes for column in columns))
+    texts = read_texts([examples.cells(column) for column in columns], examples.locate)
+    encoded, _ = encode_texts(texts, vocabulary.encode, vocabulary.template, skips=config.on_error == "skip")
+    check_some_are_usable(encoded)
     targets = examples.targets
     labels = targets.values.copy()
     labels[list(encoded.faults)] = UNREADABLE if labels.ndim == 1 else np.nan

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.stream import BLOCK_ORDER, hash64, permute
+from accumtrain.data.text.token_split import take_ids
 from accumtrain.data.text.vocabulary import PADDING
 
 WINDOW = 4096  # positions that are sorted together
@@ -62,11 +63,11 @@ def order_by_length(order: Order, lengths: np.ndarray, seed: int) -> Order:
 
 
 def trim(tokens: tf.Tensor, buckets: Sequence[int]) -> tf.Tensor:
-    """Return tokens, int32 [n, T], cut to the first bucket that holds the longest; uncut if none does.
+    """Return tokens, int32 [n, T] or [n, 2, T], cut to the first bucket that holds the longest; uncut if none does.
 
     Args:
         buckets: Increasing lengths.
     """
-    lengths = tf.constant([*buckets, tokens.shape[1]])
-    longest = tf.reduce_max(tf.reduce_sum(tf.cast(tokens != PADDING, tf.int32), axis=1))
-    return tokens[:, : lengths[tf.searchsorted(lengths, longest[tf.newaxis])[0]]]
+    lengths = tf.constant([*buckets, tokens.shape[-1]])
+    longest = tf.reduce_max(tf.reduce_sum(tf.cast(take_ids(tokens) != PADDING, tf.int32), axis=1))
+    return tokens[..., : lengths[tf.searchsorted(lengths, longest[tf.newaxis])[0]]]

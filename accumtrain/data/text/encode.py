@@ -9,6 +9,7 @@ import numpy as np
 
 from accumtrain.data.source import BadExample, UnreadableExample
 from accumtrain.data.stream import UNREADABLE
+from accumtrain.data.text.template import Template
 from accumtrain.data.text.texts import Text
 from accumtrain.data.text.vocabulary import UnencodableText
 from accumtrain.errors import DataError
@@ -16,14 +17,16 @@ from accumtrain.errors import DataError
 
 @dataclass(frozen=True)
 class Encoded:
-    """N texts as tokens.
+    """N texts as tokens, or N pairs of texts.
 
     Attributes:
         names: Their names in messages.
-        ids: The tokens of each, int32 [any].
+        ids: The tokens of each, int32 [any]; of pairs those of the first text.
         labels: The class of each, int32 [N], UNREADABLE for a text that is left out. Or float32 [N, T].
         faults: Why texts are left out, by their indices.
         groups: The number of each text's group, int32 [N]; None: each is by itself.
+        seconds: The tokens of the second text of each pair, int32 [any]; None of single texts.
+        template: What is put around the tokens of each.
     """
 
     names: Sequence[str]
@@ -31,6 +34,23 @@ class Encoded:
     labels: np.ndarray
     faults: Mapping[int, BadExample] = field(default_factory=dict)
     groups: np.ndarray | None = None
+    seconds: Sequence[np.ndarray] | None = None
+    template: Template = field(default_factory=Template)
+
+    @property
+    def texts(self) -> list[tuple[np.ndarray, ...]]:
+        """The tokens of each text, or of both texts of each pair."""
+        return list(zip(self.ids, strict=True) if self.seconds is None else zip(self.ids, self.seconds, strict=True))
+
+    @property
+    def added(self) -> int:
+        """The number of special tokens around each."""
+        return self.template.count_added(1 if self.seconds is None else 2)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The number of tokens of each, int32 [N], with special ones around them."""
+        return np.array([sum(map(len, own)) + self.added for own in self.texts], np.int32)
 
     def take(self, indices: np.ndarray) -> Encoded:
         """Return the texts at indices, integers [n]."""
@@ -41,6 +61,8 @@ class Encoded:
             self.labels[indices],
             {new: self.faults[index] for new, index in enumerate(chosen) if index in self.faults},
             None if self.groups is None else self.groups[indices],
+            None if self.seconds is None else [self.seconds[index] for index in chosen],
+            self.template,
         )
 
     def tell_left_out(self) -> str:
@@ -49,65 +71,54 @@ class Encoded:
             return ""
         return f"; {len(self.faults):,} of {len(self.ids):,} can't be used, the first: {_first(self.faults).fault}"
 
-    def check_some_are_usable(self) -> None:
-        """Raise DataError if all are left out."""
-        if self.faults and len(self.faults) == len(self.ids):
-            first = _first(self.faults)
-            raise DataError(f"none of {len(self.ids):,} texts can be used, the first: {first.fault}: {first.remedy}")
+
+def check_some_are_usable(*parts: Encoded) -> None:
+    """Raise DataError if all texts of all parts are left out."""
+    total, faults = sum(len(part.ids) for part in parts), [_first(part.faults) for part in parts if part.faults]
+    if faults and sum(len(part.faults) for part in parts) == total:
+        raise DataError(f"none of {total:,} texts can be used, the first: {faults[0].fault}: {faults[0].remedy}")
 
 
 def encode_texts(
-    texts: Iterable[Text], encode: Callable[[str], list[int]], *, skips: bool
+    texts: Iterable[Text], encode: Callable[[str], list[int]], template: Template, *, skips: bool
 ) -> tuple[Encoded, list[str]]:
-    """Return texts as tokens, without labels, and the name of the class of each.
+    """Return texts or pairs as tokens, without labels, and the name of the class of each. All may be left out.
 
     Args:
         encode: returns the tokens of a text.
+        template: what is put around them.
         skips: leave out texts that can't be used.
 
     Raises:
-        DataError: A text can't be used, and may not be left out; or no text can be used.
+        DataError: A text can't be used, and may not be left out.
     """
-    names, ids, kinds, faults = list[str](), list[np.ndarray](), list[str](), dict[int, BadExample]()
+    names, ids, kinds, faults = list[str](), list[list[np.ndarray]](), list[str](), dict[int, BadExample]()
     for index, text in enumerate(texts):
         own, fault = _encode(text, encode)
         if fault is not None:
             faults[index] = fault
         names.append(text.name)
-        ids.append(np.array(own, np.int32))
+        ids.append([np.array(part, np.int32) for part in own])
         kinds.append(text.kind)
         if not skips:
             raise_first(faults)
-    encoded = Encoded(names, ids, no_label(len(ids)), faults)
-    encoded.check_some_are_usable()
-    return encoded, kinds
+    firsts, *seconds = zip(*ids, strict=True) if ids else [()]
+    second = seconds[0] if seconds else None
+    return Encoded(names, firsts, no_label(len(ids)), faults, seconds=second, template=template), kinds
 
 
-def _encode(text: Text, encode: Callable[[str], list[int]]) -> tuple[list[int], BadExample | None]:
-    """Return the tokens of a text, or the reason why it can't be used."""
+def _encode(text: Text, encode: Callable[[str], list[int]]) -> tuple[list[list[int]], BadExample | None]:
+    """Return the tokens of a text, or of both of a pair, and the reason why it can't be used, if there is one."""
+    contents = [text.content] if text.second is None else [text.content, text.second]
+    nothing: list[list[int]] = [[] for _ in contents]
     if text.fault:
-        return [], text.fault
+        return nothing, text.fault
     try:
-        ids = encode(text.content)
+        ids = [encode(content) for content in contents]
     except UnencodableText as error:
         remedy = "give the tokenizer a token for unknown ones, or remove it"
-        return [], UnreadableExample(text.name, f"can't be made tokens of ({error})", remedy)
-    return ids, None if ids else UnreadableExample(text.name, "holds no token")
-
-
-def join_encoded(parts: Sequence[Encoded]) -> Encoded:
-    """Return the texts of all parts, in their order."""
-    starts = np.cumsum([0, *(len(part.ids) for part in parts)]).tolist()
-    return Encoded(
-        [name for part in parts for name in part.names],
-        [ids for part in parts for ids in part.ids],
-        np.concatenate([part.labels for part in parts]),
-        {
-            start + index: fault
-            for start, part in zip(starts, parts, strict=False)
-            for index, fault in part.faults.items()
-        },
-    )
+        return nothing, UnreadableExample(text.name, f"can't be made tokens of ({error})", remedy)
+    return ids, None if all(ids) else UnreadableExample(text.name, "holds no token")
 
 
 def raise_first(faults: Mapping[int, BadExample]) -> None:

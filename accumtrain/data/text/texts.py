@@ -22,12 +22,13 @@ _BYTES_IN_MEMORY = 8  # of each byte of a file: the text, and tokens of four byt
 
 @dataclass(frozen=True)
 class Text:
-    """A text by its name, with the name of its class; `fault` is why it can't be used."""
+    """A text by its name, with the name of its class; `fault` is why it can't be used. A pair has a second text."""
 
     name: str
     content: str = ""
     kind: str = ""
     fault: BadExample | None = None
+    second: str | None = None
 
 
 def read_file(file: Path, kind: str = "") -> Text:

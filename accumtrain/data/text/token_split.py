@@ -1,13 +1,17 @@
-"""Tokens of texts as a split: cut to one length, or cut into pieces of it, and padded behind."""
+"""Tokens of texts as a split: cut to one length, or cut into pieces of it, and padded behind.
+
+Special tokens are around each example, as the template of the texts says.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.console import format_bytes
+from accumtrain.console import format_bytes, format_things
 from accumtrain.data.source import BadExample, Split
 from accumtrain.data.text.encode import Encoded
 from accumtrain.data.text.vocabulary import PADDING
@@ -22,11 +26,12 @@ class TokenSplit(Split):
     """Tokens of texts in memory.
 
     Args:
-        tokens: int32 [size, T], PADDING where there is none.
+        tokens: int32 [size, T], PADDING where there is none. Of pairs [size, 2, T], tokens and below them their types.
         labels: int32 [size], the classes, or float32 [size, T]; None: the tokens are the targets, too.
         names: The name of each example in messages.
         faults: The examples that are left out, by their indices. They have the weight 0.
         groups: int32 [size], the number of the text that an example is a piece of; None: each is a text.
+        whole_lengths: int32 [size], the tokens of each example before it was cut; None: nothing was cut.
 
     Attributes:
         lengths: int32 [size], the tokens of each example.
@@ -41,11 +46,13 @@ class TokenSplit(Split):
         names: Sequence[str],
         faults: Mapping[int, BadExample] | None = None,
         groups: np.ndarray | None = None,
+        whole_lengths: np.ndarray | None = None,
     ) -> None:
         self.size, self.shape = len(tokens), tokens.shape[1:]
         self.tokens, self.labels, self.names, self.groups = tokens, labels, names, groups
         self.known_labels = labels
-        self.lengths: np.ndarray = (tokens != PADDING).sum(axis=1).astype(np.int32)
+        self.lengths: np.ndarray = (take_ids(tokens) != PADDING).sum(axis=1).astype(np.int32)
+        self.whole_lengths = self.lengths if whole_lengths is None else whole_lengths
         self._faults = dict(faults or {})
         weights = np.ones(len(tokens), np.float32)
         weights[list(self._faults)] = 0.0
@@ -59,7 +66,7 @@ class TokenSplit(Split):
         return self._faults
 
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return tokens int32 [n, T], and labels or the tokens again, of the examples `index`, int64 [n]."""
+        """Return tokens int32 [n, T], or [n, 2, T], and labels or the tokens again, of the examples `index`."""
         tokens = tf.gather(self._tokens, index)
         return tokens, tokens if self._labels is None else tf.gather(self._labels, index)
 
@@ -80,7 +87,13 @@ class TokenSplit(Split):
                 for start, split in zip(starts, splits, strict=False)
                 for index, fault in split.skipped.items()
             },
+            whole_lengths=np.concatenate([split.whole_lengths for split in splits]),
         )
+
+
+def take_ids(tokens: Any) -> Any:
+    """Return tokens [N, T] of tokens [N, T] themselves, or of [N, 2, T], below which are their types."""
+    return tokens if len(tokens.shape) == 2 else tokens[:, 0]
 
 
 def _as_targets(labels: np.ndarray) -> tf.Tensor:
@@ -88,8 +101,10 @@ def _as_targets(labels: np.ndarray) -> tf.Tensor:
 
 
 def cut(texts: Encoded, length: int) -> TokenSplit:
-    """Return texts with their labels, each cut to `length` tokens."""
-    return TokenSplit(_fill(texts.ids, length), texts.labels, texts.names, texts.faults, texts.groups)
+    """Return texts or pairs with their labels, each cut to `length` tokens."""
+    examples = (texts.template.frame(own, length) for own in texts.texts)
+    tokens = _fill(examples, len(texts.ids), length, with_types=texts.seconds is not None)
+    return TokenSplit(tokens, texts.labels, texts.names, texts.faults, texts.groups, texts.lengths)
 
 
 def cut_into_pieces(texts: Encoded, length: int) -> TokenSplit:
@@ -97,13 +112,18 @@ def cut_into_pieces(texts: Encoded, length: int) -> TokenSplit:
 
     The pieces of a text are in one group. A text that is left out is one piece.
     """
-    counts = np.array([max(1, -(-len(ids) // length)) for ids in texts.ids], np.int64)
-    pieces = [ids[start : start + length] for ids in texts.ids for start in range(0, max(len(ids), 1), length)]
+    room = length - texts.added
+    counts = np.array([max(1, -(-len(ids) // room)) for ids in texts.ids], np.int64)
+    examples = (
+        texts.template.frame([ids[start : start + room]], length)
+        for ids in texts.ids
+        for start in range(0, max(len(ids), 1), room)
+    )
     first = np.cumsum(counts) - counts
     of_text = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     groups = of_text if counts.max(initial=1) > 1 else None
     return TokenSplit(
-        _fill(pieces, length),
+        _fill(examples, len(of_text), length, with_types=False),
         None,
         [texts.names[text] for text in of_text.tolist()],
         {int(first[index]): fault for index, fault in texts.faults.items()},
@@ -111,15 +131,35 @@ def cut_into_pieces(texts: Encoded, length: int) -> TokenSplit:
     )
 
 
-def _fill(pieces: Sequence[np.ndarray], length: int) -> np.ndarray:
-    """Return the first `length` tokens of each, int32 [N, length], padded behind. Raise DataError if it has no room."""
-    if (size := _BYTES * len(pieces) * length) > (spare := spare_bytes()):
+def describe_cuts(cut_off: int, of: str, length: int, added: int) -> str:
+    """Return how many texts are cut, of so many in words, to `length` tokens, `added` special ones among them."""
+    to = describe_length(length, added)
+    return f"{format_things(cut_off, f'of {of} is', f'of {of} are')} cut to {'' if added else 'the first '}{to}"
+
+
+def describe_length(length: int, added: int) -> str:
+    among = f", {format_things(added, 'special one')} among them" if added else ""
+    return f"{length:,} tokens{among}"
+
+
+def _fill(
+    examples: Iterable[tuple[np.ndarray, np.ndarray]], count: int, length: int, *, with_types: bool
+) -> np.ndarray:
+    """Return the tokens of `count` examples, int32 [count, length], padded behind; with types [count, 2, length].
+
+    Raises:
+        DataError: They have no room in memory.
+    """
+    rows = 2 if with_types else 1
+    if (size := _BYTES * count * rows * length) > (spare := spare_bytes()):
         raise DataError(
-            f"data.length={length}: {len(pieces):,} examples of so many tokens take {format_bytes(size)}, and "
+            f"data.length={length}: {count:,} examples of so many tokens take {format_bytes(size)}, and "
             f"{format_bytes(spare)} of memory are free; give a smaller data.length"
         )
-    tokens = np.full([len(pieces), length], PADDING, np.int32)
-    for row, ids in zip(tokens, pieces, strict=True):
-        row[: min(len(ids), length)] = ids[:length]
-    tokens[(tokens == PADDING).all(axis=1), 0] = _INSTEAD
-    return tokens
+    filled = np.zeros([count, rows, length], np.int32)
+    filled[:, 0] = PADDING
+    for row, example in zip(filled, examples, strict=True):
+        for part, values in zip(row, example, strict=False):
+            part[: len(values)] = values
+    filled[(filled[:, 0] == PADDING).all(axis=1), 0, 0] = _INSTEAD
+    return filled if with_types else filled[:, 0]

@@ -15,7 +15,7 @@ from accumtrain.data.local_files import list_first
 from accumtrain.data.source import Source, Wanted, hash_arrays, hash_texts
 from accumtrain.data.stream import UNREADABLE
 from accumtrain.data.text.encode import Encoded
-from accumtrain.data.text.token_split import TokenSplit, cut, cut_into_pieces
+from accumtrain.data.text.token_split import TokenSplit, cut, cut_into_pieces, describe_cuts, describe_length
 from accumtrain.data.text.vocabulary import BYTES, Vocabulary, open_vocabulary
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import format_value
@@ -46,12 +46,17 @@ class Content:
 def find_vocabulary(config: TokenKeys, wanted: Wanted) -> Vocabulary:
     """Return the vocabulary of the run that texts are for, or that of data.tokenizer.
 
+    A run that has begun goes on with its own if it is of that tokenizer, as older ones have no special tokens.
+
     Raises:
         ConfigError: The tokenizer can't be opened.
     """
     if wanted.of_run is not None and isinstance(wanted.of_run.inputs, Tokens):
         return wanted.of_run.inputs.vocabulary
-    return open_vocabulary(config.tokenizer)
+    opened = open_vocabulary(config.tokenizer)
+    if isinstance(wanted.begun, Tokens) and wanted.begun.vocabulary.tokenizer == opened.tokenizer:
+        return wanted.begun.vocabulary
+    return opened
 
 
 # ---- splits ----
@@ -117,9 +122,16 @@ def make_token_source(config: TokenKeys, content: Content) -> Source:
     """Return tokens with the labels of the texts; or pieces of the texts, whose tokens are the targets.
 
     Raises:
-        ConfigError: A bucket is as long as an example.
+        ConfigError: A bucket is as long as an example, or that is too short for its special tokens.
     """
     length = config.length or content.columns or config.LENGTH
+    train, vocabulary = content.splits["train"], content.vocabulary
+    are_pairs = train.seconds is not None
+    if length < (least := train.added + (2 if are_pairs else 1)):
+        raise ConfigError(
+            f"data.length={length}: the tokenizer adds {format_things(train.added, 'special token')} to "
+            f"{'a pair' if are_pairs else 'a text'}, so there is no room for it; give at least {least}"
+        )
     if config.buckets and config.buckets[-1] >= length:
         raise ConfigError(
             f"data.buckets={format_value(config.buckets)}: must be below the {length} tokens of an example "
@@ -127,7 +139,6 @@ def make_token_source(config: TokenKeys, content: Content) -> Source:
         )
     shape = cut if content.count else cut_into_pieces
     splits = {split: shape(texts, length) for split, texts in content.splits.items()}
-    vocabulary = content.vocabulary
     return Source(
         splits["train"],
         splits.get("test"),
@@ -142,24 +153,25 @@ def make_token_source(config: TokenKeys, content: Content) -> Source:
                 for name, split in splits.items()
             },
         },
-        inputs=Tokens((length,), vocabulary, tuple(config.buckets)),
+        inputs=Tokens((length,), vocabulary, tuple(config.buckets), pairs=are_pairs),
     )
 
 
 def _describe_lengths(content: Content, splits: Mapping[str, TokenSplit], length: int) -> str:
     """Return what is cut, and the share of padding."""
-    counts = np.concatenate([[len(ids) for ids in encoded.ids] for encoded in content.splits.values()])
+    counts = np.concatenate([encoded.lengths for encoded in content.splits.values()])
     longer = int((counts > length).sum())
     pieces = sum(split.size for split in splits.values())
     filled = sum(int(split.lengths.sum()) for split in splits.values())
     padded = f"{1 - filled / (pieces * length):.1%} of the positions are padding"
+    one = "text" if content.splits["train"].seconds is None else "pair"
+    added = content.splits["train"].added
     if not longer:
-        return f"no text has more than {length:,} tokens (data.length); {padded}"
+        return f"no {one} has more than {describe_length(length, added)} (data.length); {padded}"
     if content.count:
-        cut_off = format_things(longer, f"of {len(counts):,} texts is cut", f"of {len(counts):,} texts are cut")
-        return f"{cut_off} to the first {length:,} tokens (data.length); {padded}"
-    divided = format_things(len(counts), "text is cut", "texts are cut")
-    return f"{divided} into {format_things(pieces, 'piece')} of up to {length:,} tokens (data.length); {padded}"
+        return f"{describe_cuts(longer, f'{len(counts):,} {one}s', length, added)} (data.length); {padded}"
+    divided = f"{format_things(len(counts), 'text is cut', 'texts are cut')} into {format_things(pieces, 'piece')}"
+    return f"{divided} of up to {describe_length(length, added)} (data.length); {padded}"
 
 
 def _digest_tokenizer(vocabulary: Vocabulary) -> str:

@@ -6,18 +6,21 @@ Tokens are int32 [N, T], and PADDING stands where there is none.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from itertools import groupby
-from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from accumtrain.console import format_bytes
-from accumtrain.data.local_files import find_file_fault
+from accumtrain.data.text.template import Template, UnknownTemplateError, read_template
+from accumtrain.data.text.tokenizer_files import (
+    BadTokenizerError,
+    check_installed,
+    library_errors,
+    open_named_tokenizer,
+    open_tokenizer,
+)
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.fields import Range, convert
 from accumtrain.process.machine import spare_bytes
@@ -29,21 +32,22 @@ MASK = "[MASK]"  # in a text, in the place of a token
 LARGEST = 2**31 - 2  # id
 _BYTES = 256
 _MASKS = (MASK, "<mask>")  # as tokenizers name it
-_PACKAGE = "tokenizers"
 _LONG, _BYTES_OF_CHARACTER = 2**20, 160  # of a text, and of memory while the library makes tokens of it
-_MOST_GROWTH = 64  # times the length of a text; those of trained tokenizers are below 10
-
 
 _Id = Annotated[int, Range(0, LARGEST, closed=True)]
 
 
-class _Kept(TypedDict):
-    """A vocabulary in inputs.json."""
-
+class _Needed(TypedDict):
     size: Annotated[int, Range(1, LARGEST + 1, closed=True)]
     mask: _Id
     special: list[_Id]
     tokenizer: str
+
+
+class _Kept(_Needed, total=False):
+    """A vocabulary in inputs.json. Older ones lack `framed`: their texts have no special tokens around them."""
+
+    framed: bool
 
 
 class UnencodableText(Exception):
@@ -59,15 +63,17 @@ class Vocabulary:
         mask: The id of the mask token.
         special: Ids that are never masked nor drawn at random, that of the mask among them.
         tokenizer: "bytes", the JSON of a file of the library tokenizers, or "" for ids without a tokenizer.
+        framed: The tokenizer's post-processor puts special tokens around texts.
     """
 
     size: int
     mask: int
     special: tuple[int, ...]
     tokenizer: str = ""
+    framed: bool = False
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text, which are those of the tokenizer's file. None are put before and behind them.
+        """Return the tokens of a text, which are those of the tokenizer's file, without those of `template`.
 
         Raises:
             ConfigError: There is no tokenizer, or its library is not installed.
@@ -83,7 +89,7 @@ class Vocabulary:
         library = self._library
         if len(text) > _LONG and (size := len(text) * _BYTES_OF_CHARACTER) > (spare := spare_bytes()):
             raise UnencodableText(f"they take up to {format_bytes(size)}, {format_bytes(spare)} of memory are free")
-        with _library_errors(UnencodableText):
+        with library_errors(UnencodableText):
             ids: list[int] = library.encode(text, add_special_tokens=False).ids
         return ids
 
@@ -118,7 +124,8 @@ class Vocabulary:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON values, from which `from_json` makes it again."""
-        return {**asdict(self), "special": list(self.special)}
+        values = {**asdict(self), "special": list(self.special)}
+        return values if self.framed else {key: value for key, value in values.items() if key != "framed"}
 
     @classmethod
     def from_json(cls, values: Any, key: str) -> Vocabulary:
@@ -129,17 +136,30 @@ class Vocabulary:
                 raise ConfigError(f"{key}.{name}={max(ids)}: must be below {key}.size={found['size']}")
         if found["tokenizer"] == BYTES and found["size"] != _BYTES + 1:
             raise ConfigError(f"{key}.size={found['size']}: must be {_BYTES + 1} of {key}.tokenizer={BYTES}")
-        return cls(found["size"], found["mask"], tuple(found["special"]), found["tokenizer"])
+        framed = found.get("framed", False)
+        if framed and found["tokenizer"] in ("", BYTES):
+            raise ConfigError(f"{key}.framed=true: must be false of {key}.tokenizer={found['tokenizer'] or repr('')}")
+        return cls(found["size"], found["mask"], tuple(found["special"]), found["tokenizer"], framed)
+
+    @cached_property
+    def template(self) -> Template:
+        """The special tokens around texts. Raise what `encode` raises."""
+        if not self.framed:
+            return Template()
+        try:
+            return _read_template(self._library, self.size)
+        except BadTokenizerError as error:
+            raise _explain_damage(error) from error
 
     @cached_property
     def _library(self) -> Any:
-        _check_installed("the run's tokenizer")
+        check_installed("the run's tokenizer")
         try:
-            opened = _open(self.tokenizer)
+            opened = open_tokenizer(self.tokenizer)
             if max(opened.get_vocab().values(), default=0) >= self.size:
-                raise _BadTokenizer(f"it has ids beyond the {self.size:,} of the run")
-        except _BadTokenizer as error:
-            raise CheckpointError(f"the tokenizer of the run is damaged ({error}); {REMEDY}") from error
+                raise BadTokenizerError(f"it has ids beyond the {self.size:,} of the run")
+        except BadTokenizerError as error:
+            raise _explain_damage(error) from error
         return opened
 
     @cached_property
@@ -151,27 +171,22 @@ class Vocabulary:
         return own if own is not None and self.encode(own) == [self.mask] else None
 
 
+def _explain_damage(error: Exception) -> CheckpointError:
+    return CheckpointError(f"the tokenizer of the run is damaged ({error}); {REMEDY}")
+
+
 def open_vocabulary(tokenizer: str) -> Vocabulary:
-    """Return the vocabulary of a tokenizer: "bytes", or the path of a tokenizer.json of the library tokenizers.
+    """Return the vocabulary of a tokenizer: "bytes", or the path of its file or folder, as `open_named_tokenizer` says.
 
     Its token [MASK] or <mask> is the mask. Without one, an id is added behind the last.
 
     Raises:
-        ConfigError: The file is not there, is no such file, or the library is not installed.
+        ConfigError: It can't be opened, or puts something else than special tokens around texts.
     """
     if tokenizer == BYTES:
         return Vocabulary(_BYTES + 1, _BYTES, (_BYTES,), BYTES)
     given = f"data.tokenizer={tokenizer}"
-    if fault := find_file_fault(Path(tokenizer)):
-        raise ConfigError(f"{given} {fault}: give the tokenizer.json of the library tokenizers, or bytes")
-    _check_installed(given)
-    try:
-        opened = _open(Path(tokenizer).read_text(encoding="utf-8"))
-    except (OSError, UnicodeError, _BadTokenizer) as error:
-        raise ConfigError(
-            f"{given} is no file of the library tokenizers ({' '.join(str(error).split())[:100]}): give its "
-            "tokenizer.json, or bytes"
-        ) from error
+    opened = open_named_tokenizer(tokenizer)
     ids: dict[str, int] = opened.get_vocab()
     if not ids:
         raise ConfigError(f"{given} has no token: train the tokenizer before, or give bytes")
@@ -179,8 +194,20 @@ def open_vocabulary(tokenizer: str) -> Vocabulary:
     mask = next((ids[name] for name in _MASKS if name in ids), end)
     if max(end, mask + 1) > LARGEST:
         raise ConfigError(f"{given} has the id {end - 1}: the largest one is {LARGEST - 1}; number its tokens anew")
+    try:
+        template = _read_template(opened, end)
+    except BadTokenizerError as error:
+        raise ConfigError(
+            f"{given} can't be used: {error}; set post_processor in its JSON to null, or give another"
+        ) from error
     special = {number for number, token in opened.get_added_tokens_decoder().items() if token.special}
-    return Vocabulary(max(end, mask + 1), mask, tuple(sorted(special | {mask})), opened.to_str())
+    return Vocabulary(
+        max(end, mask + 1),
+        mask,
+        tuple(sorted(special | template.ids | {mask})),
+        opened.to_str(),
+        framed=template != Template(),
+    )
 
 
 def number_ids(size: int) -> Vocabulary:
@@ -188,61 +215,12 @@ def number_ids(size: int) -> Vocabulary:
     return Vocabulary(size + 1, size, (size,))
 
 
-def _check_installed(given: str) -> None:
-    if find_spec(_PACKAGE) is None:
-        raise ConfigError(f"{given} needs the library {_PACKAGE}: pip install 'accumtrain[{_PACKAGE}]'")
-
-
-# ---- the library tokenizers ----
-
-
-class _BadTokenizer(Exception):
-    """A text is no tokenizer, or one that makes of a text a much longer one."""
-
-
-def _open(text: str) -> Any:
-    """Return a tokenizer of its JSON. It cuts and pads no texts.
-
-    Raises:
-        _BadTokenizer: It is none, or its replacements can make a text _MOST_GROWTH times as long.
-    """
-    from tokenizers import Tokenizer  # an extra
-
-    with _library_errors(_BadTokenizer):
-        tokenizer = Tokenizer.from_str(text)
-    content = json.loads(text)
-    growth = math.prod(_find_growth(content.get(name)) for name in ("normalizer", "pre_tokenizer", "decoder"))
-    if growth > _MOST_GROWTH:
-        raise _BadTokenizer(f"its replacements make a text up to {growth:.3g} times as long")
-    if getattr(tokenizer.model, "dropout", None):
-        tokenizer.model.dropout = None  # which draws other tokens each time
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
-
-
-def _find_growth(part: Any) -> float:
-    """Return how many times as long a text can become by all replacements in a part of a tokenizer's JSON."""
-    if isinstance(part, list):
-        return math.prod(map(_find_growth, part))
-    if not isinstance(part, dict):
-        return 1.0
-    inside = math.prod(_find_growth(value) for value in part.values())
-    if part.get("type") == "Prepend":
-        return 1.0 + len(part["prepend"])
-    if part.get("type") != "Replace":
-        return inside
-    plain = part["pattern"].get("String")
-    return inside * (max(1.0, len(part["content"]) / len(plain)) if plain else 1.0 + len(part["content"]))
-
-
-@contextmanager
-def _library_errors(kind: type[Exception]) -> Iterator[None]:
-    """Turn an error of the library into one of `kind`."""
+def _read_template(library: Any, size: int) -> Template:
+    """Return the template of a tokenizer whose ids are below `size`. Raise BadTokenizerError if it has another."""
     try:
-        yield
-    except BaseException as error:
-        # of its own kinds one is a plain Exception, the other, of a panic, is not even that, and has no name to import
-        if type(error) is not Exception and type(error).__name__ != "PanicException":
-            raise
-        raise kind(" ".join(str(error).split())[:100]) from error
+        template = read_template(json.loads(library.to_str())["post_processor"])
+    except UnknownTemplateError as error:
+        raise BadTokenizerError(str(error)) from error
+    if (largest := max(template.ids, default=0)) >= size:
+        raise BadTokenizerError(f"its post-processor adds the id {largest}, and its ids are 0..{size - 1}")
+    return template

@@ -92,10 +92,13 @@ def _build(config: TransformerConfig, spec: ModelSpec, embed: Embed, table: Toke
 
 
 def _split_tokens(config: TransformerConfig, spec: ModelSpec) -> SplitInputs:
-    """Return the function from inputs to tokens, and the mask and the positions that layers read beside them."""
+    """Return the function from inputs to tokens, and the mask and the positions that layers read beside them.
+
+    The types of the tokens of pairs are left out: special tokens separate the texts.
+    """
 
     def split(inputs: Any) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
-        tokens = inputs["tokens"] if spec.per_token else inputs
+        tokens = inputs["tokens"] if isinstance(inputs, Mapping) else inputs
         first = int(config.has_class_token)
         side = {"mask": tf.pad(tokens >= 0, [[0, 0], [first, 0]], constant_values=True)}
         if spec.per_token:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -93,12 +93,20 @@ def answer_files(output: str | None, folder: Path, mark: str) -> list[Path]:
     return [place] if place.suffix in (CSV, JSONL) else [place / f"{NAME}{mark}{suffix}" for suffix in (CSV, JSONL)]
 
 
-def _csv(files: Sequence[str], answers: AnswersInWords, *, raw: bool) -> str:
+def _csv(files: Sequence[str], answers: AnswersInWords, copied: Sequence[Mapping[str, Any]] = (), *, raw: bool) -> str:
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
-    rows = [["file", *answers.columns], *([file, *row] for file, row in zip(files, answers.rows, strict=True))]
+    others = list(dict.fromkeys(name for row in copied for name in row))
+    cells = [[_as_cell(row.get(name)) for name in others] for row in copied] or [[] for _ in files]
+    answered = zip(files, answers.rows, cells, strict=True)
+    rows = [["file", *answers.columns, *others], *([file, *row, *more] for file, row, more in answered)]
     lines.writerows(rows if raw else [map(as_harmless_cell, row) for row in rows])
     return text.getvalue()
+
+
+def _as_cell(value: Any) -> Any:
+    """Return a cell of a CSV file. A list is written as JSON."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
 
 
 def as_harmless_cell(value: object) -> object:
@@ -116,9 +124,22 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _jsonl(files: Sequence[str], answers: AnswersInWords) -> str:
-    objects = ({"file": file, **record} for file, record in zip(files, answers.records, strict=True))
+def _jsonl(files: Sequence[str], answers: AnswersInWords, copied: Sequence[Mapping[str, Any]]) -> str:
+    answered = zip(files, answers.records, copied or [{}] * len(files), strict=True)
+    objects = ({"file": file, **record, **others} for file, record, others in answered)
     return "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in objects)
+
+
+def copy_others(others: Sequence[Mapping[str, Any]], answers: AnswersInWords) -> list[dict[str, Any]]:
+    """Return the other cells of rows under names that no answer has: given_ is put before those that one has."""
+    taken = {"file", *answers.columns, *(key for record in answers.records for key in record)}
+    names = dict[str, str]()
+    for name in dict.fromkeys(name for row in others for name in row):
+        names[name] = name
+        while names[name] in taken:
+            names[name] = f"given_{names[name]}"
+        taken.add(names[name])
+    return [{names[name]: value for name, value in row.items()} for row in others]
 
 
 # ---- the job ---------------------------------------------------------------------------------------------------------
@@ -130,7 +151,7 @@ def predict(config: Config) -> dict[str, Any]:
     Returns:
         status, step, checkpoint.
         images: the number of those that have an answer.
-        files: with the answers.
+        files: with the answers, and the other columns of a table.
         bad: the number of images that can't be used, and the name and reason of each.
         The summary of the task, such as classes: the images of each.
 
@@ -163,11 +184,12 @@ def predict(config: Config) -> dict[str, Any]:
                 if interrupt.requested:
                     break
         answers, files = trained.answer.tell(np.concatenate(values)), [names[index] for index in answered]
+        copied = copy_others([given.others[index] for index in answered] if given.others else [], answers)
         written = answer_files(config.predict.output, folder_of(config), state_mark(config))
         for file in written:
             make_results_folder(file.parent)
-            is_csv = file.suffix == CSV
-            write_atomic(file, _csv(files, answers, raw=config.predict.raw) if is_csv else _jsonl(files, answers))
+            is_csv, raw = file.suffix == CSV, config.predict.raw
+            write_atomic(file, _csv(files, answers, copied, raw=raw) if is_csv else _jsonl(files, answers, copied))
     if given.ignored:
         some = list_first(given.ignored, NAMED)
         say(f"{len(given.ignored)} in the folder are not named as images and are ignored: {some}")
