@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
-from accumtrain.backprop.model import Model, SplitInputs
+from accumtrain.backprop.model import Model
 from accumtrain.backprop.pullback import Module
 from accumtrain.backprop.segments import Chain
 from accumtrain.errors import ConfigError
@@ -58,7 +58,7 @@ def build_pretrained(config: PretrainedConfig, spec: ModelSpec) -> PublishedMode
         segments.append(Chain("store", [parts.token_head(table.tokens)]))
     else:
         segments.append(Chain("store", [parts.class_head(found.class_head)]))
-    split = _split_tokens(spec) if isinstance(found.embedding, TokenEmbedding) else None
+    split = _split_tokens if isinstance(found.embedding, TokenEmbedding) else None
     model = PublishedModel(segments, spec.compute_dtype, split)
     model.config, model.tensors = config, parts.noted.by_path(model.named)
     return model
@@ -227,16 +227,8 @@ class _Parts:
         return head
 
 
-def _split_tokens(spec: ModelSpec) -> SplitInputs:
-    """Return the function from inputs to tokens, and what layers read beside them: mask, types and positions."""
-
-    def split(inputs: Any) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
-        tokens, side = inputs["tokens"] if spec.per_token else inputs, dict[str, tf.Tensor]()
-        if tokens.shape.rank == 3:  # of a pair: tokens, and their types
-            tokens, side["types"] = tokens[:, 0], tokens[:, 1]
-        side["mask"] = tokens >= 0
-        if spec.per_token:
-            side["positions"] = inputs["positions"]
-        return tokens, side
-
-    return split
+def _split_tokens(inputs: Any) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
+    """Return tokens, and what layers read beside them: their mask, and the types or positions of the inputs."""
+    side = dict(inputs) if isinstance(inputs, Mapping) else {"tokens": inputs}
+    tokens = side.pop("tokens")
+    return tokens, {"mask": tokens >= 0, **side}

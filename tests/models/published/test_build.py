@@ -49,12 +49,14 @@ def spec_of(family, precision, *, masked=False):
 
 
 def inputs_of(family, *, masked=False):
-    """Of four examples: images, tokens, or tokens and their types."""
+    """Of four examples: images, tokens, tokens and their types, or tokens and the positions of masks."""
     given, types = draw_inputs(family)
     if family in IMAGES:
         return given
-    tokens = np.int32(given) if types is None else np.stack([given, types], axis=1).astype(np.int32)
-    return {"tokens": tokens, "positions": POSITIONS} if masked else tokens
+    tokens = np.int32(given)
+    if masked:
+        return {"tokens": tokens, "positions": POSITIONS}
+    return tokens if types is None else {"tokens": tokens, "types": np.int32(types)}
 
 
 def load(path, family, precision="float64", *, memory="store", masked=False):
@@ -160,10 +162,10 @@ def test_the_gradient_is_that_of_a_tape(family, head, memory, tmp_path):
 def test_a_pair_has_types(tmp_path):
     path = write_folder(tmp_path / "model", "bert", head=CLASSES)
     model, _ = load(path, "bert")
-    with_types = inputs_of("bert")
-    assert not np.allclose(model(with_types), model(with_types[:, 0]))
-    none = np.stack([with_types[:, 0], np.zeros_like(with_types[:, 1])], axis=1)
-    assert np.array_equal(model(none), model(with_types[:, 0]))
+    pairs = inputs_of("bert")
+    tokens = pairs["tokens"]
+    assert not np.allclose(model(pairs), model(tokens))
+    assert np.array_equal(model({"tokens": tokens, "types": np.zeros_like(tokens)}), model(tokens))
 
 
 @pytest.mark.parametrize(
