@@ -12,7 +12,7 @@ from accumtrain.errors import ConfigError
 from accumtrain.fields import LOCAL_PATH, NOT_NEGATIVE, NotEmpty, Role
 from accumtrain.models.config import STORE, ModelConfig
 from accumtrain.models.published.architecture import Architecture
-from accumtrain.models.published.families import read_architecture
+from accumtrain.models.published.families.known import read_architecture
 from accumtrain.models.published.folder import CONFIG, Folder
 from accumtrain.registry import Entry, required
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypedDict
 from accumtrain.errors import ConfigError, first_line
 from accumtrain.fields import convert
 from accumtrain.models.published.architecture import Architecture, TokenEmbedding
-from accumtrain.models.published.families import read_architecture
+from accumtrain.models.published.families.known import read_architecture
 from accumtrain.models.published.rules import Always
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"

@@ -8,10 +8,10 @@ from typing import Any
 from accumtrain.errors import ConfigError
 from accumtrain.fields import format_value, shorten, suggest_names
 from accumtrain.models.published.architecture import Architecture
-from accumtrain.models.published.bert import read_bert
-from accumtrain.models.published.distilbert import read_distilbert
-from accumtrain.models.published.roberta import read_roberta
-from accumtrain.models.published.vit import read_deit, read_vit
+from accumtrain.models.published.families.bert import read_bert
+from accumtrain.models.published.families.distilbert import read_distilbert
+from accumtrain.models.published.families.roberta import read_roberta
+from accumtrain.models.published.families.vit import read_deit, read_vit
 
 FAMILIES: dict[str, Callable[[Mapping[str, Any]], Architecture]] = {
     "bert": read_bert,

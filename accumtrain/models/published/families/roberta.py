@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from accumtrain.fields import NOT_NEGATIVE, convert
 from accumtrain.models.published.architecture import Architecture, ClassHeadNames, TokenEmbedding, TokenHeadNames
-from accumtrain.models.published.bert import name_block
+from accumtrain.models.published.families.bert import name_block
 from accumtrain.models.published.rules import TextKeys, name_activation
 
 _BLOCK = "roberta.encoder.layer.{}."
