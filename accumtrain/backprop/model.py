@@ -53,7 +53,7 @@ class Model(tf.Module):
 
     def begin(self, inputs: Streams, mode: Mode) -> tuple[Streams, Mode]:
         """Return the input of the first segment, and the mode of the pass with what goes beside it."""
-        x = self.cast(inputs)
+        x, mode = self.cast(inputs), mode.with_frozen(self._frozen)
         if self._split_inputs is None:
             return x, mode
         split = self._split_inputs(x)
@@ -116,8 +116,8 @@ class Model(tf.Module):
     def freeze(self, paths: Iterable[str]) -> None:
         """Make learnable variables keep their values. Call it before anything is built on the model.
 
-        A batch normalisation without a trained variable computes with its moving statistics in training, too. These
-        stay as they are, as with Keras's frozen layers.
+        Their gradient is not computed. A batch normalisation without a trained variable computes with its moving
+        statistics in training, too. These stay as they are, as with Keras's frozen layers.
         """
         named = self.named
         self._frozen = frozenset(id(named[path]) for path in paths)

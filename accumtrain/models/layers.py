@@ -127,7 +127,12 @@ class Conv(tf.Module):
         return convolved(x, kernel)
 
     def pullback(
-        self, x: tf.Tensor, known: tf.Tensor | None = None, x_factor: float = 1.0, factor: float = 1.0
+        self,
+        x: tf.Tensor,
+        mode: Mode,
+        known: tf.Tensor | None = None,
+        x_factor: float = 1.0,
+        factor: float = 1.0,
     ) -> tuple[tf.Tensor, Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, Gradients]]]:
         """Return the output, and the function from (d_y, x) to the gradients of x and the kernel.
 
@@ -142,6 +147,8 @@ class Conv(tf.Module):
         kernel = tf.cast(self.kernel, x.dtype)
 
         def backward(d_y: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
+            if not mode.trains(self.kernel):
+                return self._input_gradient(x, kernel, d_y), []
             d_kernel = kernel_gradient(x, d_y, kernel.shape, self.stride, self.padding)
             with computed_after([d_kernel], d_y) as d_y:
                 d_x = self._input_gradient(x, kernel, d_y)
