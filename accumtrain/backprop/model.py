@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -132,6 +132,11 @@ class Model(tf.Module):
             for module in self.submodules
             if hasattr(module, "moving_mean") and not getattr(module, "frozen", False)
         ]
+
+    @property
+    def added(self) -> Collection[str]:
+        """The paths of variables such as those of adapters, which weights of the model need not have."""
+        return ()
 
     @property
     def frozen_segments(self) -> int:

@@ -51,8 +51,14 @@ class Initializer:
 
     def dense(self, shape: tuple[int, int]) -> tf.Variable:
         """Return a kernel [in, out]."""
-        bound = math.sqrt(3.0 / shape[0])
-        return self._draw(shape, "kernel", lambda seed: tf.random.stateless_uniform(shape, seed, -bound, bound))
+        return self.uniform(shape, math.sqrt(3.0 / shape[0]), "kernel")
+
+    def uniform(self, shape: tuple[int, int], bound: float, name: str) -> tf.Variable:
+        """Return a kernel [in, out], drawn uniformly between -bound and bound."""
+        return self._draw(shape, name, lambda seed: tf.random.stateless_uniform(shape, seed, -bound, bound))
+
+    def zeros(self, shape: tuple[int, int], name: str) -> tf.Variable:
+        return tf.Variable(tf.zeros(shape, self.dtype), name=name)
 
     def normal(self, shape: tuple[int, int], deviation: float, name: str) -> tf.Variable:
         """Return vectors [number, size], drawn from the truncated normal distribution."""

@@ -137,6 +137,18 @@ class Architecture:
     token_head: TokenHeadNames | None = None
     has_attention_bias: bool = True
 
+    def list_linears(self) -> list[str]:
+        """Return the names of the linear layers of the body: those of the blocks, and of a pooler."""
+        names = self.block
+        each = (names.query, names.key, names.value, names.attention_output, names.hidden, names.output)
+        found = [name.format(number) for number in range(self.depth) for name in each]
+        pooler = self.class_head.dense
+        return found if pooler is None or not self.is_of_body(pooler) else [*found, pooler]
+
+    def is_of_body(self, name: str) -> bool:
+        """Return whether a tensor or layer is none of a head."""
+        return name.startswith(self.prefix)
+
     def list_shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield name and shape in the file of the large tensors, which config.json must agree with."""
         embedding, width = self.embedding, self.width

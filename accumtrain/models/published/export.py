@@ -8,9 +8,15 @@ from accumtrain.models.published.build import PublishedModel
 
 
 def export_arrays(model: PublishedModel) -> dict[str, np.ndarray]:
-    """Return the array of each variable by the whole name of its tensor, in the form and order of the file."""
-    named = model.named
-    return {
-        tensor.name: np.ascontiguousarray(tensor.form.to_file(named[path].numpy()))
-        for path, tensor in model.tensors.items()
-    }
+    """Return the array of each variable by the whole name of its tensor, in the form of the file.
+
+    Adapters are merged into the kernels of their layers.
+    """
+    merged, added = {id(layer.kernel): layer for layer in model.adapted}, model.added
+    arrays = {}
+    for path, variable in model.named.items():
+        if path not in added:
+            tensor, layer = model.tensors[path], merged.get(id(variable))
+            array = variable.numpy() if layer is None else layer.merge()
+            arrays[tensor.name] = np.ascontiguousarray(tensor.form.to_file(array))
+    return arrays
