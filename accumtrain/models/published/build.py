@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import count
 from typing import Any
 
 import tensorflow as tf
@@ -22,6 +23,7 @@ from accumtrain.models.published.tensors import AS_IS, OF_ONE, TURNED, NamedVari
 from accumtrain.models.transformers.activations import ACTIVATIONS
 from accumtrain.models.transformers.attention import Attention
 from accumtrain.models.transformers.blocks import AddTo
+from accumtrain.models.transformers.dropout import Dropout
 from accumtrain.models.transformers.embed import DEVIATION, TokenTable, cut_patches
 from accumtrain.models.transformers.heads import TokenHead
 from accumtrain.models.transformers.layers import Beside, Cast, LayerNorm, Layers, Linear
@@ -58,7 +60,8 @@ def build_pretrained(config: PretrainedConfig, spec: ModelSpec) -> PublishedMode
     _check_data(config, found, spec)
     parts = _Parts(config, spec)
     table = parts.embed()
-    segments = [Chain("store" if config.policy == STORE else "recompute", [table])]
+    embedding = [table, *parts.dropout(parts.rates.embedding)]
+    segments = [Chain("store" if config.policy == STORE else "recompute", embedding)]
     for number in range(found.depth):
         memory = config.policy if number < found.depth - config.kept_blocks else STORE
         segments.append(Chain(memory, parts.block(number)))
@@ -164,12 +167,18 @@ class _Parts:
 
     def __init__(self, config: PretrainedConfig, spec: ModelSpec):
         self.found, self.given, self.spec, self.init = config.found, config.adapters, spec, spec.init
-        self.noted = NamedVariables()
+        self.rates, self.dropouts, self.noted = config.rates, count(), NamedVariables()
+
+    def dropout(self, rate: float | None) -> list[Dropout]:
+        """Return a layer with draws of its own; none where the family has none. Paths are the same for every rate."""
+        return [] if rate is None else [Dropout(rate, next(self.dropouts))]
 
     def linear(self, name: str, inputs: int, outputs: int, *, has_bias: bool = True) -> Linear:
         layer: Linear
         if self.given is not None and name in self.given.layers:
-            layer = LoraLinear(self.init, inputs, outputs, self.given, has_bias=has_bias)
+            layer = LoraLinear(
+                self.init, inputs, outputs, self.given, *self.dropout(self.given.dropout), has_bias=has_bias
+            )
             for kernel, ending in zip(layer.kernels, ADAPTER_ENDINGS, strict=True):
                 self.noted.note(kernel, f"{name}{ending}", TURNED)
         else:
@@ -212,13 +221,15 @@ class _Parts:
         ]
         attention: list[Module] = [
             Beside(each),
-            Attention(found.heads),
+            Attention(found.heads, *self.dropout(self.rates.shares)),
             self.linear(names.attention_output.format(number), width, width),
+            *self.dropout(self.rates.attention_output),
         ]
         mlp: list[Module] = [
             self.linear(names.hidden.format(number), width, found.hidden),
             ACTIVATIONS[found.activation](),
             self.linear(names.output.format(number), found.hidden, width),
+            *self.dropout(self.rates.output),
         ]
         parts = ((names.attention_norm, attention), (names.output_norm, mlp))
         if found.norm_first:
@@ -236,7 +247,9 @@ class _Parts:
         if names.norm is not None:
             before.append(self.norm(names.norm))
         if names.dense is not None:
+            before += self.dropout(self.rates.dense)
             before += [self.linear(names.dense, width, width), ACTIVATIONS[names.activation]()]
+        before += self.dropout(self.rates.logits)
         logits = Dense(self.init, width, self.spec.num_classes)
         self.noted.note(logits.kernel, f"{names.output}.weight", TURNED)
         self.noted.note(logits.bias, f"{names.output}.bias")

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from accumtrain.errors import ConfigError
 from accumtrain.fields import COUNT, FRACTION, LOCAL_PATH, NOT_NEGATIVE, POSITIVE, NotEmpty, Role, format_value
 from accumtrain.models.config import RULE, STORE, ModelConfig
-from accumtrain.models.published.architecture import Architecture
+from accumtrain.models.published.architecture import Architecture, DropoutRates
 from accumtrain.models.published.families.known import read_architecture
 from accumtrain.models.published.folder import CONFIG, Folder
 from accumtrain.registry import Entry, required
@@ -47,6 +47,7 @@ class PretrainedConfig(ModelConfig):
     others.
     `architecture`: the content of its config.json, which a run keeps. It is read from the folder.
     `kept_blocks`: number of blocks, the last ones, that keep all activations in spite of model.memory.
+    `dropout`: rate of dropout in training, at all places where the family has it. null: as config.json says. 0: none.
     `lora_rank`: rank of trained adapters (LoRA; Hu et al. 2021, arXiv:2106.09685) of linear layers. The body, which is
     all but the head, is then frozen; model.freeze takes back what it names behind a -. null: none, and all is trained.
     `lora_alpha`: outputs of adapters are multiplied by lora_alpha / lora_rank; 8 as in PEFT.
@@ -59,6 +60,7 @@ class PretrainedConfig(ModelConfig):
     path: Annotated[str, NotEmpty("give the folder of a published model"), LOCAL_PATH, Role.PLACE] = required("minilm")
     architecture: dict[str, Any] = field(default_factory=dict)
     kept_blocks: Annotated[int, NOT_NEGATIVE, Role.MEMORY] = 0
+    dropout: Annotated[float | None, FRACTION, RULE] = None
     lora_rank: Annotated[int | None, COUNT] = None
     lora_alpha: Annotated[float, POSITIVE] = ALPHA
     lora_targets: list[str] = field(default_factory=list)
@@ -74,6 +76,11 @@ class PretrainedConfig(ModelConfig):
     @property
     def inputs(self) -> str:
         return self.found.embedding.inputs
+
+    @property
+    def rates(self) -> DropoutRates:
+        """The rates of dropout."""
+        return self.found.dropout if self.dropout is None else self.found.dropout.with_rate(self.dropout)
 
     @property
     def adapters(self) -> Adapters | None:

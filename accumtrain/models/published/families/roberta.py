@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 from accumtrain.fields import NOT_NEGATIVE, convert
 from accumtrain.models.published.architecture import Architecture, ClassHeadNames, TokenEmbedding, TokenHeadNames
-from accumtrain.models.published.families.bert import name_block
+from accumtrain.models.published.families.bert import name_block, read_rates
 from accumtrain.models.published.rules import TextKeys, name_activation
 
 _BLOCK = "roberta.encoder.layer.{}."
@@ -20,6 +21,7 @@ class _Roberta(TextKeys):
 def read_roberta(content: Mapping[str, Any]) -> Architecture:
     """Return the architecture that a config.json describes. Raise ConfigError for a value that is not known here."""
     keys: _Roberta = convert(_Roberta, content, "")
+    rates = read_rates(keys)
     return Architecture(
         prefix="roberta.",
         depth=keys["num_hidden_layers"],
@@ -41,5 +43,6 @@ def read_roberta(content: Mapping[str, Any]) -> Architecture:
         ),
         block=name_block(_BLOCK),
         class_head=ClassHeadNames("classifier.out_proj", dense="classifier.dense"),
+        dropout=replace(rates, dense=rates.logits),
         token_head=TokenHeadNames("lm_head.dense", "gelu", "lm_head.layer_norm", "lm_head.bias"),
     )
