@@ -38,6 +38,7 @@ class Mode:
         reach: the largest magnitude in each stage's streams as a share of their limit, float32 [].
         side: tensors by name that any layer may read beside its input, such as the mask of padded tokens. They are
             constants of the pass, in its replays, too (`Model`).
+        frozen: ids of the variables that keep their values. Their gradient is not computed (`Model`).
     """
 
     def __init__(
@@ -52,6 +53,11 @@ class Mode:
         self.not_compared: list[tf.Tensor] = []
         self.reach: list[tf.Tensor] = []
         self.side: Mapping[str, tf.Tensor] = {}
+        self.frozen: frozenset[int] = frozenset()
+
+    def trains(self, variable: tf.Variable) -> bool:
+        """Return whether the gradient of a variable is asked for."""
+        return id(variable) not in self.frozen
 
     def record(self, layer: MovingStatistics, mean: tf.Tensor, variance: tf.Tensor) -> None:
         """Store mean [C] and biased variance [C] of a layer. Raise ValueError if they are already there."""
@@ -77,13 +83,19 @@ class Mode:
     def replay(self) -> Mode:
         """Return the mode that computes the same pass again."""
         mode = Mode(self.training, recording=False, seed=self.seed, draws=self.draws)
-        mode.replaying, mode.saved, mode.side = True, self.saved, self.side
+        mode.replaying, mode.saved, mode.side, mode.frozen = True, self.saved, self.side, self.frozen
         return mode
 
     def with_side(self, side: Mapping[str, tf.Tensor]) -> Mode:
         """Return the mode of the same pass with tensors that its layers may read. It collects into the same places."""
         mode = copy(self)
         mode.side = side
+        return mode
+
+    def with_frozen(self, frozen: frozenset[int]) -> Mode:
+        """Return the mode of the same pass with other `frozen` variables. It collects into the same places."""
+        mode = copy(self)
+        mode.frozen = frozen
         return mode
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -53,7 +53,7 @@ class Model(tf.Module):
 
     def begin(self, inputs: Streams, mode: Mode) -> tuple[Streams, Mode]:
         """Return the input of the first segment, and the mode of the pass with what goes beside it."""
-        x = self.cast(inputs)
+        x, mode = self.cast(inputs), mode.with_frozen(self._frozen)
         if self._split_inputs is None:
             return x, mode
         split = self._split_inputs(x)
@@ -116,8 +116,8 @@ class Model(tf.Module):
     def freeze(self, paths: Iterable[str]) -> None:
         """Make learnable variables keep their values. Call it before anything is built on the model.
 
-        A batch normalisation without a trained variable computes with its moving statistics in training, too. These
-        stay as they are, as with Keras's frozen layers.
+        Their gradient is not computed. A batch normalisation without a trained variable computes with its moving
+        statistics in training, too. These stay as they are, as with Keras's frozen layers.
         """
         named = self.named
         self._frozen = frozenset(id(named[path]) for path in paths)
@@ -132,6 +132,11 @@ class Model(tf.Module):
             for module in self.submodules
             if hasattr(module, "moving_mean") and not getattr(module, "frozen", False)
         ]
+
+    @property
+    def added(self) -> Collection[str]:
+        """The paths of variables such as those of adapters, which weights of the model need not have."""
+        return ()
 
     @property
     def frozen_segments(self) -> int:

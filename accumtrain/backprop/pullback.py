@@ -20,7 +20,7 @@ Pullback = Callable[[Streams], tuple[Streams, Gradients]]  # from the output's g
 
 
 def pullback(module: Module | None, x: Streams, mode: Mode) -> tuple[Streams, Pullback]:
-    """Return y = module(x, mode), and the function from the gradient of y to those of x and the module's variables.
+    """Return y = module(x, mode), and the function from the gradient of y to those of x and the trained variables.
 
     `module` None is the identity.
     """
@@ -43,7 +43,7 @@ def tape_pullback(module: Module, x: Streams, mode: Mode) -> tuple[Streams, Pull
         y = module(x, mode)
 
     def backward(d_y: Streams) -> tuple[Streams, Gradients]:
-        variables = getattr(module, "trainable_variables", ())
+        variables = [each for each in getattr(module, "trainable_variables", ()) if mode.trains(each)]
         pairs = zip(tf.nest.flatten(y), tf.nest.flatten(d_y), strict=True)
         known = [(output, gradient) for output, gradient in pairs if gradient is not None]  # None would stand for ones
         targets, upstream = [output for output, _ in known], [gradient for _, gradient in known]

@@ -31,7 +31,8 @@ def build_model(config: ModelConfig, spec: ModelSpec) -> Model:
     if config.freeze:
         learnable = {id(variable) for variable in model.learnable}
         paths = [path for path, variable in model.named.items() if id(variable) in learnable]
-        model.freeze(find_frozen_paths(config.freeze, paths))
+        trained = set(model.trainable_paths)
+        model.freeze(find_frozen_paths(config.freeze, paths, [path for path in paths if path not in trained]))
     return model
 
 
@@ -48,14 +49,17 @@ def _check_inputs(config: ModelConfig, spec: ModelSpec) -> None:
     )
 
 
-def find_frozen_paths(patterns: Sequence[str], paths: Sequence[str]) -> list[str]:
+def find_frozen_paths(patterns: Sequence[str], paths: Sequence[str], frozen: Iterable[str] = ()) -> list[str]:
     """Return the paths that model.freeze chooses, in order of `paths`. The last pattern that matches a path decides.
+
+    Args:
+        frozen: those that are frozen unless a pattern takes them back.
 
     Raises:
         ConfigError: a pattern matches no path, or the patterns choose no path or all of them.
     """
     rows = [(f"model.freeze={text}", text.removeprefix(NOT), not text.startswith(NOT)) for text in patterns]
-    decided = _decide(rows, paths)
+    decided = dict.fromkeys(frozen, True) | _decide(rows, paths)
     frozen = [path for path in paths if decided.get(path)]
     some = f"{NOT}{paths[-1].rpartition('/')[0]}/*"
     if patterns and not frozen:

@@ -51,8 +51,14 @@ class Initializer:
 
     def dense(self, shape: tuple[int, int]) -> tf.Variable:
         """Return a kernel [in, out]."""
-        bound = math.sqrt(3.0 / shape[0])
-        return self._draw(shape, "kernel", lambda seed: tf.random.stateless_uniform(shape, seed, -bound, bound))
+        return self.uniform(shape, math.sqrt(3.0 / shape[0]), "kernel")
+
+    def uniform(self, shape: tuple[int, int], bound: float, name: str) -> tf.Variable:
+        """Return a kernel [in, out], drawn uniformly between -bound and bound."""
+        return self._draw(shape, name, lambda seed: tf.random.stateless_uniform(shape, seed, -bound, bound))
+
+    def zeros(self, shape: tuple[int, int], name: str) -> tf.Variable:
+        return tf.Variable(tf.zeros(shape, self.dtype), name=name)
 
     def normal(self, shape: tuple[int, int], deviation: float, name: str) -> tf.Variable:
         """Return vectors [number, size], drawn from the truncated normal distribution."""
@@ -127,7 +133,12 @@ class Conv(tf.Module):
         return convolved(x, kernel)
 
     def pullback(
-        self, x: tf.Tensor, known: tf.Tensor | None = None, x_factor: float = 1.0, factor: float = 1.0
+        self,
+        x: tf.Tensor,
+        mode: Mode,
+        known: tf.Tensor | None = None,
+        x_factor: float = 1.0,
+        factor: float = 1.0,
     ) -> tuple[tf.Tensor, Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, Gradients]]]:
         """Return the output, and the function from (d_y, x) to the gradients of x and the kernel.
 
@@ -142,6 +153,8 @@ class Conv(tf.Module):
         kernel = tf.cast(self.kernel, x.dtype)
 
         def backward(d_y: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
+            if not mode.trains(self.kernel):
+                return self._input_gradient(x, kernel, d_y), []
             d_kernel = kernel_gradient(x, d_y, kernel.shape, self.stride, self.padding)
             with computed_after([d_kernel], d_y) as d_y:
                 d_x = self._input_gradient(x, kernel, d_y)

@@ -18,7 +18,7 @@ from accumtrain.console import say, warn
 from accumtrain.data.config import TokenKeys
 from accumtrain.data.inputs.base import Inputs
 from accumtrain.errors import ConfigError
-from accumtrain.models.config import KerasModelConfig, TransformerConfig
+from accumtrain.models.config import KerasModelConfig, ModelConfig, TransformerConfig
 from accumtrain.models.published.config import PretrainedConfig
 from accumtrain.models.published.folder import CONFIG, Folder
 from accumtrain.runs.checkpoint_store import best_first, crc32c_of
@@ -107,7 +107,7 @@ class RunWeights(FirstWeights):
             noted, fingerprint = find_trained_on(source)
             _warn_of_other_tokens(self.config, noted.inputs, inputs)
             model = trained_model(source, noted, fingerprint).model
-            arrays = {path: np.array(variable) for path, variable in model.named.items()}  # copies
+            arrays = _copy_arrays(model, source.model, self.config.model)
             del model
             gc.collect()  # frees its memory, as a model's objects refer to each other
         return arrays
@@ -118,6 +118,17 @@ class RunWeights(FirstWeights):
         if not best_first(folder):
             raise ConfigError(f"{self.given}: no checkpoint in {folder}; train that run first")
         return folder
+
+
+def _copy_arrays(model: Model, source: ModelConfig, own: ModelConfig) -> Arrays:
+    """Return the arrays of a trained model. Its adapters are merged into their layers if ours are others."""
+    if isinstance(source, PretrainedConfig) and isinstance(own, PretrainedConfig) and source.adapters != own.adapters:
+        from accumtrain.models.published.build import PublishedModel
+        from accumtrain.models.published.export import merge_adapters
+
+        assert isinstance(model, PublishedModel)
+        return merge_adapters(model)
+    return {path: np.array(variable) for path, variable in model.named.items()}
 
 
 def _check_heads(config: Config, source: Config) -> None:

@@ -91,22 +91,30 @@ def _load(weights: FirstWeights, model: Model, arrays: Mapping[str, np.ndarray] 
 def _check_fits(weights: FirstWeights, model: Model, started: Started) -> None:
     """Raise ConfigError if the weights are those of another model, or if frozen variables have got none."""
     given, own = weights.given, weights.config.model
-    if len(started.loaded) < LEAST_LOADED * len(model.named):
-        path, reason = next(iter(started.left.items()))
+    left = _without_added(model, started.left)
+    total = len(_without_added(model, model.named))
+    if total - len(left) < LEAST_LOADED * total:
+        path = next(iter(left))
         raise ConfigError(
-            f"{given}: {len(started.loaded)} of the {len(model.named)} variables of {own.label} are in it, fewer than "
-            f"{LEAST_LOADED:.0%} ({path}: {reason}); give weights of the same architecture, or the model that they are "
-            "of"
+            f"{given}: {total - len(left)} of the {total} variables of {own.label} are in it, fewer than "
+            f"{LEAST_LOADED:.0%} ({path}: {left[path]}); give weights of the same architecture, or the model that they "
+            "are of"
         )
     frozen = {id(variable) for variable in model.frozen}
-    random = [path for path in started.left if id(model.named[path]) in frozen]
+    random = [path for path in left if id(model.named[path]) in frozen]
     if random:
         back = [f"{NOT}{layer}/*" for layer in dict.fromkeys(map(_layer, random))]
         raise ConfigError(
-            f"{given} does not have {len(random)} of the variables that model.freeze keeps as they are (such as "
-            f"{random[0]}: {started.left[random[0]]}), which would stay random; train them: "
+            f"{given} does not have {len(random)} of the variables that are frozen (such as "
+            f"{random[0]}: {left[random[0]]}), which would stay random; train them: "
             f"model.freeze=[{','.join([*own.freeze, *back])}]"
         )
+
+
+def _without_added(model: Model, by_path: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is not of adapters, which begin at their initial values if the weights have none."""
+    added = model.added
+    return {path: value for path, value in by_path.items() if path not in added}
 
 
 def window_with_weights(
@@ -138,8 +146,11 @@ def show_start(config: Config, started: Started, window: Window, folder: Path, *
     )
     if weights.note:
         say(weights.note)
-    if started.left:
-        table("at their initial values", ("variable", "why"), _first([*started.left.items()]))
+    left = _without_added(window.model, started.left)
+    if left:
+        table("at their initial values", ("variable", "why"), _first([*left.items()]))
+    if len(left) < len(started.left):
+        say(f"{len(started.left) - len(left)} variables of adapters begin at their initial values")
     if started.unused:
         table("in the file and not used", ("name",), _first([(name,) for name in started.unused]))
     if writes:

@@ -10,8 +10,9 @@ from accumtrain.backprop.mode import Mode
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.step import Step
 from accumtrain.errors import ConfigError
+from accumtrain.measure.flops import count_flops
 from accumtrain.models.build import build_model, find_frozen_paths
-from accumtrain.models.config import KerasModelConfig, ModelConfig
+from accumtrain.models.config import KerasModelConfig, ModelConfig, ViTConfig
 from accumtrain.models.layers import Initializer, ModelSpec
 from accumtrain.models.norms import BatchNorm
 from accumtrain.optim.config import SgdConfig
@@ -21,7 +22,9 @@ from tests.engine.small import examples, lenet, resnet20, revnet38, train, windo
 SHAPE = (8, 8, 3)
 MOBILENET = KerasModelConfig(name="MobileNet", args={"alpha": 0.25})
 RECOMPUTED = replace(MOBILENET, memory="recompute")
+VIT = ViTConfig(depth=2, width=16, heads=2, patch=4, layer_scale=0.5)
 CASES = [
+    pytest.param(VIT, "segments/1/*", SHAPE, id="vit"),
     pytest.param(lenet(), "segments/0/*", SHAPE, id="lenet"),
     pytest.param(resnet20(units=(1, 1)), "segments/[01]/*", SHAPE, id="resnet"),
     pytest.param(resnet20(units=(1, 1), memory="recompute"), "segments/1/*", SHAPE, id="resnet-recompute"),
@@ -66,7 +69,7 @@ def gradients_of(config, count):
 
 
 @pytest.mark.parametrize(
-    "config", [lenet(), resnet20("group", units=(1, 1)), revnet38("group", units=(1, 1))], ids=lambda c: c.kind
+    "config", [lenet(), resnet20("group", units=(1, 1)), revnet38("group", units=(1, 1)), VIT], ids=lambda c: c.kind
 )
 def test_the_gradient_of_the_others_has_the_same_bits(config):
     everything = gradients_of(config, 8)
@@ -74,6 +77,27 @@ def test_the_gradient_of_the_others_has_the_same_bits(config):
         some = gradients_of(replace(config, freeze=freeze), 8)
         assert 0 < len(some) < len(everything)
         assert all(np.array_equal(gradient, everything[path]) for path, gradient in some.items())
+
+
+def flops_of_step(config, count):
+    step = Step(window_for(config, SgdConfig(), SHAPE))
+    return count_flops(step.prepare(iter(tf.data.Dataset.from_tensors(examples(count, SHAPE)))).graph, count)
+
+
+@pytest.mark.parametrize("memory", ["store", "recompute"])
+@pytest.mark.parametrize(
+    ("config", "pattern", "products"),
+    [
+        # each kernel at each of 4 patches and the class token
+        (VIT, "segments/1/*/kernel", 5 * (3 + 1 + 2 * 4) * 16**2),
+        (resnet20("group", units=(1, 1)), "segments/1/*/kernel", 8**2 * 2 * (3 * 3 * 16 * 16)),
+    ],
+    ids=["vit", "resnet"],
+)
+def test_the_gradient_of_a_frozen_kernel_is_not_computed(config, pattern, products, memory):
+    config, count = replace(config, memory=memory), 4
+    saved = flops_of_step(config, count) - flops_of_step(replace(config, freeze=[pattern]), count)
+    assert saved == 2 * count * products
 
 
 @pytest.mark.parametrize("build", [resnet20, revnet38])

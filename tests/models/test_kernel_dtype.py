@@ -42,7 +42,7 @@ def test_a_convolution_is_that_of_float32_rounded_once(emulating, dtype, size, s
     d_y = tf.cast(tf.random.stateless_normal(expected.shape, [3, 4]), dtype)
     d_wide, d_kernel = tape.gradient(expected, [wide, kernel], tf.cast(d_y, tf.float32))
 
-    y, backward = conv.pullback(x)
+    y, backward = conv.pullback(x, Mode(training=True))
     d_x, [(_, found)] = backward(d_y, x)
     np.testing.assert_array_equal(y, tf.cast(expected, dtype))
     np.testing.assert_array_equal(d_x, tf.cast(d_wide, dtype))
@@ -192,7 +192,7 @@ def test_a_wide_copy_waits_for_the_gradient(emulating):
 
     @tf.function(autograph=False)
     def step(x, d_y):
-        y, backward = conv.pullback(x)
+        y, backward = conv.pullback(x, Mode(training=True))
         d_x, [(_, d_kernel)] = backward(d_y, x)
         return y, d_x, d_kernel
 

@@ -41,7 +41,7 @@ def test_pullback_of_a_convolution_is_tensorflows(size, stride, padding):
         tape.watch(x)
         expected = conv(x)
     d_y = tf.random.stateless_normal(expected.shape, [3, 4])
-    y, backward = conv.pullback(x)
+    y, backward = conv.pullback(x, Mode(training=True))
     d_x, [(variable, d_kernel)] = backward(d_y, x)
     assert variable is conv.kernel
     taped = tape.gradient(expected, [x, conv.kernel], d_y)

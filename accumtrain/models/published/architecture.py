@@ -7,7 +7,7 @@ weight or bias. In the names of a block, {} stands for its number.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,31 @@ class TokenHeadNames:
 
 
 @dataclass(frozen=True)
+class DropoutRates:
+    """The rates of dropout in training. None: the family drops nothing out at that place.
+
+    Attributes:
+        embedding: behind the embedding.
+        shares: of the shares of keys in attention.
+        attention_output: behind the last linear layer of attention.
+        output: behind the last linear layer of an MLP.
+        dense: before the first linear layer of the class head.
+        logits: before the last one.
+    """
+
+    embedding: float
+    shares: float
+    attention_output: float | None
+    output: float
+    dense: float | None
+    logits: float | None
+
+    def with_rate(self, rate: float) -> DropoutRates:
+        """Return the same rate for all places of the family."""
+        return replace(self, **{place: rate for place, found in vars(self).items() if found is not None})
+
+
+@dataclass(frozen=True)
 class Architecture:
     """A transformer as its folder describes it.
 
@@ -136,8 +161,21 @@ class Architecture:
     embedding: TokenEmbedding | PatchEmbedding
     block: BlockNames
     class_head: ClassHeadNames
+    dropout: DropoutRates
     token_head: TokenHeadNames | None = None
     has_attention_bias: bool = True
+
+    def list_linears(self) -> list[str]:
+        """Return the names of the linear layers of the body: those of the blocks, and of a pooler."""
+        names = self.block
+        each = (names.query, names.key, names.value, names.attention_output, names.hidden, names.output)
+        found = [name.format(number) for number in range(self.depth) for name in each]
+        pooler = self.class_head.dense
+        return found if pooler is None or not self.is_of_body(pooler) else [*found, pooler]
+
+    def is_of_body(self, name: str) -> bool:
+        """Return whether a tensor or layer is none of a head."""
+        return name.startswith(self.prefix)
 
     def list_shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield name and shape in the file of the large tensors, which config.json must agree with."""

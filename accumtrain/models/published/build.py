@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import count
 from typing import Any
 
 import tensorflow as tf
@@ -17,10 +18,12 @@ from accumtrain.models.config import STORE
 from accumtrain.models.layers import FLOATS_ONLY, Dense, Initializer, ModelSpec, Numerics
 from accumtrain.models.published.architecture import Architecture, ClassHeadNames, PatchEmbedding, TokenEmbedding
 from accumtrain.models.published.config import PretrainedConfig
+from accumtrain.models.published.lora import ADAPTER_ENDINGS, LoraLinear
 from accumtrain.models.published.tensors import AS_IS, OF_ONE, TURNED, NamedVariables, Tensor, of_patches
 from accumtrain.models.transformers.activations import ACTIVATIONS
 from accumtrain.models.transformers.attention import Attention
 from accumtrain.models.transformers.blocks import AddTo
+from accumtrain.models.transformers.dropout import Dropout
 from accumtrain.models.transformers.embed import DEVIATION, TokenTable, cut_patches
 from accumtrain.models.transformers.heads import TokenHead
 from accumtrain.models.transformers.layers import Beside, Cast, LayerNorm, Layers, Linear
@@ -37,19 +40,30 @@ class PublishedModel(Model):
     config: PretrainedConfig
     tensors: Mapping[str, Tensor]
 
+    @property
+    def adapted(self) -> list[LoraLinear]:
+        """The linear layers that have an adapter."""
+        return [layer for layer in self.submodules if isinstance(layer, LoraLinear)]
+
+    @property
+    def added(self) -> frozenset[str]:
+        kernels = {id(kernel) for layer in self.adapted for kernel in layer.kernels}
+        return frozenset(path for path, variable in self.named.items() if id(variable) in kernels)
+
 
 def build_pretrained(config: PretrainedConfig, spec: ModelSpec) -> PublishedModel:
     """Build the model of a folder, with initial values.
 
     Raises:
-        ConfigError: the data has other images, longer texts or more tokens than the model takes, or the family has no
-            head for masked tokens.
+        ConfigError: the data has other images, longer texts or more tokens than the model takes, or model.lora_targets
+            names no layer of it.
     """
     found = config.found
     _check_data(config, found, spec)
-    parts = _Parts(found, spec)
+    parts = _Parts(config, spec)
     table = parts.embed()
-    segments = [Chain("store" if config.policy == STORE else "recompute", [table])]
+    embedding = [table, *parts.dropout(parts.rates.embedding)]
+    segments = [Chain("store" if config.policy == STORE else "recompute", embedding)]
     for number in range(found.depth):
         memory = config.policy if number < found.depth - config.kept_blocks else STORE
         segments.append(Chain(memory, parts.block(number)))
@@ -61,6 +75,15 @@ def build_pretrained(config: PretrainedConfig, spec: ModelSpec) -> PublishedMode
     split = _split_tokens if isinstance(found.embedding, TokenEmbedding) else None
     model = PublishedModel(segments, spec.compute_dtype, split)
     model.config, model.tensors = config, parts.noted.by_path(model.named)
+    if config.adapters is not None:
+        added = model.added
+        if not added:
+            raise ConfigError(
+                f"model.lora_targets={format_value(config.lora_targets)}: a model that tells masked tokens has none of "
+                "these layers; give others, or leave it out for queries and values"
+            )
+        body = [path for path, tensor in model.tensors.items() if found.is_of_body(tensor.name)]
+        model.freeze(path for path in body if path not in added)
     return model
 
 
@@ -144,11 +167,24 @@ class FirstToken(tf.Module):
 class _Parts:
     """Builds the parts of a model, and notes the tensors of their variables."""
 
-    def __init__(self, found: Architecture, spec: ModelSpec):
-        self.found, self.spec, self.init, self.noted = found, spec, spec.init, NamedVariables()
+    def __init__(self, config: PretrainedConfig, spec: ModelSpec):
+        self.found, self.given, self.spec, self.init = config.found, config.adapters, spec, spec.init
+        self.rates, self.dropouts, self.noted = config.rates, count(), NamedVariables()
+
+    def dropout(self, rate: float | None) -> list[Dropout]:
+        """Return a layer with draws of its own; none where the family has none. Paths are the same for every rate."""
+        return [] if rate is None else [Dropout(rate, next(self.dropouts))]
 
     def linear(self, name: str, inputs: int, outputs: int, *, has_bias: bool = True) -> Linear:
-        layer = Linear(self.init, inputs, outputs, has_bias=has_bias)
+        layer: Linear
+        if self.given is not None and name in self.given.layers:
+            layer = LoraLinear(
+                self.init, inputs, outputs, self.given, *self.dropout(self.given.dropout), has_bias=has_bias
+            )
+            for kernel, ending in zip(layer.kernels, ADAPTER_ENDINGS, strict=True):
+                self.noted.note(kernel, f"{name}{ending}", TURNED)
+        else:
+            layer = Linear(self.init, inputs, outputs, has_bias=has_bias)
         self.noted.note(layer.kernel, f"{name}.weight", TURNED)
         self.noted.note(layer.bias, f"{name}.bias")
         return layer
@@ -187,13 +223,15 @@ class _Parts:
         ]
         attention: list[Module] = [
             Beside(each),
-            Attention(found.heads),
+            Attention(found.heads, *self.dropout(self.rates.shares)),
             self.linear(names.attention_output.format(number), width, width),
+            *self.dropout(self.rates.attention_output),
         ]
         mlp: list[Module] = [
             self.linear(names.hidden.format(number), width, found.hidden),
             ACTIVATIONS[found.activation](),
             self.linear(names.output.format(number), found.hidden, width),
+            *self.dropout(self.rates.output),
         ]
         parts = ((names.attention_norm, attention), (names.output_norm, mlp))
         if found.norm_first:
@@ -211,7 +249,9 @@ class _Parts:
         if names.norm is not None:
             before.append(self.norm(names.norm))
         if names.dense is not None:
+            before += self.dropout(self.rates.dense)
             before += [self.linear(names.dense, width, width), ACTIVATIONS[names.activation]()]
+        before += self.dropout(self.rates.logits)
         logits = Dense(self.init, width, self.spec.num_classes)
         self.noted.note(logits.kernel, f"{names.output}.weight", TURNED)
         self.noted.note(logits.bias, f"{names.output}.bias")

@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
 from accumtrain.errors import ConfigError
-from accumtrain.fields import LOCAL_PATH, NOT_NEGATIVE, NotEmpty, Role
-from accumtrain.models.config import STORE, ModelConfig
-from accumtrain.models.published.architecture import Architecture
+from accumtrain.fields import COUNT, FRACTION, LOCAL_PATH, NOT_NEGATIVE, POSITIVE, NotEmpty, Role, format_value
+from accumtrain.models.config import RULE, STORE, ModelConfig
+from accumtrain.models.published.architecture import Architecture, DropoutRates
 from accumtrain.models.published.families.known import read_architecture
 from accumtrain.models.published.folder import CONFIG, Folder
 from accumtrain.registry import Entry, required
+
+ALPHA = 8.0  # of adapters, as in PEFT
+NEAREST = 3
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """The adapters of a model.
+
+    Attributes:
+        rank: of each.
+        alpha: their outputs are multiplied by alpha / rank.
+        layers: names of the linear layers that have one.
+        dropout: the rate at which the inputs of adapters are dropped out.
+    """
+
+    rank: int
+    alpha: float
+    layers: frozenset[str]
+    dropout: float
 
 
 @dataclass(kw_only=True)
@@ -25,12 +47,24 @@ class PretrainedConfig(ModelConfig):
     others.
     `architecture`: the content of its config.json, which a run keeps. It is read from the folder.
     `kept_blocks`: number of blocks, the last ones, that keep all activations in spite of model.memory.
+    `dropout`: rate of dropout in training, at all places where the family has it. null: as config.json says. 0: none.
+    `lora_rank`: rank of trained adapters (LoRA; Hu et al. 2021, arXiv:2106.09685) of linear layers. The body, which is
+    all but the head, is then frozen; model.freeze takes back what it names behind a -. null: none, and all is trained.
+    `lora_alpha`: outputs of adapters are multiplied by lora_alpha / lora_rank; 8 as in PEFT.
+    `lora_targets`: the layers that have an adapter: endings of their names in the file, such as query or
+    attention.output.dense, or patterns of them. None: queries and values.
+    `lora_dropout`: rate at which the inputs of adapters are dropped out in training.
     """
 
     kind: str = "pretrained"
     path: Annotated[str, NotEmpty("give the folder of a published model"), LOCAL_PATH, Role.PLACE] = required("minilm")
     architecture: dict[str, Any] = field(default_factory=dict)
     kept_blocks: Annotated[int, NOT_NEGATIVE, Role.MEMORY] = 0
+    dropout: Annotated[float | None, FRACTION, RULE] = None
+    lora_rank: Annotated[int | None, COUNT] = None
+    lora_alpha: Annotated[float, POSITIVE] = ALPHA
+    lora_targets: list[str] = field(default_factory=list)
+    lora_dropout: Annotated[float, FRACTION, RULE] = 0.0
 
     @cached_property
     def found(self) -> Architecture:
@@ -45,6 +79,33 @@ class PretrainedConfig(ModelConfig):
     @property
     def inputs(self) -> str:
         return self.found.embedding.inputs
+
+    @property
+    def rates(self) -> DropoutRates:
+        """The rates of dropout."""
+        return self.found.dropout if self.dropout is None else self.found.dropout.with_rate(self.dropout)
+
+    @property
+    def adapters(self) -> Adapters | None:
+        """The adapters; None if there are none. Raise ConfigError if model.lora_targets names no layer."""
+        if self.lora_rank is None:
+            return None
+        block = self.found.block
+        targets = self.lora_targets or [name.format("*") for name in (block.query, block.value)]
+        chosen = {name for target in targets for name in self._find_layers(target)}
+        return Adapters(self.lora_rank, self.lora_alpha, frozenset(chosen), self.lora_dropout)
+
+    def _find_layers(self, target: str) -> list[str]:
+        """Return the names of the layers that a name, its ending or a pattern means. There is at least one."""
+        names = self.found.list_linears()
+        found = [name for name in names if fnmatchcase(name, target) or fnmatchcase(name, f"*.{target}")]
+        if not found:
+            nearest = difflib.get_close_matches(target, names, n=NEAREST, cutoff=0.0)
+            raise ConfigError(
+                f"model.lora_targets={target}: no linear layer of the body has a name that ends so; the nearest are "
+                f"{', '.join(nearest)} (* stands for any text)"
+            )
+        return found
 
     @property
     def label(self) -> str:
@@ -67,14 +128,36 @@ class PretrainedConfig(ModelConfig):
             return self.policy
         return f"{self.policy} with {self.kept_blocks} of {self.found.depth} blocks kept"
 
+    @property
+    def facts(self) -> list[str]:
+        given = self.adapters
+        adapted = [] if given is None else [f"LoRA of rank {given.rank} in {len(given.layers)} layers"]
+        return [*super().facts, *adapted]
+
     def check(self) -> None:
         super().check()
+        self._check_adapters()
         depth = self.found.depth
         if not self.kept_blocks:
             return
         self.check_kept("model.kept_blocks", self.kept_blocks)
         if self.kept_blocks > depth:
             raise ConfigError(f"model.kept_blocks={self.kept_blocks}: there are {depth} blocks; give no more")
+
+    def _check_adapters(self) -> None:
+        given = self.adapters
+        if given is None:
+            for key, default in (("lora_alpha", ALPHA), ("lora_targets", []), ("lora_dropout", 0.0)):
+                if (value := getattr(self, key)) != default:
+                    raise ConfigError(
+                        f"model.{key}={format_value(value)}: there are no adapters; give model.lora_rank, such as "
+                        f"model.lora_rank=8, or leave model.{key} out"
+                    )
+        elif given.rank > self.found.width:
+            raise ConfigError(
+                f"model.lora_rank={given.rank}: no matrix of {self.label} has a higher rank than {self.found.width}; "
+                "give no more"
+            )
 
 
 PRETRAINED = Entry(PretrainedConfig, "accumtrain.models.published.build:build_pretrained")

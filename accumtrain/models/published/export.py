@@ -1,4 +1,4 @@
-"""The tensors of a model, by their names in a published file."""
+"""The arrays that a published model gives back, without adapters: these are merged into the kernels of their layers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,19 @@ from accumtrain.models.published.build import PublishedModel
 
 
 def export_arrays(model: PublishedModel) -> dict[str, np.ndarray]:
-    """Return the tensors that a file of the model holds, by name, in the form that they have there."""
+    """Return the array of each variable by the whole name of its tensor, in the form of the file."""
+    tensors = model.tensors
     return {
-        tensor.name: np.ascontiguousarray(tensor.form.to_file(model.named[path].numpy()))
-        for path, tensor in model.tensors.items()
+        tensors[path].name: np.ascontiguousarray(tensors[path].form.to_file(array))
+        for path, array in merge_adapters(model).items()
+    }
+
+
+def merge_adapters(model: PublishedModel) -> dict[str, np.ndarray]:
+    """Return the array of each variable by its path, as the same model without adapters has them."""
+    layers, added = {id(layer.kernel): layer for layer in model.adapted}, model.added
+    return {
+        path: layers[id(variable)].merge() if id(variable) in layers else np.array(variable)
+        for path, variable in model.named.items()
+        if path not in added
     }

@@ -82,7 +82,7 @@ class NormReLUConv:
         activated, activation_backward = self._activate(x, mode)
         saved = mode.saved_for_replay(self.conv)
         known = None if saved is None else after([activated], saved)
-        y, conv_backward = self.conv.pullback(activated, known, activated_factor, factor / activated_factor)
+        y, conv_backward = self.conv.pullback(activated, mode, known, activated_factor, factor / activated_factor)
         if self.keep_output and mode.recording:
             mode.saved[self.conv] = y
 

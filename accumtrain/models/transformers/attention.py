@@ -5,7 +5,7 @@ The scores of all heads are its largest tensor. They are computed for some queri
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
@@ -13,6 +13,7 @@ from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Gradients, Pullback
 from accumtrain.backprop.tracing import after
 from accumtrain.models.kernels import product
+from accumtrain.models.transformers.dropout import Dropout, places_of_shares
 from accumtrain.models.transformers.layers import OwnGradient, apart, axis_size
 
 QUERIES = 256  # at a time: with heads of 64 channels their scores take no more memory than an MLP's hidden values
@@ -27,20 +28,22 @@ class Attention(OwnGradient):
 
     Args:
         heads: each has C / heads channels.
+        dropout: drops out shares of keys behind the softmax; None drops none.
     """
 
-    def __init__(self, heads: int):
+    def __init__(self, heads: int, dropout: Dropout | None = None):
         super().__init__()
-        self.heads = heads
+        self.heads, self.dropout = heads, dropout
 
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
         """Return y and its pullback. In a replay that has several parts of queries it computes each once more."""
         queries, keys, values = self._split(x)
         hidden = _hidden_scores(mode)
+        drop_out = self._drop_out(mode)
         shares, outputs = [], []
-        for _, some in _parts(queries):
+        for rows, some in _parts(queries):
             shares.append(_attend(some, keys, hidden))
-            outputs.append(product(shares[-1], values))
+            outputs.append(product(drop_out(rows, shares[-1])[0], values))
         again = mode.replaying and len(shares) > 1
         y = self._from_heads(tf.concat(outputs, axis=2))
 
@@ -55,14 +58,29 @@ class Attention(OwnGradient):
                 if again:
                     some = after([d_some, d_keys, d_values], some)
                     share = _attend(some, keys, hidden)
-                d_share = product(d_some, values, transpose_b=True)
+                used, d_share = drop_out(rows, share, product(d_some, values, transpose_b=True))
                 d_scores = _score_gradient(share, d_share, means[:, :, rows])
                 d_queries.append(product(d_scores, keys))
                 d_keys = _add(d_keys, product(d_scores, some, transpose_a=True))
-                d_values = _add(d_values, product(share, d_some, transpose_a=True))
+                d_values = _add(d_values, product(used, d_some, transpose_a=True))
             return self._merge(tf.concat(d_queries, axis=2) * self._scale(x), d_keys, d_values), []
 
         return y, backward
+
+    def _drop_out(self, mode: Mode) -> Callable[..., list[tf.Tensor]]:
+        """Return the function from some queries, and tensors like their shares, to these with shares dropped out."""
+        dropout = self.dropout
+        if dropout is None or not dropout.acts(mode):
+            return lambda _, *shares: [*shares]
+        seeds = dropout.seeds(mode)
+
+        def drop_out(rows: slice, *shares: tf.Tensor) -> list[tf.Tensor]:
+            queries, keys = axis_size(shares[-1], 2), axis_size(shares[-1], 3)
+            places = places_of_shares(self.heads, rows.start or 0, queries, keys)
+            kept = dropout.keep(shares[-1], places, seeds)
+            return [dropout.drop(share, kept) for share in shares]
+
+        return drop_out
 
     def _scale(self, x: tf.Tensor) -> tf.Tensor:
         return tf.constant((x.shape[-1] // 3 // self.heads) ** -0.5, x.dtype)

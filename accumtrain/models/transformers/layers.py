@@ -40,10 +40,12 @@ class OwnGradient(tf.Module):
         def with_pullback(x: tf.Tensor) -> tuple[tf.Tensor, Callable]:
             y, backward = self.pullback(x, mode)
 
-            def gradient(d_y: tf.Tensor, variables: Sequence[tf.Variable] = ()) -> tuple[tf.Tensor, list[tf.Tensor]]:
+            def gradient(
+                d_y: tf.Tensor, variables: Sequence[tf.Variable] = ()
+            ) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
                 d_x, gradients = backward(times(d_y, factor))
                 known = {variable.ref(): value for variable, value in gradients}
-                return d_x, [known[variable.ref()] for variable in variables]
+                return d_x, [known.get(variable.ref()) for variable in variables]  # None of a frozen one
 
             return y, gradient
 
@@ -75,22 +77,24 @@ class Linear(OwnGradient):
     def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
         kernel = tf.cast(self.kernel, x.dtype)
         _, factor = self.numerics.factors(x, mode)
-        y = product(_rows(x), times(kernel, factor))
+        y = product(as_rows(x), times(kernel, factor))
         if self.bias is not None:
             y = y + times(tf.cast(self.bias, x.dtype), factor)
 
         def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
-            d_rows = _rows(d_y)
-            d_kernel = product(_rows(x), d_rows, transpose_a=True)
-            gradients: Gradients = [(self.kernel, tf.cast(d_kernel, self.kernel.dtype))]
-            if self.bias is not None:
-                gradients.append((self.bias, tf.reduce_sum(tf.cast(d_rows, self.bias.dtype), axis=0)))
+            d_rows, gradients, awaited = as_rows(d_y), list[tuple[tf.Variable, tf.Tensor | None]](), list[tf.Tensor]()
+            if mode.trains(self.kernel):
+                awaited.append(product(as_rows(x), d_rows, transpose_a=True))
+                gradients.append((self.kernel, tf.cast(awaited[-1], self.kernel.dtype)))
+            if self.bias is not None and mode.trains(self.bias):
+                awaited.append(tf.reduce_sum(tf.cast(d_rows, self.bias.dtype), axis=0))
+                gradients.append((self.bias, awaited[-1]))
             # so that x is freed before d_x takes memory
-            with computed_after([d_kernel, *(gradient for _, gradient in gradients[1:])], d_rows) as d_rows:
+            with computed_after(awaited, d_rows) as d_rows:
                 d_x = product(d_rows, kernel, transpose_b=True)
-            return _with_rows(d_x, x), gradients
+            return with_axes_of(d_x, x), gradients
 
-        return _with_rows(y, x), backward
+        return with_axes_of(y, x), backward
 
 
 class LayerNorm(OwnGradient):
@@ -119,12 +123,16 @@ class LayerNorm(OwnGradient):
         def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
             d_y = tf.cast(d_y, wide)
             normed = (reads.read(after([d_y], x), wide, factor) - mean) * inverse
-            d_gamma, d_beta = tf.reduce_sum(_rows(d_y * normed), axis=0), tf.reduce_sum(_rows(d_y), axis=0)
+            gradients: Gradients = []
+            if mode.trains(self.gamma):
+                gradients.append((self.gamma, tf.reduce_sum(as_rows(d_y * normed), axis=0)))
+            if mode.trains(self.beta):
+                gradients.append((self.beta, tf.reduce_sum(as_rows(d_y), axis=0)))
             d_normed = d_y * self.gamma
             shift = tf.reduce_mean(d_normed, axis=-1, keepdims=True)
             slope = tf.reduce_mean(d_normed * normed, axis=-1, keepdims=True)
             d_x = (d_normed - (shift + slope * normed)) * times(inverse, factor)
-            return tf.cast(d_x, x.dtype), [(self.gamma, d_gamma), (self.beta, d_beta)]
+            return tf.cast(d_x, x.dtype), gradients
 
         return y, backward
 
@@ -146,8 +154,10 @@ class LayerScale(OwnGradient):
         _, factor = self.numerics.factors(x, mode)
 
         def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
-            d_gamma = tf.reduce_sum(_rows(tf.cast(d_y * x, self.gamma.dtype)), axis=0)
-            return d_y * tf.cast(self.gamma, x.dtype), [(self.gamma, d_gamma)]
+            d_x = d_y * tf.cast(self.gamma, x.dtype)
+            if not mode.trains(self.gamma):
+                return d_x, []
+            return d_x, [(self.gamma, tf.reduce_sum(as_rows(tf.cast(d_y * x, self.gamma.dtype)), axis=0))]
 
         return x * times(tf.cast(self.gamma, x.dtype), factor), backward
 
@@ -212,12 +222,12 @@ def apart(x: tf.Tensor) -> tf.Tensor:
     return x if is_for_xla() else after([], x)
 
 
-def _rows(x: tf.Tensor) -> tf.Tensor:
+def as_rows(x: tf.Tensor) -> tf.Tensor:
     """Return x [..., C] as [rows, C]."""
     return tf.reshape(x, [-1, x.shape[-1]])
 
 
-def _with_rows(y: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+def with_axes_of(y: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     """Return y [rows, C] with all axes of x but the last."""
     inner = [axis_size(x, axis) for axis in range(1, x.shape.rank - 1)]
     return tf.reshape(y, [-1, *inner, y.shape[-1]])

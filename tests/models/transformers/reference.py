@@ -27,8 +27,8 @@ def attention(x: Any, heads: Any, mask: Any, weights: Any, path: Any) -> Any:
     return linear(attend(x, heads, mask), weights, f"{path}/layers/3")
 
 
-def attend(x: Any, heads: Any, mask: Any) -> Any:
-    """Each head by itself; keys that the mask hides have no weight."""
+def attend(x: Any, heads: Any, mask: Any, factors: Any = None) -> Any:
+    """Each head by itself; keys that the mask hides have no weight. `factors` [N, heads, T, T] multiply the weights."""
     queries, keys, values = tf.split(x, 3, axis=-1)
     size = queries.shape[-1] // heads
     outputs = []
@@ -37,7 +37,8 @@ def attend(x: Any, heads: Any, mask: Any) -> Any:
         weight = tf.exp(tf.einsum("nqc,nkc->nqk", q, k) / math.sqrt(size))
         if mask is not None:
             weight *= tf.cast(mask, x.dtype)[:, None, :]
-        outputs.append(tf.einsum("nqk,nkc->nqc", weight / tf.reduce_sum(weight, -1, keepdims=True), v))
+        share = weight / tf.reduce_sum(weight, -1, keepdims=True)
+        outputs.append(tf.einsum("nqk,nkc->nqc", share if factors is None else share * factors[:, head], v))
     return tf.concat(outputs, -1)
 
 

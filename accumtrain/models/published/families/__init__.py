@@ -1,1 +1,1 @@
-"""The families of published models, and what their config.json may say."""
+"""The families of published models: each reads the architecture that its config.json describes."""

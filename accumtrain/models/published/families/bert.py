@@ -10,12 +10,14 @@ from accumtrain.models.published.architecture import (
     Architecture,
     BlockNames,
     ClassHeadNames,
+    DropoutRates,
     TokenEmbedding,
     TokenHeadNames,
 )
 from accumtrain.models.published.families.rules import TextKeys, name_activation
 
 _BLOCK = "bert.encoder.layer.{}."
+DROPOUT = 0.1  # if config.json does not say it
 
 
 def read_bert(content: Mapping[str, Any]) -> Architecture:
@@ -44,12 +46,26 @@ def read_bert(content: Mapping[str, Any]) -> Architecture:
         ),
         block=name_block(_BLOCK),
         class_head=ClassHeadNames("classifier", dense="bert.pooler.dense"),
+        dropout=read_rates(keys),
         token_head=TokenHeadNames(
             "cls.predictions.transform.dense",
             activation,
             "cls.predictions.transform.LayerNorm",
             "cls.predictions.bias",
         ),
+    )
+
+
+def read_rates(keys: TextKeys) -> DropoutRates:
+    """Return the rates of dropout as BERT has them."""
+    rate, of_logits = keys.get("hidden_dropout_prob", DROPOUT), keys.get("classifier_dropout")
+    return DropoutRates(
+        embedding=rate,
+        shares=keys.get("attention_probs_dropout_prob", DROPOUT),
+        attention_output=rate,
+        output=rate,
+        dense=None,
+        logits=rate if of_logits is None else of_logits,
     )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, TypedDict
 
-from accumtrain.fields import convert
+from accumtrain.fields import FRACTION, convert
 from accumtrain.models.published.architecture import (
     Architecture,
     BlockNames,
     ClassHeadNames,
+    DropoutRates,
     TokenEmbedding,
     TokenHeadNames,
 )
@@ -21,6 +22,9 @@ _EPSILON = 1e-12  # config.json does not say it
 
 class _DistilBertOptions(TypedDict, total=False):
     tie_word_embeddings: Annotated[bool, Always(True)]
+    dropout: Annotated[float, FRACTION]
+    attention_dropout: Annotated[float, FRACTION]
+    seq_classif_dropout: Annotated[float, FRACTION]
 
 
 class _DistilBert(_DistilBertOptions):
@@ -36,7 +40,7 @@ class _DistilBert(_DistilBertOptions):
 def read_distilbert(content: Mapping[str, Any]) -> Architecture:
     """Return the architecture that a config.json describes. Raise ConfigError for a value that is not known here."""
     keys: _DistilBert = convert(_DistilBert, content, "")
-    activation = name_activation(keys["activation"])
+    activation, rate = name_activation(keys["activation"]), keys.get("dropout", 0.1)
     return Architecture(
         name="DistilBert",
         prefix="distilbert.",
@@ -68,5 +72,13 @@ def read_distilbert(content: Mapping[str, Any]) -> Architecture:
             output_norm=f"{_BLOCK}output_layer_norm",
         ),
         class_head=ClassHeadNames("classifier", dense="pre_classifier", activation="relu"),
+        dropout=DropoutRates(
+            embedding=rate,
+            shares=keys.get("attention_dropout", 0.1),
+            attention_output=None,
+            output=rate,
+            dense=None,
+            logits=keys.get("seq_classif_dropout", 0.2),
+        ),
         token_head=TokenHeadNames("vocab_transform", activation, "vocab_layer_norm", "vocab_projector.bias"),
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 from accumtrain.fields import NOT_NEGATIVE, convert
 from accumtrain.models.published.architecture import Architecture, ClassHeadNames, TokenEmbedding, TokenHeadNames
-from accumtrain.models.published.families.bert import name_block
+from accumtrain.models.published.families.bert import name_block, read_rates
 from accumtrain.models.published.families.rules import TextKeys, name_activation
 
 _BLOCK = "roberta.encoder.layer.{}."
@@ -29,6 +30,7 @@ def read_xlm_roberta(content: Mapping[str, Any]) -> Architecture:
 
 def _read(content: Mapping[str, Any], name: str) -> Architecture:
     keys: _Roberta = convert(_Roberta, content, "")
+    rates = read_rates(keys)
     return Architecture(
         name=name,
         prefix="roberta.",
@@ -51,5 +53,6 @@ def _read(content: Mapping[str, Any], name: str) -> Architecture:
         ),
         block=name_block(_BLOCK),
         class_head=ClassHeadNames("classifier.out_proj", dense="classifier.dense"),
+        dropout=replace(rates, dense=rates.logits),
         token_head=TokenHeadNames("lm_head.dense", "gelu", "lm_head.layer_norm", "lm_head.bias"),
     )

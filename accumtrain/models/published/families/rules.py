@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypedDict
 
 from accumtrain.errors import ConfigError
-from accumtrain.fields import Constraint, OneOf, Range, format_value
+from accumtrain.fields import FRACTION, Constraint, OneOf, Range, format_value
 
 # config.json's word -> ours
 _ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
@@ -42,7 +42,15 @@ class Blocks(TypedDict):
     hidden_act: Annotated[str, ACTIVATION]
 
 
-class _TextOptions(Blocks, total=False):
+class BlockOptions(Blocks, total=False):
+    """The keys that most families may leave out."""
+
+    hidden_dropout_prob: Annotated[float, FRACTION]
+    attention_probs_dropout_prob: Annotated[float, FRACTION]
+
+
+class _TextOptions(BlockOptions, total=False):
+    classifier_dropout: Annotated[float, FRACTION] | None
     layer_norm_eps: Annotated[float, EPSILON]
     position_embedding_type: Annotated[str, Always("absolute")]
     is_decoder: Annotated[bool, NO]

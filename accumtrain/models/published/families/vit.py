@@ -7,11 +7,17 @@ from typing import Annotated, Any
 
 from accumtrain.errors import ConfigError
 from accumtrain.fields import ImageSize, convert
-from accumtrain.models.published.architecture import Architecture, BlockNames, ClassHeadNames, PatchEmbedding
-from accumtrain.models.published.families.rules import EPSILON, SIZE, Blocks, name_activation
+from accumtrain.models.published.architecture import (
+    Architecture,
+    BlockNames,
+    ClassHeadNames,
+    DropoutRates,
+    PatchEmbedding,
+)
+from accumtrain.models.published.families.rules import EPSILON, SIZE, BlockOptions, name_activation
 
 
-class _ViTOptions(Blocks, total=False):
+class _ViTOptions(BlockOptions, total=False):
     layer_norm_eps: Annotated[float, EPSILON]
     qkv_bias: bool
 
@@ -39,6 +45,7 @@ def _read(content: Mapping[str, Any], name: str, tokens: tuple[str, ...]) -> Arc
     height, width = side if isinstance(side, list) else (side, side)
     if height % patch or width % patch:
         raise ConfigError(f"patch_size={patch}: patches do not fill images of {height} x {width} (image_size)")
+    rate = keys.get("hidden_dropout_prob", 0.0)
     block = f"{family}.encoder.layer.{{}}."
     return Architecture(
         name=name,
@@ -71,4 +78,12 @@ def _read(content: Mapping[str, Any], name: str, tokens: tuple[str, ...]) -> Arc
             output_norm=f"{block}layernorm_after",
         ),
         class_head=ClassHeadNames("classifier", norm=f"{family}.layernorm"),
+        dropout=DropoutRates(
+            embedding=rate,
+            shares=keys.get("attention_probs_dropout_prob", 0.0),
+            attention_output=rate,
+            output=rate,
+            dense=None,
+            logits=None,
+        ),
     )
