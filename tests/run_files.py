@@ -104,6 +104,7 @@ RUNS = frozenset(
         "train/test_imagenet.py",
         "train/test_memory.py",
         "train/test_predict.py",
+        "train/test_pretrained.py",
         "train/test_recovery.py",
         "train/test_resume.py",
         "train/test_strong_training.py",

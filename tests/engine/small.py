@@ -101,7 +101,8 @@ def train(window: Window, batches: list[dict[str, tf.Tensor]], micro_steps: int)
     """One update per batch, each in `micro_steps` equal micro-batches."""
     step = Step(window)
     micro = batches[0]["targets"].shape[0] // micro_steps
-    dataset = tf.data.Dataset.from_tensor_slices({k: tf.concat([b[k] for b in batches], 0) for k in batches[0]})
+    joined = tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), *batches)
+    dataset = tf.data.Dataset.from_tensor_slices(joined)
     iterator = iter(dataset.batch(micro, drop_remainder=True))
     updates = []
     for _ in batches:

@@ -30,7 +30,7 @@ def load_model(folder: Path, precision: str = "float64", **keys: Any) -> tuple[P
     config = PretrainedConfig(path=str(folder), **{"dropout": 0.0} | keys)
     config.check()
     family = Folder(folder).config["model_type"]
-    shape = (2, 11) if family == "bert" else (11,) if family in TEXTS else (Sizes.image, Sizes.image, 3)
+    shape = (11,) if family in TEXTS else (Sizes.image, Sizes.image, 3)
     kind = "tokens" if family in TEXTS else "pixels"
     model = build_model(config, ModelSpec(shape, CLASSES, precision, seed=1, inputs=(kind,)))
     assert isinstance(model, PublishedModel)
@@ -41,8 +41,9 @@ def draw_batch(family: str) -> dict[str, tf.Tensor]:
     """Return four examples, some with padding."""
     inputs, types = draw_inputs(family)
     if family in TEXTS:
-        inputs = (inputs if types is None else np.stack([inputs, types], axis=1)).astype(np.int32)
-    return {"inputs": tf.constant(inputs), "targets": tf.constant([0, 2, 1, 2]), "weight": tf.ones([4])}
+        inputs = np.int32(inputs) if types is None else {"tokens": np.int32(inputs), "types": np.int32(types)}
+    given = tf.nest.map_structure(tf.constant, inputs)
+    return {"inputs": given, "targets": tf.constant([0, 2, 1, 2]), "weight": tf.ones([4])}
 
 
 def gradients_of(model: PublishedModel, batch: dict[str, tf.Tensor], micro_steps: int = 1) -> dict[str, np.ndarray]:

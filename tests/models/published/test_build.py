@@ -61,7 +61,7 @@ def inputs_of(family, *, masked=False):
 
 def load(path, family, precision="float64", *, memory="store", masked=False):
     """The model of a folder with its weights, and what was loaded."""
-    config = PretrainedConfig(path=str(path), memory=memory)
+    config = PretrainedConfig(path=str(path), memory=memory, dropout=0.0)
     model = build_model(config, spec_of(family, precision, masked=masked))
     stored = StoredTensors(Folder(path))
     stored.check_shapes(config.found)

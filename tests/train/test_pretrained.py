@@ -1,0 +1,119 @@
+"""Runs that begin with a published folder: they load and keep it, resume to the bit, and go out again."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import load_file
+
+from accumtrain.errors import CheckpointError, ConfigError
+from tests.models.published.folders import CLASSES, MASKED, write_folder
+from tests.train.conftest import assert_error, assert_same_tensors, json_of, records_of, tensors_of
+
+SHORT = ("data=table", "data.path=mails.csv", "data.length=12", "batch_size=8", "accum.steps=2", "train.steps=4")
+MAILS = (*SHORT, "data.text_column=text", "data.label_column=kind", "optim=adamw", "optim.lr=1e-3", "log.every=1")
+MODEL = ("model=pretrained", "model.path=bert")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with a published BERT and a table of mails."""
+    monkeypatch.chdir(tmp_path)
+    write_folder(tmp_path / "bert", "bert")
+    random = np.random.default_rng(0)
+    words = np.array(["the", "cat", "sat", "a", "b"])
+    rows = [f"{' '.join(random.choice(words, 2 + row % 9))},{'ab'[row % 2]}" for row in range(60)]
+    (tmp_path / "mails.csv").write_text("\n".join(["text,kind", *rows]) + "\n")
+    return tmp_path
+
+
+def test_a_folder_and_a_table_become_a_run(here, command):
+    answer = command(*MODEL, *MAILS, "run.name=one")
+    assert answer.code == 0, answer
+    assert "bert: 39 of 41 variables loaded" in answer.out.replace("\n", " ")
+    report, config = json_of(here / "runs/one", "weights"), yaml.safe_load((here / "runs/one/config.yaml").read_text())
+    assert [path.rpartition("/")[2] for path in report["left"]] == ["bias", "kernel"]
+    assert config["model"]["architecture"] == json.loads((here / "bert/config.json").read_text())
+    assert config["data"]["tokenizer"] == "bert"
+    shutil.rmtree(here / "bert")  # neither of the two needs it
+    for job in (("job=export",), ("job=predict", "predict.input=mails.csv")):
+        answer = command("run.name=one", *job)
+        assert answer.code == 0, answer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keys", [(), ("model.lora_rank=2",), ("model.memory=recompute", "model.dropout=0.3")])
+def test_a_run_resumes_to_the_bit(keys, here, command):
+    run = (*MODEL, *MAILS, *keys, "schedule=constant")
+    for name, steps in (("whole", 4), ("parts", 2), ("parts", 4)):
+        answer = command(*run, f"run.name={name}", f"train.steps={steps}")
+        assert answer.code == 0, answer
+    for part in ("model/", "optimizer/"):
+        parts, whole = (tensors_of(here / "runs" / name / "checkpoints/step-4", part) for name in ("parts", "whole"))
+        assert_same_tensors(parts, whole)
+    assert records_of(here / "runs/whole", "train") == records_of(here / "runs/parts", "train")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keys", [(), ("model.lora_rank=2",)])
+def test_an_export_goes_in_again_with_its_head(keys, here, command):
+    assert command(*MODEL, *MAILS, *keys, "run.name=one").code == 0
+    answer = command("run.name=one", "job=export", "export.format=safetensors", "export.output=out")
+    assert answer.code == 0, answer
+    config = json.loads((here / "out/config.json").read_text())
+    assert (config["id2label"], config["problem_type"]) == ({"0": "a", "1": "b"}, "single_label_classification")
+    assert "lora" not in " ".join(load_file(here / "out/model.safetensors"))
+    first = command("model=pretrained", "model.path=out", *MAILS, "run.name=two", "train.steps=1", "optim.lr=1e-12")
+    assert first.code == 0, first
+    assert json_of(here / "runs/two", "weights")["left"] == {}
+    before, after = (json_of(here / f"runs/{name}")["test"]["loss"] for name in ("one", "two"))
+    assert abs(before - after) < 1e-6
+
+
+@pytest.mark.slow
+def test_the_head_of_masked_tokens_is_that_of_the_file(here, command):
+    write_folder(here / "masked", "roberta", head=MASKED)
+    (here / "texts").mkdir()
+    for name in ("one", "two", "three", "four"):
+        (here / f"texts/{name}.txt").write_text("the cat sat " * 60)
+    data = ("task=masked_tokens", "data=texts", "data.path=texts", "data.length=12", "batch_size=8", "train.steps=2")
+    answer = command("model=pretrained", "model.path=masked", *data, "run.name=one")
+    assert answer.code == 0, answer
+    assert json_of(here / "runs/one", "weights")["left"] == {}
+
+
+@pytest.mark.slow
+def test_images_are_those_of_the_training(here, command):
+    write_folder(here / "vit", "vit", head=CLASSES)
+    data = ("data=synthetic", "data.num_classes=3", "data.train_examples=32", "data.test_examples=8", "batch_size=8")
+    answer = command("model=pretrained", "model.path=vit", *data, "train.steps=1", "run.name=one", "data.augment=none")
+    assert answer.code == 0, answer
+    kept = yaml.safe_load((here / "runs/one/config.yaml").read_text())["data"]
+    assert (kept["image_size"], kept["mean"], kept["std"]) == (16, [0.5] * 3, [0.5] * 3)
+    assert json_of(here / "runs/one", "weights")["left"] == {}, "three classes, as in the file"
+
+
+@pytest.mark.parametrize(
+    ("break_it", "error", "words"),
+    [
+        (lambda folder: shutil.rmtree(folder), ConfigError, "model.path=bert is no folder"),
+        (
+            lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 99),
+            CheckpointError,
+            "bert/model.safetensors",
+        ),
+        (lambda folder: (folder / "tokenizer.json").write_text("{}"), ConfigError, "data.tokenizer=bert"),
+    ],
+)
+def test_a_bad_folder_is_a_message(break_it, error, words, here, command):
+    break_it(here / "bert")
+    assert_error(command(*MODEL, *MAILS, "run.name=one"), error, words)
+    assert not (here / "runs/one/checkpoints").exists()
+
+
+def test_a_given_key_stays(here, command):
+    shutil.copyfile(here / "bert/tokenizer.json", here / "mine.json")
+    assert command(*MODEL, *MAILS, "run.name=one", "data.tokenizer=mine.json", "train.steps=1").code == 0
+    assert yaml.safe_load((here / "runs/one/config.yaml").read_text())["data"]["tokenizer"] == "mine.json"
