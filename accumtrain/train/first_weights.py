@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from abc import ABC, abstractmethod
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from accumtrain.data.inputs.base import Inputs
 from accumtrain.errors import ConfigError
 from accumtrain.models.config import KerasModelConfig, ModelConfig, TransformerConfig
 from accumtrain.models.published.config import PretrainedConfig
-from accumtrain.models.published.folder import CONFIG, Folder
+from accumtrain.models.published.folder import ADAPTER_CONFIG, CONFIG, Folder
 from accumtrain.runs.checkpoint_store import best_first, crc32c_of
 from accumtrain.runs.contents import read_run_config
 from accumtrain.runs.names import CHECKPOINTS, folder_of
@@ -214,6 +215,16 @@ class WeightsOfKeras(FirstWeights):
         return f"{self.config.model.label} expects pixels with {show_pixels(self.config.data)}: they are set"
 
 
+def digest_files(folder: Folder) -> str:
+    """Return the checksums of the files of tensors of a folder. Raise ConfigError if one is not there."""
+    sums = []
+    for file in folder.files:
+        folder.check_is_file(file)
+        with file.open("rb") as content:
+            sums.append(crc32c_of(content))
+    return " ".join(sums)
+
+
 @dataclass(frozen=True)
 class PublishedFolder(FirstWeights):
     """The tensors of the folder of a published model.
@@ -233,20 +244,15 @@ class PublishedFolder(FirstWeights):
         return Folder(Path(self.model.path))
 
     def digest(self) -> str:
-        sums = []
-        for file in self._folder.files:
-            self._folder.check_is_file(file)
-            with file.open("rb") as content:
-                sums.append(crc32c_of(content))
-        return f"crc32c {' '.join(sums)}"
+        return f"crc32c {digest_files(self._folder)}"
 
     def read(self, inputs: Inputs | None) -> None:
         from accumtrain.models.published.stored import StoredTensors
 
         if self._folder.architecture != self.model.found:
             raise ConfigError(
-                f"{self.given}: its {CONFIG} is another one than that of the run; give the folder that the run began "
-                "with, or another run.name"
+                f"{self._folder.given}: its {CONFIG} is another one than that of the run; give the folder that the run "
+                "began with, or another run.name"
             )
         StoredTensors(self._folder).check_shapes(self.model.found)  # before memory is taken for the model
 
@@ -257,6 +263,34 @@ class PublishedFolder(FirstWeights):
 
         assert isinstance(model, PublishedModel)
         return StoredArrays(StoredTensors(self._folder), model.tensors, self.model.found.prefix)
+
+
+@dataclass(frozen=True)
+class PublishedAdapters(PublishedFolder):
+    """The tensors of the folder of a published model, with adapters on top that PEFT has written.
+
+    Attributes:
+        adapters: their folder.
+    """
+
+    adapters: Path
+
+    @property
+    def given(self) -> str:
+        return f"{KEY}={self.adapters}"
+
+    def digest(self) -> str:
+        from accumtrain.models.published.adapter_files import AdapterFolder
+
+        return f"{super().digest()} {digest_files(AdapterFolder(self.adapters))}"
+
+    def fit(self, model: Model, arrays: Arrays | None) -> Arrays:
+        from accumtrain.models.published.adapter_files import AdapterFolder
+        from accumtrain.models.published.build import PublishedModel
+
+        assert isinstance(model, PublishedModel)
+        on_top = dict(AdapterFolder(self.adapters).read_arrays(model, self.model.adapters))
+        return ChainMap(on_top, super().fit(model, arrays))  # type: ignore[arg-type]  # nothing is written
 
 
 def find_weights(config: Config) -> FirstWeights | None:
@@ -271,7 +305,7 @@ def find_weights(config: Config) -> FirstWeights | None:
     if text == IMAGENET:
         return WeightsOfKeras(config)
     given, named = Path(text), Path(config.run.dir) / text
-    found = next((path for path in (given, named) if path.is_file() or (path / "config.yaml").is_file()), None)
+    found = next((path for path in (given, named) if path.is_file() or _holds_weights(path)), None)
     if found is None:
         raise ConfigError(
             f"{KEY}={text}: neither a file, nor a run's folder, nor the name of a run in {config.run.dir}; give one of "
@@ -279,6 +313,13 @@ def find_weights(config: Config) -> FirstWeights | None:
         )
     if found.resolve() == folder_of(config).resolve():
         raise ConfigError(f"{KEY}={text}: that is this run itself; leave it out to continue the run")
+    if (found / ADAPTER_CONFIG).is_file():
+        if not isinstance(config.model, PretrainedConfig):
+            raise ConfigError(
+                f"{KEY}={text}: a folder of adapters is for the published model that they were trained on; give "
+                "model=pretrained and model.path"
+            )
+        return PublishedAdapters(config, config.model, found)
     if not found.is_file():
         return RunWeights(config, found)
     if config.model.kind != "keras":
@@ -287,3 +328,8 @@ def find_weights(config: Config) -> FirstWeights | None:
             f"{config.model.label}"
         )
     return KerasFile(config, found)
+
+
+def _holds_weights(folder: Path) -> bool:
+    """Return whether a folder is a run's, or one of adapters."""
+    return any((folder / name).is_file() for name in ("config.yaml", ADAPTER_CONFIG))

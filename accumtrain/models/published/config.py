@@ -43,8 +43,8 @@ class Adapters:
 class PretrainedConfig(ModelConfig):
     """A published transformer: BERT, RoBERTa, XLM-RoBERTa, DistilBERT, ViT or DeiT, with the weights of its folder.
 
-    `path`: folder with config.json and model.safetensors. A run begins with its weights, unless model.weights names
-    others.
+    `path`: folder with config.json and model.safetensors. A run begins with its weights, unless model.weights names a
+    run. A folder of adapters that PEFT has written, as model.weights, is loaded on top of them.
     `architecture`: the content of its config.json, which a run keeps. It is read from the folder.
     `kept_blocks`: number of blocks, the last ones, that keep all activations in spite of model.memory.
     `dropout`: rate of dropout in training, at all places where the family has it. null: as config.json says. 0: none.

@@ -20,7 +20,7 @@ from accumtrain.models.published.families.known import read_architecture
 from accumtrain.models.published.families.rules import Always
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-PIXELS = "preprocessor_config.json"
+PIXELS, ADAPTER_CONFIG = "preprocessor_config.json", "adapter_config.json"
 _LARGEST_JSON = 64 * 2**20  # bytes; an index of the largest published models has 100 KB
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
