@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import hydra
@@ -51,6 +52,13 @@ CASES = [pytest.param(line, id=f"{page.name}: {line[:60]}") for page in PAGES fo
 def with_every_tracker(monkeypatch):
     """As if the extras that log.tracker needs were installed."""
     monkeypatch.setattr("accumtrain.config.check.find_spec", lambda package: package)
+
+
+@pytest.fixture(autouse=True)
+def with_a_published_model(monkeypatch, tmp_path):
+    """As if the folder that pages name were here."""
+    shutil.copytree(ROOT / "tests" / "contract" / "bert", tmp_path / "minilm")
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("line", CASES)

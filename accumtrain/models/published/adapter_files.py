@@ -16,9 +16,9 @@ from accumtrain.fields import POSITIVE, Constraint, convert, format_value, short
 from accumtrain.models.published.architecture import Architecture
 from accumtrain.models.published.build import PublishedModel
 from accumtrain.models.published.config import Adapters, PretrainedConfig
+from accumtrain.models.published.families.rules import NO, SIZE, Always
 from accumtrain.models.published.folder import ADAPTER_CONFIG, Folder
 from accumtrain.models.published.lora import ADAPTER_ENDINGS
-from accumtrain.models.published.rules import NO, SIZE, Always
 from accumtrain.models.published.stored import StoredTensors
 from accumtrain.models.published.tensors import StoredArrays, Tensor
 from accumtrain.runs.files import disk_errors, write_json

@@ -37,16 +37,17 @@ def load_model(folder: Path, precision: str = "float64", **keys: Any) -> tuple[P
     return model, start_from(model, StoredArrays(StoredTensors(Folder(folder)), model.tensors, config.found.prefix))
 
 
-def draw_batch(family: str) -> dict[str, tf.Tensor]:
+def draw_batch(family: str) -> dict[str, Any]:
     """Return four examples, some with padding."""
-    inputs, types = draw_inputs(family)
+    drawn, types = draw_inputs(family)
+    inputs: Any = drawn
     if family in TEXTS:
-        inputs = np.int32(inputs) if types is None else {"tokens": np.int32(inputs), "types": np.int32(types)}
-    given = tf.nest.map_structure(tf.constant, inputs)
-    return {"inputs": given, "targets": tf.constant([0, 2, 1, 2]), "weight": tf.ones([4])}
+        inputs = np.int32(drawn) if types is None else {"tokens": np.int32(drawn), "types": np.int32(types)}
+    inputs = tf.nest.map_structure(tf.constant, inputs)
+    return {"inputs": inputs, "targets": tf.constant([0, 2, 1, 2]), "weight": tf.ones([4])}
 
 
-def gradients_of(model: PublishedModel, batch: dict[str, tf.Tensor], micro_steps: int = 1) -> dict[str, np.ndarray]:
+def gradients_of(model: PublishedModel, batch: dict[str, Any], micro_steps: int = 1) -> dict[str, np.ndarray]:
     """Return the gradient of the sum of the losses by the path of the variable, of those that are not frozen."""
     window = Window(model, build_optimizer(SgdConfig()), micro_steps=micro_steps, seed=5)
     batches = tf.data.Dataset.from_tensor_slices(batch).batch(len(batch["targets"]) // micro_steps)
