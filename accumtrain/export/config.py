@@ -43,6 +43,7 @@ class ExportFormat:
     quantizes: bool = False
 
 
+_PUBLISHED = "is no model of PyTorch's transformers; choose export.format=savedmodel, or train model=pretrained"
 FORMATS: Registry[ExportFormat] = Registry("export.format")
 FORMATS.add(
     ExportFormat("savedmodel", "accumtrain.export.formats:write_saved_model", mark="saved_model.pb"),
@@ -68,7 +69,18 @@ FORMATS.add(
         extra="pretrained",
         reads="read again, with the same bits",
         model_kinds=("pretrained",),
-        others="is no model of PyTorch's transformers; choose export.format=savedmodel, or train model=pretrained",
+        others=_PUBLISHED,
+    ),
+    ExportFormat(
+        "peft",
+        "accumtrain.export.published:write_peft",
+        mark="adapter_config.json",
+        compare="accumtrain.export.published:compare_peft",
+        packages=("safetensors",),
+        extra="pretrained",
+        reads="read again, with the same bits",
+        model_kinds=("pretrained",),
+        others=_PUBLISHED,
     ),
 )
 

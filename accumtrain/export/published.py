@@ -1,9 +1,10 @@
-"""export.format=safetensors: a folder as PyTorch's transformers writes it, with config.json, tensors and tokenizer."""
+"""Folders for PyTorch: of transformers, with config.json, tensors and tokenizer; and of PEFT, with adapters."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import numpy as np
 
 from accumtrain.data.inputs.pixels import Pixels
 from accumtrain.data.inputs.tokens import Tokens
-from accumtrain.errors import VerificationError
+from accumtrain.errors import ConfigError, VerificationError
 from accumtrain.export.formats import Exported
+from accumtrain.models.published.adapter_files import AdapterFolder, write_adapter
 from accumtrain.models.published.build import PublishedModel
 from accumtrain.models.published.config import PretrainedConfig
 from accumtrain.models.published.export import export_arrays
@@ -55,8 +57,29 @@ def compare_safetensors(exported: Exported, path: Path) -> float:
     model, config = _find_model(exported)
     stored = StoredTensors(Folder(path))
     stored.check_shapes(config.found)
-    arrays = _list_arrays(exported, model, config)
-    if odd := [name for name, array in arrays.items() if not np.array_equal(stored.read(name), array)]:
+    return _compare({name: stored.read(name) for name in stored.shapes}, _list_arrays(exported, model, config))
+
+
+def write_peft(exported: Exported, path: Path) -> None:
+    """Write the adapters, and the head. Raise ConfigError if the run has none, or more is trained."""
+    model, config = _find_model(exported)
+    if exported.answer.config.task.kind == RegressConfig.kind:
+        raise ConfigError(
+            "export.format=peft: the head of task=regress tells numbers in standard deviations; use "
+            "export.format=safetensors, which tells them in your units"
+        )
+    write_adapter(model, config, path)
+
+
+def compare_peft(exported: Exported, path: Path) -> float:
+    """Do the same as `compare_safetensors` with the adapters."""
+    model, config = _find_model(exported)
+    arrays = AdapterFolder(path).read_arrays(model, config.adapters)
+    return _compare(arrays, {name: model.named[name].numpy() for name in model.trainable_paths})
+
+
+def _compare(written: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
+    if odd := [name for name, array in expected.items() if not np.array_equal(written[name], array)]:
         raise VerificationError(f"{odd[0]} in what was written is not that of the run; nothing is kept")
     return 0.0
 

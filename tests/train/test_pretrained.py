@@ -73,6 +73,20 @@ def test_an_export_goes_in_again_with_its_head(keys, here, command):
 
 
 @pytest.mark.slow
+def test_adapters_go_out_and_in_again(here, command):
+    adapted = (*MODEL, *MAILS, "model.lora_rank=2")
+    assert command(*adapted, "run.name=one").code == 0
+    answer = command("run.name=one", "job=export", "export.format=peft", "export.output=adapters")
+    assert answer.code == 0, answer
+    again = command(*adapted, "run.name=two", "model.weights=adapters", "train.steps=1", "optim.lr=1e-12")
+    assert again.code == 0, again
+    before, after = (json_of(here / f"runs/{name}")["test"]["loss"] for name in ("one", "two"))
+    assert abs(before - after) < 1e-6
+    assert command(*MODEL, *MAILS, "run.name=whole", "train.steps=1").code == 0
+    assert_error(command("run.name=whole", "job=export", "export.format=peft"), ConfigError, "has no adapters")
+
+
+@pytest.mark.slow
 def test_the_head_of_masked_tokens_is_that_of_the_file(here, command):
     write_folder(here / "masked", "roberta", head=MASKED)
     (here / "texts").mkdir()

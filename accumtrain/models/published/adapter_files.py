@@ -5,6 +5,7 @@ Names of tensors are those of the published file. PyTorch's transformers 5 gives
 
 from __future__ import annotations
 
+import shutil
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -104,7 +105,7 @@ def write_adapter(model: PublishedModel, config: PretrainedConfig, folder: Path)
 
     adapters = config.adapters
     if adapters is None:
-        raise ConfigError(f"{config.label} has no adapters (model.lora_rank); export the whole model")
+        raise ConfigError(f"{config.label} has no adapters, which model.lora_rank gives; use export.format=safetensors")
     modules = _list_whole_modules(model, config.found, adapters)
     tensors = [model.tensors[path] for path in model.trainable_paths]
     arrays = {
@@ -128,6 +129,7 @@ def write_adapter(model: PublishedModel, config: PretrainedConfig, folder: Path)
         folder.mkdir()
         save_file(arrays, folder / ADAPTER_WEIGHTS, {"format": "pt"})
     write_json(folder / ADAPTER_CONFIG, content)
+    shutil.copymode(folder / ADAPTER_CONFIG, folder / ADAPTER_WEIGHTS)  # the library writes for its user alone
 
 
 def _list_whole_modules(model: PublishedModel, found: Architecture, adapters: Adapters) -> list[str]:
@@ -146,7 +148,7 @@ def _list_whole_modules(model: PublishedModel, found: Architecture, adapters: Ad
             odd.append(name)
     if odd:
         raise ConfigError(
-            f"{odd[0]} is trained, and the files of PEFT hold adapters and whole layers of a classifier alone; export "
-            "the whole model"
+            f"{odd[0]} is trained, and the files of PEFT hold adapters and whole layers of a classifier alone; use "
+            "export.format=safetensors"
         )
     return sorted(modules)
