@@ -79,6 +79,7 @@ from .models.config import RevNetConfig as RevNetConfig
 from .models.config import RevViTConfig as RevViTConfig
 from .models.config import ViTConfig as ViTConfig
 from .models.layers import ModelSpec as ModelSpec
+from .models.published.config import PretrainedConfig as PretrainedConfig
 from .optim.adafactor import Adafactor as Adafactor
 from .optim.adam import Adam as Adam
 from .optim.adam import AdamW as AdamW
@@ -93,6 +94,7 @@ from .optim.optimizer import zeros_slot as zeros_slot
 from .optim.schedules import ConstantConfig as ConstantConfig
 from .optim.schedules import CosineConfig as CosineConfig
 from .optim.schedules import InverseTimeConfig as InverseTimeConfig
+from .optim.schedules import LinearConfig as LinearConfig
 from .optim.schedules import OneCycleConfig as OneCycleConfig
 from .optim.schedules import RsqrtConfig as RsqrtConfig
 from .optim.schedules import ScheduleConfig as ScheduleConfig

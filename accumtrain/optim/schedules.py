@@ -115,6 +115,25 @@ class CosineConfig(ScheduleConfig):
 
 
 @dataclass(kw_only=True)
+class LinearConfig(ScheduleConfig):
+    """A straight line from 1 down to `final`, which an update behind the last of the run would have.
+
+    Without a warm-up it is the schedule of PyTorch's transformers.
+
+    `final`: the factor at the end.
+    """
+
+    kind: str = "linear"
+    final: Annotated[float, FRACTION] = 0.0
+
+    def factor_at(self, t: tf.Tensor, total: int) -> tf.Tensor:
+        import tensorflow as tf
+
+        passed = (t - self.first_whole) / max(total + 1 - self.first_whole, 1)
+        return 1.0 - (1.0 - self.final) * tf.clip_by_value(passed, 0.0, 1.0)
+
+
+@dataclass(kw_only=True)
 class StepConfig(ScheduleConfig):
     """The factor falls in steps.
 
@@ -279,7 +298,16 @@ def _half_cosine(progress: tf.Tensor) -> tf.Tensor:
     return 0.5 * (1.0 + tf.cos(math.pi * tf.clip_by_value(progress, 0.0, 1.0)))
 
 
-KINDS = (ConstantConfig, CosineConfig, StepConfig, RsqrtConfig, InverseTimeConfig, OneCycleConfig, WsdConfig)
+KINDS = (
+    ConstantConfig,
+    CosineConfig,
+    LinearConfig,
+    StepConfig,
+    RsqrtConfig,
+    InverseTimeConfig,
+    OneCycleConfig,
+    WsdConfig,
+)
 SCHEDULES: Registry[Entry[ScheduleConfig]] = Registry("schedule.kind")
 SCHEDULES.add(*(Entry(config, config) for config in KINDS))
 

@@ -45,6 +45,7 @@ from accumtrain.optim.schedules import (
     ConstantConfig,
     CosineConfig,
     InverseTimeConfig,
+    LinearConfig,
     RsqrtConfig,
     StepConfig,
     WsdConfig,
@@ -81,6 +82,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "schedule": {
         "constant": ConstantConfig(warmup=2),
         "cosine": CosineConfig(warmup=2, final=0.1),
+        "linear": LinearConfig(warmup=2, final=0.1),
         "step": StepConfig(warmup=2, boundaries=[3, 5]),
         "rsqrt": RsqrtConfig(warmup=2, timescale=3),
         "inverse_time": InverseTimeConfig(warmup=2, timescale=3),

@@ -104,7 +104,7 @@ def everything(python, tmp_path):
 
 @pytest.mark.slow
 def test_every_recipe_trains(everything, tmp_path):
-    chosen = ("model=mynet", "optim=lion", "schedule=linear", "data=csv", "loss=focal", "eval.metrics=[error,top5]")
+    chosen = ("model=mynet", "optim=lion", "schedule=line", "data=csv", "loss=focal", "eval.metrics=[error,top5]")
     everything(*chosen, "log.tracker=lines", "run.name=one", "batch_size=16", "accum.steps=2", "train.steps=30")
     folder = tmp_path / "runs" / "one"
     summary = json.loads((folder / "summary.json").read_text())

@@ -19,6 +19,7 @@ from accumtrain.optim.schedules import (
     ConstantConfig,
     CosineConfig,
     InverseTimeConfig,
+    LinearConfig,
     OneCycleConfig,
     RsqrtConfig,
     ScheduleConfig,
@@ -50,6 +51,8 @@ CASES = [
         CosineConfig(warmup=20, final=0.1),
         np.where(T <= 20, T / 20, 0.1 + 0.45 * (1 + np.cos(np.pi * (T - 20) / 80))),
     ),
+    (LinearConfig(), (TOTAL - (T - 1)) / TOTAL),  # as in transformers' Trainer, whose first update is number 0
+    (LinearConfig(warmup=20, final=0.1), np.where(T <= 20, T / 20, 1 - 0.9 * (T - 20) / 81)),
     (StepConfig(warmup=0, boundaries=[30, 60], factor=0.1), 0.1 ** ((T > 30) * 1.0 + (T > 60))),
     (StepConfig(warmup=10, boundaries=[], factor=0.1), np.minimum(T / 10, 1)),
     (RsqrtConfig(warmup=0, timescale=16), np.sqrt(16 / np.maximum(T, 16))),
@@ -233,7 +236,7 @@ def test_a_program_adds_a_schedule_of_its_own(monkeypatch):
     monkeypatch.setattr(SCHEDULES, "entries", dict(SCHEDULES.entries))
 
     @dataclass(kw_only=True)
-    class LinearConfig(accumtrain.ScheduleConfig):
+    class LineConfig(accumtrain.ScheduleConfig):
         """A line from 1 down to `final` at the last update.
 
         `final`: the factor at the end.
@@ -245,14 +248,14 @@ def test_a_program_adds_a_schedule_of_its_own(monkeypatch):
             progress = (t - self.first_whole) / max(total - self.first_whole, 1)
             return 1.0 + (self.final - 1.0) * tf.clip_by_value(progress, 0.0, 1.0)
 
-    config = accumtrain.register_schedule("linear", LinearConfig)
-    assert config().kind == "linear"
+    config = accumtrain.register_schedule("line", LineConfig)
+    assert config().kind == "line"
     assert factors(config(final=0.5), total=5, steps=6).tolist() == [1.0, 0.875, 0.75, 0.625, 0.5, 0.5]
     assert factors(config(warmup=2), total=4, steps=4).tolist() == [0.5, 1.0, 0.5, 0.0]
-    given = {"schedule": {"kind": "linear", "final": 0.25}}
+    given = {"schedule": {"kind": "line", "final": 0.25}}
     assert from_mapping(given | {"train": {"steps": 4}}).schedule == config(final=0.25)
-    with pytest.raises(ValueError, match=r"schedule\.kind=linear is declared already"):
-        accumtrain.register_schedule("linear", LinearConfig)
+    with pytest.raises(ValueError, match=r"schedule\.kind=line is declared already"):
+        accumtrain.register_schedule("line", LineConfig)
     with pytest.raises(TypeError, match="ScheduleConfig has no factor_at"):
         accumtrain.register_schedule("without_formula", accumtrain.ScheduleConfig)
     with pytest.raises(TypeError, match="must be a dataclass that inherits from ScheduleConfig"):

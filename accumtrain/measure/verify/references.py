@@ -16,6 +16,7 @@ from accumtrain.optim.schedules import (
     ConstantConfig,
     CosineConfig,
     InverseTimeConfig,
+    LinearConfig,
     OneCycleConfig,
     RsqrtConfig,
     ScheduleConfig,
@@ -29,6 +30,14 @@ from accumtrain.optim.schedules import (
 def cosine(config: CosineConfig, t: int, total: int) -> float:
     first = max(config.warmup, 1)
     return _half_cosine(1.0, config.final, t - first, total - first)
+
+
+def linear(config: LinearConfig, t: int, total: int) -> float:
+    whole = max(config.warmup, 1)  # the updates up to it have the factor 1
+    if t <= whole:
+        return 1.0
+    left = max(total + 1 - t, 0) / (total + 1 - whole)
+    return config.final + (1.0 - config.final) * left
 
 
 def step(config: StepConfig, t: int, total: int) -> float:
@@ -64,6 +73,7 @@ def wsd(config: WsdConfig, t: int, total: int) -> float:
 FACTORS: dict[type[ScheduleConfig], Callable[[Any, int, int], float]] = {
     ConstantConfig: lambda config, t, total: 1.0,
     CosineConfig: cosine,
+    LinearConfig: linear,
     StepConfig: step,
     RsqrtConfig: rsqrt,
     InverseTimeConfig: inverse_time,
