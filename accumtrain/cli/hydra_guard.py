@@ -34,6 +34,7 @@ from accumtrain.config.keys import list_all_keys
 from accumtrain.config.read import explain_other_kind, list_known_keys
 from accumtrain.errors import AccumtrainError, ConfigError, first_line
 from accumtrain.fields import format_value, suggest_names, walk_values
+from accumtrain.models.published.folder import CONFIG
 
 OTHER_NAMES = {  # of keys, in the commands of other training programs
     **dict.fromkeys(("accumulation_steps", "accumulate_grad_batches", "grad_accum_steps"), "accum.steps"),
@@ -87,7 +88,7 @@ def explain_error(error: Exception) -> ConfigError:
         options = error.options or all_choices([]).get(group)
         if group == "hydra/launcher" and choice in EXTRAS:
             return ConfigError(f"{group}={choice}: is not installed; pip install 'accumtrain[{EXTRAS[choice]}]'")
-        if group == "model" and (said := _find_in_keras(choice, options or ())):
+        if group == "model" and (said := _find_folder(error.missing_cfg_file) or _find_in_keras(choice, options or ())):
             return ConfigError(said)
         if options:
             is_number = choice.isdecimal() and f"{group}.steps" in list_known_keys()
@@ -117,6 +118,16 @@ def explain_error(error: Exception) -> ConfigError:
         )
     cause = f"{text}: {error.__cause__}" if isinstance(error.__cause__, OmegaConfBaseException) else text
     return ConfigError(" ".join(re.sub(r"\s*(full_key|object_type|reference_type).*", "", cause).split()))
+
+
+def _find_folder(missing: str) -> str | None:
+    """Return the message for the folder of a published model in place of model=pretrained."""
+    path = missing.partition("/")[2]
+    if not Path(path, CONFIG).is_file():
+        return None
+    return (
+        f"model={path}: no such choice; a published model is chosen by its folder: model=pretrained model.path={path}"
+    )
 
 
 def _find_in_keras(choice: str, options: Collection[str]) -> str | None:

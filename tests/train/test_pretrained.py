@@ -131,3 +131,7 @@ def test_a_given_key_stays(here, command):
     shutil.copyfile(here / "bert/tokenizer.json", here / "mine.json")
     assert command(*MODEL, *MAILS, "run.name=one", "data.tokenizer=mine.json", "train.steps=1").code == 0
     assert yaml.safe_load((here / "runs/one/config.yaml").read_text())["data"]["tokenizer"] == "mine.json"
+
+
+def test_a_folder_in_the_place_of_a_choice_is_told(here, command):
+    assert_error(command("model=bert"), ConfigError, "model=pretrained model.path=bert")

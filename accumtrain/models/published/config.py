@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from accumtrain.errors import ConfigError
 from accumtrain.fields import COUNT, FRACTION, LOCAL_PATH, NOT_NEGATIVE, POSITIVE, NotEmpty, Role, format_value
@@ -55,6 +55,8 @@ class PretrainedConfig(ModelConfig):
     attention.output.dense, or patterns of them. None: queries and values.
     `lora_dropout`: rate at which the inputs of adapters are dropped out in training.
     """
+
+    reversible_twin: ClassVar[str] = "model=revencoder_tiny, which has no published weights"
 
     kind: str = "pretrained"
     path: Annotated[str, NotEmpty("give the folder of a published model"), LOCAL_PATH, Role.PLACE] = required("minilm")
