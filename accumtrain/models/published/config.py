@@ -24,7 +24,7 @@ NEAREST = 3
 
 @dataclass(frozen=True)
 class Adapters:
-    """The adapters of a model.
+    """The adapters of a model. They are equal if the weights of one are those of the other.
 
     Attributes:
         rank: of each.
@@ -36,7 +36,7 @@ class Adapters:
     rank: int
     alpha: float
     layers: frozenset[str]
-    dropout: float
+    dropout: float = field(compare=False)
 
 
 @dataclass(kw_only=True)

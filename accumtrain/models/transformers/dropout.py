@@ -31,7 +31,7 @@ class Dropout(OwnGradient):
 
     def __init__(self, rate: float, number: int):
         super().__init__()
-        self.rate, self.number = rate, number
+        self.number = number
         self._dropped = min(round(rate * LEVELS), LEVELS - 1)
 
     def acts(self, mode: Mode) -> bool:

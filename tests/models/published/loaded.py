@@ -47,9 +47,11 @@ def draw_batch(family: str) -> dict[str, Any]:
     return {"inputs": inputs, "targets": tf.constant([0, 2, 1, 2]), "weight": tf.ones([4])}
 
 
-def gradients_of(model: PublishedModel, batch: dict[str, Any], micro_steps: int = 1) -> dict[str, np.ndarray]:
+def gradients_of(
+    model: PublishedModel, batch: dict[str, Any], micro_steps: int = 1, *, xla: bool = False
+) -> dict[str, np.ndarray]:
     """Return the gradient of the sum of the losses by the path of the variable, of those that are not frozen."""
     window = Window(model, build_optimizer(SgdConfig()), micro_steps=micro_steps, seed=5)
-    batches = tf.data.Dataset.from_tensor_slices(batch).batch(len(batch["targets"]) // micro_steps)
-    Step(window).accumulate(iter(batches), micro_steps)
+    batches = tf.data.Dataset.from_tensor_slices(batch).batch(len(batch["targets"]) // micro_steps, drop_remainder=True)
+    Step(window, xla=xla).accumulate(iter(batches), micro_steps)
     return {path: buffer.numpy() for path, buffer in zip(model.trainable_paths, window.gradients, strict=True)}

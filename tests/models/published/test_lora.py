@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.dispatch import run
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
@@ -208,3 +209,23 @@ def test_a_frozen_layer_without_weights_is_refused_and_its_remedy_trains_it(comp
     assert {model.tensors[path].name for path in started.left if path not in model.added} == {
         *("bert.pooler.dense.weight", "bert.pooler.dense.bias", "classifier.weight", "classifier.bias")
     }
+
+
+@pytest.mark.slow
+def test_a_run_from_one_with_other_adapters_gets_them_merged(compose, tmp_path):
+    folder = write_folder(tmp_path / "vit", "vit", head=CLASSES)
+    images = ("data=synthetic", "data.image_size=16", "data.num_classes=3", "data.train_examples=64", "batch_size=16")
+    given = ("model=pretrained", f"model.path={folder}", *images, f"run.dir={tmp_path}", "train.steps=2", "optim=adam")
+    run(compose(*given, "run.name=base", "model.lora_rank=4"))
+    pixels, logits, added = tf.random.stateless_uniform([2, 16, 16, 3], [1, 2]), [], []
+    for keys in (["lora_rank=4", "lora_dropout=0.5"], ["lora_rank=2"], []):
+        config = compose(*given, "model.weights=base", *(f"model.{key}" for key in keys))
+        model = build_model(config.model, ModelSpec((16, 16, 3), 3))
+        started = begin_with_weights(config, model)
+        assert set(started.left) <= model.added
+        assert started.unused == []
+        logits.append(model(pixels).numpy())
+        added.append(len(started.left))
+    assert added == [0, 4 * DEPTH, 0]
+    for other in logits[1:]:
+        np.testing.assert_allclose(other, logits[0], rtol=1e-4, atol=1e-5)

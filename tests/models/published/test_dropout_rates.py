@@ -83,11 +83,12 @@ def test_a_replay_draws_the_same(tmp_path, precision, keys):
     assert all(np.array_equal(gradient, again[path]) for path, gradient in stored.items())
 
 
+@pytest.mark.parametrize("xla", [False, pytest.param(True, marks=pytest.mark.xla)])
 @pytest.mark.parametrize("keys", [{}, LORA], ids=["full", "lora"])
-def test_micro_batches_have_the_gradient_of_the_window(tmp_path, keys):
+def test_micro_batches_have_the_gradient_of_the_window(tmp_path, keys, xla):
     folder, batch = write_folder(tmp_path / "roberta", "roberta", head=CLASSES), draw_batch("roberta")
     model, _ = load_model(folder, dropout=0.3, **keys)
-    whole = gradients_of(model, batch)
+    whole = gradients_of(model, batch, xla=xla)
     for micro_steps in (2, 4):
-        for path, gradient in gradients_of(model, batch, micro_steps).items():
+        for path, gradient in gradients_of(model, batch, micro_steps, xla=xla).items():
             np.testing.assert_allclose(gradient, whole[path], rtol=1e-9, atol=1e-12)
