@@ -107,7 +107,7 @@ def test_a_file_that_hardly_fits_is_refused(config, keras_file):
 @pytest.mark.slow
 def test_what_is_frozen_has_weights(config, tmp_path):
     same = (*SYNTHETIC, "data.image_size=8", "data.channels=1")
-    with pytest.raises(ConfigError, match=r"2 of the variables that model\.freeze keeps") as refused:
+    with pytest.raises(ConfigError, match=r"2 of the variables that are frozen") as refused:
         run(config(*same, "model.freeze=[segments/2/*]"))
     remedy = str(refused.value).rpartition(" ")[2]
     assert remedy == "model.freeze=[segments/2/*,-segments/2/layers/0/layers/2/*]"
