@@ -16,6 +16,7 @@ from accumtrain.config.read import from_mapping, list_known_keys, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.errors import ConfigError
 from accumtrain.optim.config import SgdConfig
+from tests.contract.examples import EXAMPLES
 
 REQUIRED = {  # what a choice leaves to the user
     "model=keras": ["model.name=MobileNetV2"],
@@ -29,6 +30,7 @@ REQUIRED = {  # what a choice leaves to the user
     "data=texts": ["data.path=texts"],
     "data=cifar_binary": ["data.path=cifar-10-batches-bin"],
     "data=idx": ["data.path=MNIST_Data"],
+    "model=pretrained": [f"model.path={EXAMPLES['model']['pretrained'].path}"],
 }
 NPZ = ["data=npz", "data.path=mine.npz"]  # which has targets of all forms
 TEXTS = ["data=texts", "data.path=texts"]
