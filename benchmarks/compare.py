@@ -117,11 +117,17 @@ def _cases() -> dict[str, Case]:
 CASES = _cases()
 SMALL = ("resnet20-float32", "revnet38-float32", "resnet50-bfloat16")
 WARM_UP = 2  # turns of each worker before those that count
-WORKERS = {"ours": "ours.py", "keras": "keras_fit.py", "torch": "torch_fit.py", "matmul": "matmul.py"}
+WORKERS = {
+    "ours": "ours.py",
+    "keras": "keras_fit.py",
+    "torch": "torch_fit.py",
+    "finetune": "torch_finetune.py",
+    "matmul": "matmul.py",
+}
 
 
-def started(name: str, case: Case, *more: str) -> Worker:
-    """A worker that makes its first update; `more` are options of its own."""
+def started(name: str, case: Case, *more: str, python: str = sys.executable) -> Worker:
+    """A worker that makes its first update, by an interpreter; `more` are options of its own."""
     options: dict[str, str | int] = {
         "--model": case.ours if name == "ours" else case.peer,
         "--precision": case.precision,
@@ -135,7 +141,7 @@ def started(name: str, case: Case, *more: str) -> Worker:
     words = [str(word) for option in options.items() for word in option]
     words += ["--masked"] if isinstance(case.data, Texts) and case.data.masked else []
     chosen = kernels(case) if name == "ours" else {}
-    return Worker([sys.executable, str(PEERS / WORKERS[name]), *words, *more], os.environ | chosen)
+    return Worker([python, str(PEERS / WORKERS[name]), *words, *more], os.environ | chosen)
 
 
 def compare(case: Case, names: Sequence[str], rounds: int) -> dict[str, dict[str, Any]]:

@@ -44,15 +44,17 @@ class Chain(tf.Module):
     Args:
         memory: `store` keeps all activations for the backward pass, `recompute` only the input.
         layers: functions of (x, mode). Those with variables must be tf.Modules.
+        twice: number of layers, the first ones, that `recompute` computes again twice: for the input of the others, and
+            when these are done and their activations freed.
 
     Raises:
         ValueError: `memory` is neither.
     """
 
-    def __init__(self, memory: str, layers: Sequence[Module]):
+    def __init__(self, memory: str, layers: Sequence[Module], twice: int = 0):
         super().__init__()
         _check_memory("Chain", memory, ("store", "recompute"))
-        self.memory, self.layers = memory, list(layers)
+        self.memory, self.layers, self._twice = memory, list(layers), twice
 
     def __call__(self, x: Streams, mode: Mode) -> Streams:
         for layer in self.layers:
@@ -63,7 +65,19 @@ class Chain(tf.Module):
         return chain_pullback(self.layers, x, mode)
 
     def forward(self, x: Streams, mode: Mode, consume: Consume) -> tuple[Streams, Backward]:
-        return forward_by_memory(self, x, mode, consume)
+        if self.memory == "store" or not self._twice:
+            return forward_by_memory(self, x, mode, consume)
+        first, others = (Chain(self.memory, part) for part in (self.layers[: self._twice], self.layers[self._twice :]))
+        y, _ = self.pullback(x, mode)
+
+        def backward(_: Streams, d_y: Streams) -> tuple[Streams, Streams]:
+            again = after([d_y], x)
+            with tf.control_dependencies(tf.nest.flatten(again)):
+                middle, _ = first.pullback(again, mode.replay())
+            _, d_middle, _ = replay(others, middle, d_y, mode, consume)
+            return replay(first, x, d_middle, mode, consume)[:2]
+
+        return y, backward
 
 
 class OnStreams(tf.Module):

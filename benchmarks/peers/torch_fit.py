@@ -8,11 +8,6 @@ built their baselines.
 
 from __future__ import annotations
 
-import json
-import tempfile
-from collections.abc import Callable
-from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 from turns import Turns, arguments, units_of
@@ -24,6 +19,7 @@ import torch  # noqa: E402
 from sizes import ENCODERS, VITS  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
+from torch_memory import bytes_at_peak, moments  # noqa: E402
 from torch_transformers import Encoder, VisionTransformer  # noqa: E402
 
 # units of each stage, filters of the stem and of each stage, bottleneck, classes
@@ -83,23 +79,6 @@ def one_batch(outputs: int) -> list[Tensor]:
     images = torch.randn(options.micro_batch, 3, options.image_size, options.image_size)
     images = images.contiguous(memory_format=torch.channels_last)
     return [images, torch.arange(options.micro_batch) % outputs]
-
-
-def moments(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """The optimizer's state of each parameter."""
-    return [value for state in optimizer.state.values() for value in state.values()]
-
-
-def bytes_at_peak(work: Callable[[], None]) -> int:
-    """The most that tensors take at any moment of `work`, of what it allocates itself. A slow turn."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        work()
-    with tempfile.TemporaryDirectory() as folder:
-        trace = Path(folder, "trace.json")
-        profile.export_chrome_trace(str(trace))
-        events = [event for event in json.loads(trace.read_text())["traceEvents"] if event["name"] == "[memory]"]
-    ordered = sorted(events, key=lambda event: event["ts"])
-    return max(accumulate(event["args"]["Bytes"] for event in ordered))
 
 
 class ResNet(nn.Module):

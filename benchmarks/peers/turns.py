@@ -15,10 +15,10 @@ from pathlib import Path
 
 import psutil
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # what all benchmarks share
+sys.path.append(str(Path(__file__).parents[1]))  # what all benchmarks share; last, for one has the name of a package
 from texts import Texts
 
-OPTIMIZERS = ("adam", "adafactor")
+OPTIMIZERS = ("adam", "adamw", "adafactor")
 STATUS = Path("/proc/self/status")  # on Linux
 
 
@@ -37,6 +37,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adam")
     parser.add_argument("--memory", action="store_true", help="tell the peak of tensors on the CPU, too")
     parser.add_argument("--compile", action="store_true", help="PyTorch: use torch.compile")
+    parser.add_argument("--lora-rank", type=int, help="torch_finetune.py: train adapters of this rank by PEFT")
+    parser.add_argument("--recompute", action="store_true", help="torch_finetune.py: checkpoint activations")
     options = parser.parse_args()
     options.texts = Texts(options.tokens, options.vocabulary, options.masked) if options.tokens else None
     return options

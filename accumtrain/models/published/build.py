@@ -66,7 +66,8 @@ def build_pretrained(config: PretrainedConfig, spec: ModelSpec) -> PublishedMode
     segments = [Chain("store" if config.policy == STORE else "recompute", embedding)]
     for number in range(found.depth):
         memory = config.policy if number < found.depth - config.kept_blocks else STORE
-        segments.append(Chain(memory, parts.block(number)))
+        block = parts.block(number)
+        segments.append(Chain(memory, block, twice=len(block) // 2))  # attention, so that the MLP's peak is without it
     if spec.per_token:
         assert isinstance(table, EmbedTokens)
         segments.append(Chain("store", [parts.token_head(table.tokens)]))
