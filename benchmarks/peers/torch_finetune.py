@@ -15,7 +15,7 @@ import torch  # noqa: E402
 from peft import LoraConfig, get_peft_model  # noqa: E402
 from torch import nn  # noqa: E402
 from torch_memory import bytes_at_peak, moments  # noqa: E402
-from transformers import AutoConfig, AutoModelForSequenceClassification  # noqa: E402
+from transformers import AutoConfig, AutoModelForSequenceClassification  # type: ignore[attr-defined] # noqa: E402
 from transformers.optimization import Adafactor  # noqa: E402
 
 RATE = 2e-5

@@ -40,7 +40,7 @@ def write_gradients(path: Path, alpha: float) -> None:
     np.savez(path / "gradients.npz", **{plain_name(name): each.grad.numpy() for name, each in trained.items()})
 
 
-def adapt(model: transformers.PreTrainedModel, adapters: dict[str, np.ndarray], alpha: float) -> peft.PeftModel:
+def adapt(model: torch.nn.Module, adapters: dict[str, np.ndarray], alpha: float) -> peft.PeftModel:
     """Return the model with these adapters."""
     heads = [name for name, each in model.named_children() if name != model.base_model_prefix and [*each.parameters()]]
     config = peft.LoraConfig(
