@@ -35,6 +35,7 @@ SGD = ("optim=sgd", "optim.weight_decay=0.01")
 LENET = ("model=lenet5", *SGD)
 TEXT = ("model=revencoder_tiny", "model.depth=2", "model.width=16", "model.heads=2", "data=table",
         "data.path=texts.jsonl", "data.text_column=text", "data.length=12", *SGD)  # fmt: skip
+PUBLISHED = ("model=pretrained", "model.path=bert", "model.dropout=0", "data.tokenizer=bert", *TEXT[4:])
 VIT = ("model=revvit_tiny", "model.patch=2", "model.depth=2", "model.width=16", "model.heads=2", *SGD)
 RESNET = ("model=resnet20", "model.units=[1,1]", "model.filters=[8,8,16]", *SGD)
 REVNET = ("model=revnet38", "model.units=[2,1]", "model.filters=[8,8,16]", *SGD)
@@ -223,6 +224,9 @@ FAULTS = [
     Fault("padding has a part in attention's gradient", Attention, "pullback",
           lambda right: lambda self, x, mode: (
               right(self, x, mode)[0], right(self, x, mode.with_side({}))[1]), TEXT),
+    # published models
+    Fault("a published model sees padding", Mode, "with_side",
+          lambda right: lambda self, side: right(self, {}), PUBLISHED),
     # the loss
     Fault("labels + 1", losses, "class_index", result(lambda labels: (labels + 1) % 10), LENET),
     Fault("label smoothing twice as strong", classify, "build_cross_entropy",

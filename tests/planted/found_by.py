@@ -19,6 +19,9 @@ NORM = "norm of the gradient against float64"
 COMMIT = "weights after the commit against an independent formula"
 OPTIMIZER = " updates of the optimizer against an independent formula"
 RATE = " updates against its definition, of the rate without schedule"
+IMPORTED_STATES, IMPORTED_LOGITS = (
+    f"{values} against those of the files, in float64" for values in ("hidden states", "logits")
+)
 AVERAGE = "moving average of the weights against its definition, of its change"
 
 GRADIENT = {SUM, DIFFERENCES, STORE, RECOMPUTE}  # of every pass
@@ -70,6 +73,7 @@ FOUND_BY = {
     "GELU's slope without the density": {DIFFERENCES},
     "a replay forgets the mask": {SUM, DIFFERENCES, RECOMPUTE, REVERSE},
     "padding has a part in attention's gradient": {DIFFERENCES},
+    "a published model sees padding": {IMPORTED_STATES, IMPORTED_LOGITS},
     "labels + 1": VALUE,
     "label smoothing twice as strong": VALUE,
     "class weights ignored": VALUE,

@@ -37,20 +37,19 @@ def check_import(config: PretrainedConfig, model: PublishedModel, inputs: Any, p
     worst = max_or_nan(states)
     examples = format_things(len(shown), "example")
     result = CheckResult(
-        f"{len(states)} hidden states of {examples}: those of {config.path} in float64",
+        "hidden states against those of the files, in float64",
         worst,
         BOUND[precision],
-        f"the largest difference, relative to the largest value, is {_name_state(states.index(worst))}",
+        f"of {examples} and {len(states)} states; the largest difference, relative to the largest value, is "
+        f"{_name_state(states.index(worst))}",
     )
     expected = _find_logits(reference, theirs[-1], side.get("positions"))
     if expected is None or expected.shape != logits.shape:
         return [result]
     known = slice(None) if "positions" not in side else side["positions"] >= 0
     difference = _difference(logits[known], expected[known])
-    return [
-        result,
-        CheckResult(f"logits of {examples}: those of {config.path} in float64", difference, BOUND[precision]),
-    ]
+    name = "logits against those of the files, in float64"
+    return [result, CheckResult(name, difference, BOUND[precision], f"of {examples}, relative to the largest logit")]
 
 
 def _find_states(model: PublishedModel, x: tf.Tensor, mode: Mode) -> list[np.ndarray]:
