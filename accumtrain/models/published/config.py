@@ -14,7 +14,6 @@ from accumtrain.errors import ConfigError
 from accumtrain.fields import COUNT, FRACTION, LOCAL_PATH, NOT_NEGATIVE, POSITIVE, NotEmpty, Role, format_value
 from accumtrain.models.config import RULE, STORE, ModelConfig
 from accumtrain.models.published.architecture import Architecture, DropoutRates
-from accumtrain.models.published.families.known import read_architecture
 from accumtrain.models.published.folder import CONFIG, Folder
 from accumtrain.registry import Entry, required
 
@@ -71,6 +70,8 @@ class PretrainedConfig(ModelConfig):
     @cached_property
     def found(self) -> Architecture:
         """The architecture of config.json. Raise ConfigError if it can't be read, or is not known here."""
+        from accumtrain.models.published.families.known import read_architecture  # here, as most runs have none
+
         return read_architecture(self.content, str(Path(self.path, CONFIG)))
 
     @property

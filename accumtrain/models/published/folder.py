@@ -16,7 +16,6 @@ from typing import Annotated, Any, TypedDict
 from accumtrain.errors import ConfigError, first_line
 from accumtrain.fields import convert
 from accumtrain.models.published.architecture import Architecture, TokenEmbedding
-from accumtrain.models.published.families.known import read_architecture
 from accumtrain.models.published.families.rules import Always
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -63,6 +62,8 @@ class Folder:
     @cached_property
     def architecture(self) -> Architecture:
         """The architecture that config.json describes. Raise ConfigError if it is not known here."""
+        from accumtrain.models.published.families.known import read_architecture  # here, as most runs have none
+
         return read_architecture(self.config, str(self.path / CONFIG))
 
     def list_data_keys(self, given: Collection[str]) -> dict[str, Any]:
