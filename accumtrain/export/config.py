@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 from accumtrain.fields import LOCAL_PATH, NotEmpty, OneOf, Role
@@ -43,7 +43,17 @@ class ExportFormat:
     quantizes: bool = False
 
 
-_PUBLISHED = "is no model of PyTorch's transformers; choose export.format=savedmodel, or train model=pretrained"
+_SAFETENSORS = ExportFormat(
+    "safetensors",
+    "accumtrain.export.published:write_safetensors",
+    mark="model.safetensors",
+    compare="accumtrain.export.published:compare_safetensors",
+    packages=("safetensors",),
+    extra="pretrained",
+    reads="read again, with the same bits",
+    model_kinds=("pretrained",),
+    others="is no model of PyTorch's transformers; choose export.format=savedmodel, or train model=pretrained",
+)
 FORMATS: Registry[ExportFormat] = Registry("export.format")
 FORMATS.add(
     ExportFormat("savedmodel", "accumtrain.export.formats:write_saved_model", mark="saved_model.pb"),
@@ -60,27 +70,13 @@ FORMATS.add(
     ExportFormat(
         "onnx", "accumtrain.export.formats:write_onnx", ".onnx", packages=("tf2onnx", "onnxruntime"), extra="onnx"
     ),
-    ExportFormat(
-        "safetensors",
-        "accumtrain.export.published:write_safetensors",
-        mark="model.safetensors",
-        compare="accumtrain.export.published:compare_safetensors",
-        packages=("safetensors",),
-        extra="pretrained",
-        reads="read again, with the same bits",
-        model_kinds=("pretrained",),
-        others=_PUBLISHED,
-    ),
-    ExportFormat(
-        "peft",
-        "accumtrain.export.published:write_peft",
+    _SAFETENSORS,
+    replace(
+        _SAFETENSORS,
+        name="peft",
+        write="accumtrain.export.published:write_peft",
         mark="adapter_config.json",
         compare="accumtrain.export.published:compare_peft",
-        packages=("safetensors",),
-        extra="pretrained",
-        reads="read again, with the same bits",
-        model_kinds=("pretrained",),
-        others=_PUBLISHED,
     ),
 )
 

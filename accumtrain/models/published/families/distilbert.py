@@ -11,9 +11,9 @@ from accumtrain.models.published.architecture import (
     BlockNames,
     ClassHeadNames,
     DropoutRates,
-    TokenEmbedding,
     TokenHeadNames,
 )
+from accumtrain.models.published.families.bert import name_embedding
 from accumtrain.models.published.families.rules import ACTIVATION, SIZE, Always, name_activation
 
 _BLOCK = "distilbert.transformer.layer.{}."
@@ -51,16 +51,7 @@ def read_distilbert(content: Mapping[str, Any]) -> Architecture:
         activation=activation,
         epsilon=_EPSILON,
         norm_first=False,
-        embedding=TokenEmbedding(
-            vocabulary=keys["vocab_size"],
-            positions=keys["max_position_embeddings"],
-            first_position=0,
-            types=0,
-            token_table="distilbert.embeddings.word_embeddings",
-            position_table="distilbert.embeddings.position_embeddings",
-            type_table="",
-            norm="distilbert.embeddings.LayerNorm",
-        ),
+        embedding=name_embedding("distilbert", keys["vocab_size"], keys["max_position_embeddings"]),
         block=BlockNames(
             query=f"{_BLOCK}attention.q_lin",
             key=f"{_BLOCK}attention.k_lin",

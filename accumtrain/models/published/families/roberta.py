@@ -7,11 +7,9 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from accumtrain.fields import NOT_NEGATIVE, convert
-from accumtrain.models.published.architecture import Architecture, ClassHeadNames, TokenEmbedding, TokenHeadNames
-from accumtrain.models.published.families.bert import name_block, read_rates
-from accumtrain.models.published.families.rules import TextKeys, name_activation
-
-_BLOCK = "roberta.encoder.layer.{}."
+from accumtrain.models.published.architecture import Architecture, ClassHeadNames, TokenHeadNames
+from accumtrain.models.published.families.bert import read_encoder, read_rates
+from accumtrain.models.published.families.rules import TextKeys
 
 
 class _Roberta(TextKeys):
@@ -31,28 +29,12 @@ def read_xlm_roberta(content: Mapping[str, Any]) -> Architecture:
 def _read(content: Mapping[str, Any], name: str) -> Architecture:
     keys: _Roberta = convert(_Roberta, content, "")
     rates = read_rates(keys)
-    return Architecture(
-        name=name,
-        prefix="roberta.",
-        depth=keys["num_hidden_layers"],
-        width=keys["hidden_size"],
-        heads=keys["num_attention_heads"],
-        hidden=keys["intermediate_size"],
-        activation=name_activation(keys["hidden_act"]),
-        epsilon=keys.get("layer_norm_eps", 1e-12),
-        norm_first=False,
-        embedding=TokenEmbedding(
-            vocabulary=keys["vocab_size"],
-            positions=keys["max_position_embeddings"],
-            first_position=keys["pad_token_id"] + 1,  # as padding has the position of its id
-            types=keys["type_vocab_size"],
-            token_table="roberta.embeddings.word_embeddings",
-            position_table="roberta.embeddings.position_embeddings",
-            type_table="roberta.embeddings.token_type_embeddings",
-            norm="roberta.embeddings.LayerNorm",
-        ),
-        block=name_block(_BLOCK),
+    return read_encoder(
+        keys,
+        name,
+        first_position=keys["pad_token_id"] + 1,  # as padding has the position of its id
         class_head=ClassHeadNames("classifier.out_proj", dense="classifier.dense"),
         dropout=replace(rates, dense=rates.logits),
         token_head=TokenHeadNames("lm_head.dense", "gelu", "lm_head.layer_norm", "lm_head.bias"),
+        module="roberta",
     )
