@@ -352,8 +352,46 @@ class MlpConfig(ModelConfig):
         return 1
 
 
+class InBlocksConfig(ModelConfig):
+    """A model of equal blocks, the last of which may keep all activations. Subclasses have the key `kept_blocks`."""
+
+    kept_blocks: int
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks."""
+        raise NotImplementedError
+
+    @property
+    def least_micro_batch(self) -> int:
+        return 1
+
+    def with_policy(self, memory: str) -> InBlocksConfig:
+        return self._keeping(0 if memory == STORE else self.kept_blocks, memory)
+
+    def memory_steps(self) -> Sequence[ModelConfig]:
+        return [*(self._keeping(count, self.policies[-1]) for count in range(self.blocks)), self.with_policy(STORE)]
+
+    def _keeping(self, count: int, memory: str) -> InBlocksConfig:
+        return replace(self, memory=memory, kept_blocks=count)  # type: ignore[call-arg] # a key of subclasses
+
+    @property
+    def kept_in_words(self) -> str:
+        if not self.kept_blocks:
+            return self.policy
+        return f"{self.policy} with {self.kept_blocks} of {self.blocks} blocks kept"
+
+    def check_kept_blocks(self, of: str) -> None:
+        """Raise ConfigError if more blocks are kept than there are. `of` says where their number is from."""
+        if not self.kept_blocks:
+            return
+        self.check_kept("model.kept_blocks", self.kept_blocks)
+        if self.kept_blocks > self.blocks:
+            raise ConfigError(f"model.kept_blocks={self.kept_blocks}: there are {self.blocks} blocks{of}; give no more")
+
+
 @dataclass(kw_only=True)
-class TransformerConfig(ModelConfig):
+class TransformerConfig(InBlocksConfig):
     """Pre-norm transformer: each block is attention and an MLP, both residual functions after a layer norm.
 
     `depth`: number of blocks.
@@ -395,21 +433,8 @@ class TransformerConfig(ModelConfig):
         return self.pool == "token"
 
     @property
-    def least_micro_batch(self) -> int:
-        return 1
-
-    def with_policy(self, memory: str) -> TransformerConfig:
-        return replace(self, memory=memory, kept_blocks=0 if memory == STORE else self.kept_blocks)
-
-    def memory_steps(self) -> Sequence[ModelConfig]:
-        least = replace(self, memory=self.policies[-1])
-        return [*(replace(least, kept_blocks=count) for count in range(self.depth)), self.with_policy(STORE)]
-
-    @property
-    def kept_in_words(self) -> str:
-        if not self.kept_blocks:
-            return self.policy
-        return f"{self.policy} with {self.kept_blocks} of {self.depth} blocks kept"
+    def blocks(self) -> int:
+        return self.depth
 
     def check(self) -> None:
         super().check()
@@ -424,13 +449,7 @@ class TransformerConfig(ModelConfig):
             )
         if self.hidden < 1:
             raise ConfigError(f"model.mlp_ratio={self.mlp_ratio}: leaves an MLP no channel; use model.mlp_ratio=4")
-        if not self.kept_blocks:
-            return
-        self.check_kept("model.kept_blocks", self.kept_blocks)
-        if self.kept_blocks > self.depth:
-            raise ConfigError(
-                f"model.kept_blocks={self.kept_blocks}: there are {self.depth} blocks (model.depth); give no more"
-            )
+        self.check_kept_blocks(of=" (model.depth)")
 
 
 @dataclass(kw_only=True)

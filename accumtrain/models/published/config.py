@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 
 from accumtrain.errors import ConfigError
 from accumtrain.fields import COUNT, FRACTION, LOCAL_PATH, NOT_NEGATIVE, POSITIVE, NotEmpty, Role, format_value
-from accumtrain.models.config import RULE, STORE, ModelConfig
+from accumtrain.models.config import RULE, InBlocksConfig
 from accumtrain.models.published.architecture import Architecture, DropoutRates
 from accumtrain.models.published.folder import CONFIG, Folder
 from accumtrain.registry import Entry, required
@@ -39,7 +39,7 @@ class Adapters:
 
 
 @dataclass(kw_only=True)
-class PretrainedConfig(ModelConfig):
+class PretrainedConfig(InBlocksConfig):
     """A published transformer: BERT, RoBERTa, XLM-RoBERTa, DistilBERT, ViT or DeiT, with the weights of its folder.
 
     `path`: folder with config.json and model.safetensors. A run begins with its weights, unless model.weights names a
@@ -115,21 +115,8 @@ class PretrainedConfig(ModelConfig):
         return Path(self.path).name
 
     @property
-    def least_micro_batch(self) -> int:
-        return 1
-
-    def with_policy(self, memory: str) -> PretrainedConfig:
-        return replace(self, memory=memory, kept_blocks=0 if memory == STORE else self.kept_blocks)
-
-    def memory_steps(self) -> Sequence[ModelConfig]:
-        least = replace(self, memory=self.policies[-1])
-        return [*(replace(least, kept_blocks=count) for count in range(self.found.depth)), self.with_policy(STORE)]
-
-    @property
-    def kept_in_words(self) -> str:
-        if not self.kept_blocks:
-            return self.policy
-        return f"{self.policy} with {self.kept_blocks} of {self.found.depth} blocks kept"
+    def blocks(self) -> int:
+        return self.found.depth
 
     @property
     def facts(self) -> list[str]:
@@ -140,12 +127,7 @@ class PretrainedConfig(ModelConfig):
     def check(self) -> None:
         super().check()
         self._check_adapters()
-        depth = self.found.depth
-        if not self.kept_blocks:
-            return
-        self.check_kept("model.kept_blocks", self.kept_blocks)
-        if self.kept_blocks > depth:
-            raise ConfigError(f"model.kept_blocks={self.kept_blocks}: there are {depth} blocks; give no more")
+        self.check_kept_blocks(of="")
 
     def _check_adapters(self) -> None:
         given = self.adapters
