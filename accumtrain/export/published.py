@@ -12,6 +12,7 @@ import numpy as np
 
 from accumtrain.data.inputs.pixels import Pixels
 from accumtrain.data.inputs.tokens import Tokens
+from accumtrain.data.text.vocabulary import BYTES
 from accumtrain.errors import ConfigError, VerificationError
 from accumtrain.export.formats import Exported
 from accumtrain.models.published.adapter_files import AdapterFolder, write_adapter
@@ -46,7 +47,8 @@ def write_safetensors(exported: Exported, path: Path) -> None:
     if isinstance(exported.inputs, Pixels):
         _write_json(path / PIXELS, _describe_pixels(exported.inputs))
     if isinstance(exported.inputs, Tokens):
-        (path / TOKENIZER).write_text(exported.inputs.vocabulary.tokenizer, encoding="utf-8")
+        if (tokenizer := exported.inputs.vocabulary.tokenizer) not in ("", BYTES):
+            (path / TOKENIZER).write_text(tokenizer, encoding="utf-8")
         for file in (Path(config.path, name) for name in BESIDE):
             if file.is_file():
                 shutil.copyfile(file, path / file.name)
