@@ -383,11 +383,12 @@ class InBlocksConfig(ModelConfig):
 
     def check_kept_blocks(self, of: str) -> None:
         """Raise ConfigError if more blocks are kept than there are. `of` says where their number is from."""
+        blocks = self.blocks  # which may be read from a folder, and is refused if that can't be read
         if not self.kept_blocks:
             return
         self.check_kept("model.kept_blocks", self.kept_blocks)
-        if self.kept_blocks > self.blocks:
-            raise ConfigError(f"model.kept_blocks={self.kept_blocks}: there are {self.blocks} blocks{of}; give no more")
+        if self.kept_blocks > blocks:
+            raise ConfigError(f"model.kept_blocks={self.kept_blocks}: there are {blocks} blocks{of}; give no more")
 
 
 @dataclass(kw_only=True)
