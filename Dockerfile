@@ -10,7 +10,7 @@
 # container toolkit.
 ARG PYTHON=3.12
 FROM python:${PYTHON}-slim
-# of pyproject.toml, with commas between them: gpu, joblib, datasets, tokenizers, pretrained, onnx, slurm, mlflow, wandb, jax, jax-cuda13, jax-tpu
+# of pyproject.toml, with commas between them: gpu, joblib, datasets, tokenizers, pretrained, kerashub, onnx, slurm, mlflow, wandb, jax, jax-cuda13, jax-tpu
 ARG EXTRAS=joblib
 
 WORKDIR /usr/src/accumtrain

@@ -25,6 +25,8 @@ from accumtrain.console import warn
 from accumtrain.data.config import SOURCES
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.fields import Role, format_value, value_at
+from accumtrain.models.keras.config import KerasHubConfig
+from accumtrain.models.keras.hub_folder import PresetFolder, is_folder
 from accumtrain.models.published.config import PretrainedConfig
 from accumtrain.models.published.folder import Folder
 from accumtrain.runs.contents import check_values, read_config
@@ -191,17 +193,24 @@ def set_expected_data(values: Mapping[str, Any], overrides: Sequence[str]) -> Ma
     expected: Mapping[str, Any] = {}
     if model.get("weights") == IMAGENET and (pixels := PUBLISHED.get(str(model.get("name")))):
         expected = {"mean": list(pixels.mean), "std": list(pixels.std)}
-    if model.get("kind") == PretrainedConfig.kind and not model.get("architecture") and _is_path(model.get("path")):
-        folder = Folder(Path(expand_home(model["path"])))
+    folder = _find_published(model)
+    if folder is not None and not model.get("architecture"):
         model = {**model, "architecture": dict(folder.config)}
         expected = folder.list_data_keys({key.removeprefix("data.") for key in written})
     chosen = {key: value for key, value in expected.items() if key in data and f"data.{key}" not in written}
     return {**values, "model": model, "data": {**data, **chosen}}
 
 
-def _is_path(value: Any) -> bool:
-    """Return whether a value can be the path of a folder; `check_config` names the mistake of others."""
-    return isinstance(value, str) and value not in ("", MISSING) and "\0" not in value
+def _find_published(model: Mapping[str, Any]) -> Folder | None:
+    """Return the folder of a published model; None for other models, and for a value that `check_config` refuses."""
+    given = {PretrainedConfig.kind: "path", KerasHubConfig.kind: "preset"}.get(str(model.get("kind")))
+    value = None if given is None else model.get(given)
+    if not isinstance(value, str) or value in ("", MISSING) or "\0" in value:
+        return None
+    path = Path(expand_home(value))
+    if given == "path":
+        return Folder(path)
+    return PresetFolder(path) if is_folder(path) else None
 
 
 # ---- values of a file ----

@@ -95,6 +95,11 @@ def check_config(config: Config) -> None:
             "data.buckets: batches differ in length, and XLA compiles for one; "
             "leave data.buckets out, or device.xla on a CPU or GPU"
         )
+    if config.data.varies_in_shape and config.model.has_one_length:
+        raise ConfigError(
+            f"data.buckets: batches differ in length, and {config.model.label} takes one in model={config.model.kind}; "
+            "leave data.buckets out"
+        )
     if config.device.runtime == JAX and (reason := explain_missing_jax(config)):
         raise ConfigError(f"device.runtime=jax: {reason}, or use device.runtime=tensorflow")
     if config.debug.eager:

@@ -15,6 +15,7 @@ from accumtrain.data.config import INPUTS, SOURCES, DataConfig, InputEntry, Sour
 from accumtrain.devices.config import DEVICES
 from accumtrain.fields import CLASSES
 from accumtrain.models.config import MODELS, ModelConfig
+from accumtrain.models.keras.config import KERASHUB
 from accumtrain.models.published.config import PRETRAINED
 from accumtrain.optim.config import OPTIMIZERS, OptimConfig
 from accumtrain.optim.schedules import SCHEDULES, ScheduleConfig
@@ -44,7 +45,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "data": SOURCES,
     "device": DEVICES,
 }
-MODELS.add(PRETRAINED)
+MODELS.add(PRETRAINED, KERASHUB)
 BUILTIN_CODE = "accumtrain."  # beginning of the modules with accumtrain's own code
 
 

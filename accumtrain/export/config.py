@@ -62,8 +62,8 @@ FORMATS.add(
         "accumtrain.export.formats:write_keras",
         ".keras",
         model_kinds=("keras",),
-        others="is made of TensorFlow operations, not of Keras layers, so a Keras file of it would not load without "
-        "accumtrain; choose export.format=savedmodel, which Keras loads",
+        others="is not made of Keras's own layers, so a Keras file of it would not load without the package that has "
+        "them; choose export.format=savedmodel, which Keras loads",
         cuts=False,
     ),
     ExportFormat("tflite", "accumtrain.export.formats:write_tflite", ".tflite", quantizes=True),

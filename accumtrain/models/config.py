@@ -47,6 +47,7 @@ class ModelConfig(ComponentConfig):
     Attributes:
         same_bits_in_every_graph: the model's operations give the same bits in every graph, as job=verify then requires.
         takes: the kind of its inputs. It takes those of a subclass, too.
+        has_one_length: it takes texts of one length alone.
         reversible_twin: a reversible model of the same family, in words.
     """
 
@@ -57,11 +58,12 @@ class ModelConfig(ComponentConfig):
     ROLE: ClassVar[Role] = Role.LEARNED | Role.MEASURED
     same_bits_in_every_graph: ClassVar[bool] = True
     takes: ClassVar[str] = "pixels"
+    has_one_length: ClassVar[bool] = False
     reversible_twin: ClassVar[str] = "a RevNet such as model=revnet38"
 
     @property
-    def inputs(self) -> str:
-        """The kind of its inputs, as far as its keys decide it."""
+    def inputs(self) -> str | None:
+        """The kind of its inputs; None if its builder alone knows it."""
         return self.takes
 
     @property
@@ -511,11 +513,10 @@ class RevEncoderConfig(ReversibleConfig, EncoderConfig):
 
 
 @dataclass(kw_only=True)
-class KerasModelConfig(ModelConfig):
-    """A model of keras.applications.
+class KerasLayersConfig(ModelConfig):
+    """Keys of every model of Keras layers.
 
-    `name`: name of a function of keras.applications.
-    `args`: its keyword arguments.
+    `args`: keyword arguments of its builder.
     `norm_momentum`: share of the moving statistics of batch norm that each update keeps; null: the model's own value.
     `kept_share`: share of all activations that is kept in addition to what model.memory=recompute keeps. Whole segments
     are kept, first those that save the most time for their memory.
@@ -523,17 +524,11 @@ class KerasModelConfig(ModelConfig):
 
     same_bits_in_every_graph: ClassVar[bool] = False  # the graph optimizer rewrites Keras's operations
 
-    kind: str = "keras"
-    name: str = required("MobileNetV2")
     args: dict[str, Any] = field(default_factory=dict)
     norm_momentum: Annotated[float | None, FRACTION, RULE] = None
     kept_share: Annotated[float, FRACTION, Role.MEMORY] = 0.0
 
-    @property
-    def label(self) -> str:
-        return self.name
-
-    def with_policy(self, memory: str) -> KerasModelConfig:
+    def with_policy(self, memory: str) -> KerasLayersConfig:
         return replace(self, memory=memory, kept_share=0.0 if memory == STORE else self.kept_share)
 
     def memory_steps(self) -> Sequence[ModelConfig]:
@@ -548,6 +543,21 @@ class KerasModelConfig(ModelConfig):
         super().check()
         if self.kept_share:
             self.check_kept("model.kept_share", self.kept_share)
+
+
+@dataclass(kw_only=True)
+class KerasModelConfig(KerasLayersConfig):
+    """A model of keras.applications.
+
+    `name`: name of a function of keras.applications.
+    """
+
+    kind: str = "keras"
+    name: str = required("MobileNetV2")
+
+    @property
+    def label(self) -> str:
+        return self.name
 
 
 MODELS: Registry[Entry[Any]] = Registry("model.kind")

@@ -20,6 +20,8 @@ from accumtrain.data.config import TokenKeys
 from accumtrain.data.inputs.base import Inputs
 from accumtrain.errors import ConfigError
 from accumtrain.models.config import KerasModelConfig, ModelConfig, TransformerConfig
+from accumtrain.models.keras.config import KerasHubConfig
+from accumtrain.models.keras.hub_folder import PresetFolder, is_folder
 from accumtrain.models.published.config import PretrainedConfig
 from accumtrain.models.published.folder import ADAPTER_CONFIG, CONFIG, Folder
 from accumtrain.runs.checkpoint_store import best_first, crc32c_of
@@ -215,6 +217,40 @@ class WeightsOfKeras(FirstWeights):
         return f"{self.config.model.label} expects pixels with {show_pixels(self.config.data)}: they are set"
 
 
+@dataclass(frozen=True)
+class HubPreset(FirstWeights):
+    """The weights of a preset of KerasHub.
+
+    Attributes:
+        model: its keys.
+    """
+
+    model: KerasHubConfig
+
+    @property
+    def given(self) -> str:
+        return self.model.given
+
+    def digest(self) -> str:
+        if not is_folder(self.model.preset):
+            return self.model.preset
+        return f"crc32c {digest_files(PresetFolder(Path(self.model.preset)))}"
+
+    def read(self, inputs: Inputs | None) -> Arrays:
+        from accumtrain.models.keras.hub import read_preset
+
+        with tf.device("CPU"):
+            arrays = read_preset(self.model)
+            gc.collect()
+        return arrays
+
+    @property
+    def note(self) -> str:
+        if is_folder(self.model.preset):
+            return ""
+        return f"{self.given} is a handle: data.tokenizer, or data.image_size, data.mean and data.std, are your own"
+
+
 def digest_files(folder: Folder) -> str:
     """Return the checksums of the files of tensors of a folder. Raise ConfigError if one is not there."""
     sums = []
@@ -301,6 +337,8 @@ def find_weights(config: Config) -> FirstWeights | None:
     """
     text = config.model.weights
     if text is None:
+        if isinstance(config.model, KerasHubConfig):
+            return HubPreset(config, config.model)
         return PublishedFolder(config, config.model) if isinstance(config.model, PretrainedConfig) else None
     if text == IMAGENET:
         return WeightsOfKeras(config)

@@ -31,6 +31,7 @@ REQUIRED = {  # what a choice leaves to the user
     "data=cifar_binary": ["data.path=cifar-10-batches-bin"],
     "data=idx": ["data.path=MNIST_Data"],
     "model=pretrained": [f"model.path={EXAMPLES['model']['pretrained'].path}"],
+    "model=kerashub": [f"model.preset={EXAMPLES['model']['kerashub'].preset}"],
 }
 NPZ = ["data=npz", "data.path=mine.npz"]  # which has targets of all forms
 TEXTS = ["data=texts", "data.path=texts"]

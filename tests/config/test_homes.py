@@ -23,7 +23,7 @@ PATHS = {
     "export.output",
     "run.dir",
 }
-PATHS |= {"model.path", "model.weights", "data.tokenizer", "data.root"}
+PATHS |= {"model.path", "model.preset", "model.weights", "data.tokenizer", "data.root"}
 TFRECORD = {"kind": "tfrecord", "path": "~/train-*", "test_path": "~/a//test-*", "num_classes": 3}
 
 

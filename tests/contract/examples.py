@@ -39,6 +39,7 @@ from accumtrain.models.config import (
     RevViTConfig,
     ViTConfig,
 )
+from accumtrain.models.keras.config import KerasHubConfig
 from accumtrain.models.published.config import PretrainedConfig
 from accumtrain.optim.config import AdafactorConfig, AdamConfig, AdamWConfig, KerasOptimConfig, SgdConfig
 from accumtrain.optim.schedules import (
@@ -57,6 +58,7 @@ IMAGE_SIZES = {"keras": 64}  # of models that need more than SIZE pixels
 IMAGE = Path(__file__).parents[2] / "docs" / "scaling.png"
 SMALL_TRANSFORMER: dict[str, Any] = {"depth": 2, "width": 8, "heads": 2}
 BERT = Path(__file__).with_name("bert")  # a folder with a config.json alone
+ARCHITECTURE = json.loads((BERT / "config.json").read_text())
 SIZE = 9  # odd: halved, its maps leave a rest
 EXAMPLES: dict[str, dict[str, Any]] = {
     "task": {},
@@ -70,7 +72,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "encoder": EncoderConfig(**SMALL_TRANSFORMER),
         "revencoder": RevEncoderConfig(**SMALL_TRANSFORMER),
         "keras": KerasModelConfig(name="MobileNet", args={"alpha": 0.25}),
-        "pretrained": PretrainedConfig(path=str(BERT), architecture=json.loads((BERT / "config.json").read_text())),
+        "pretrained": PretrainedConfig(path=str(BERT), architecture=ARCHITECTURE),
+        "kerashub": KerasHubConfig(preset=str(BERT), architecture=ARCHITECTURE, args={"dropout": 0.0}),
     },
     "optim": {  # every term of the rule has a part in it
         "adam": AdamConfig(lr=1e-2, weight_decay=0.1),
@@ -140,6 +143,11 @@ def example_of(group: str, name: str) -> Any:
     if name not in EXAMPLES.get(group, {}):
         pytest.fail(f"{group}={name} has no example: add a small configuration to EXAMPLES in {__file__}")
     return EXAMPLES[group][name]
+
+
+def inputs_of(name: str) -> str:
+    """The kind of the inputs of a model's example."""
+    return {"kerashub": "tokens"}.get(name, example_of("model", name).inputs)
 
 
 def size_for(name: str) -> int:

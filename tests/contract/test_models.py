@@ -6,6 +6,7 @@ import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -31,12 +32,13 @@ from accumtrain.optim.schedules import ConstantConfig
 from accumtrain.optim.sgd import SGD
 from accumtrain.tasks.objective import build_objective, open_stored
 from accumtrain.train.build import build_window
-from tests.contract.examples import EXAMPLES, SIZE, example_of, size_for
+from tests.contract.examples import EXAMPLES, SIZE, example_of, inputs_of, size_for
 from tests.engine.small import CLASSES, examples
 
 BATCH, STEPS, TOKENS = 8, 2, 11
 # that nobody drew a model for
 SHAPES = [(1, 1, 3), (3, 31, 2), *(pytest.param(shape, marks=pytest.mark.slow) for shape in ((5, 1, 1), (8, 8, 4)))]
+MARKS = {"kerashub": [pytest.mark.skipif(find_spec("keras_hub") is None, reason="needs KerasHub")]}
 BOUNDS = ROUNDING | {"float16": ROUNDING["bfloat16"]}  # which job=verify does not compare
 
 
@@ -55,6 +57,8 @@ class Variant:
 
     def is_slow(self, memory: str) -> bool:
         """Left to `make test-slow`."""
+        if self.name == "kerashub":
+            return True
         if self.name in ("vit", "encoder", "pretrained") or (self.name.startswith("rev") and self.name != "revnet"):
             return self.key is not None or self.precision not in ("float32", "bfloat16")
         if self.precision == "float32":
@@ -99,7 +103,12 @@ def allowed(variant: Variant) -> bool:
 
 
 PARAMETERS = [
-    pytest.param(variant, memory, id=f"{variant}-{memory}", marks=[pytest.mark.slow] if variant.is_slow(memory) else [])
+    pytest.param(
+        variant,
+        memory,
+        id=f"{variant}-{memory}",
+        marks=[*MARKS.get(variant.name, ()), *([pytest.mark.slow] if variant.is_slow(memory) else [])],
+    )
     for variant in variants()
     if variant.name in EXAMPLES["model"] and allowed(variant)
     for memory in variant.config(STORE).policies
@@ -142,10 +151,10 @@ def update(variant: Variant, memory: str) -> Update:
     check_config(config)
     data = open_stored(config)
     given = examples(BATCH, data.shape)
-    if config.model.inputs == "tokens":
+    if inputs_of(variant.name) == "tokens":
         data = replace(data, inputs=Tokens((SIZE,), number_ids(TOKENS)))
         given["inputs"] = tokens()
-    if config.model.inputs == "arrays":
+    if inputs_of(variant.name) == "arrays":
         data = replace(data, inputs=Arrays((SIZE,)))
         given["inputs"] = tf.random.stateless_normal([BATCH, SIZE], [3, 4])
     window = build_window(config, build_objective(config, data), 1, tf.distribute.get_strategy())
@@ -183,9 +192,9 @@ def test_a_policy_changes_neither_weights_nor_gradient(variant, memory):
         assert relative_difference(made.sums, stored.sums) <= BOUNDS[variant.precision]
 
 
-@pytest.mark.parametrize("name", EXAMPLES["model"])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in EXAMPLES["model"]])
 def test_initial_weights_are_a_function_of_the_seed(name):
-    kind = example_of("model", name).inputs
+    kind = inputs_of(name)
     shape = (size_for(name), size_for(name), 3) if kind == "pixels" else (SIZE,)
     vocabulary = TOKENS if kind == "tokens" else 0
     specs = [ModelSpec(shape, CLASSES, seed=seed, inputs=(kind,), vocabulary=vocabulary) for seed in (1, 1, 2)]

@@ -107,7 +107,7 @@ def picture(folder: Path) -> Path:
     ("overrides", "error", "words"),
     [
         (("export.format=pickle",), ConfigError, "choose from savedmodel, keras, tflite, onnx"),
-        (("export.format=keras",), ConfigError, "lenet5 is made of TensorFlow operations, not of Keras layers"),
+        (("export.format=keras",), ConfigError, "lenet5 is not made of Keras's own layers"),
         (("export.format=tflite", "export.output=mine.bin"), ConfigError, "must end in .tflite"),
         (("export.format=tflite", "export.output=folder.tflite"), ConfigError, "exists and is no tflite export"),
         (("export.output=mine",), ConfigError, "export.output=mine: exists and is no savedmodel export"),

@@ -37,6 +37,7 @@ from accumtrain.measure.verify.window import (
 )
 from accumtrain.models.build import find_rate_factors
 from accumtrain.models.config import MODELS
+from accumtrain.models.keras.config import KerasHubConfig
 from accumtrain.models.published.config import PretrainedConfig
 from accumtrain.optim.config import SgdConfig
 from accumtrain.registry import module_of
@@ -181,11 +182,16 @@ def _run_checks(
 
 
 def _check_import_if_any(config: Config, model: Model, examples: WindowOfExamples) -> list[CheckResult]:
-    """Check the weights of a published folder, if the run begins with them."""
+    """Check the weights of a published model, if the run begins with them."""
     from accumtrain.models.published.build import PublishedModel  # here, as most runs begin with none
 
     keys = config.model
-    if not isinstance(keys, PretrainedConfig) or keys.weights is not None:
+    if keys.weights is not None:
+        return []
+    if isinstance(keys, KerasHubConfig):
+        note = "not compared: they are as KerasHub converts them, of which there is no second implementation here"
+        return [CheckResult("weights of the preset", 0.0, None, note)]
+    if not isinstance(keys, PretrainedConfig):
         return []
     assert isinstance(model, PublishedModel)
     return check_import(keys, model, examples.arrays["inputs"], config.precision)

@@ -31,7 +31,8 @@ OPTIMIZER = "optimizer"  # group of a file that holds a training, too
 
 
 @contextmanager
-def _dtype_policy(name: str) -> Iterator[None]:
+def dtype_policy(name: str) -> Iterator[None]:
+    """Build Keras layers with another dtype policy."""
     previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy(name)
     try:
@@ -68,7 +69,7 @@ def build_keras(config: KerasModelConfig, spec: ModelSpec) -> KerasModel:
         )
     keras.utils.set_random_seed(spec.seed)
     reset_uids()  # so that the paths of its variables are the same each time that it is built
-    with _dtype_policy(POLICIES[spec.precision]):
+    with dtype_policy(POLICIES[spec.precision]):
         try:
             model = builders[config.name](**fixed, **config.args)
         except (TypeError, ValueError) as error:
@@ -113,7 +114,7 @@ def read_published(config: KerasModelConfig) -> dict[str, np.ndarray]:
         CheckpointError: the file in the cache is damaged, or it is another.
     """
     reset_uids()  # so that the paths of its variables are those of the model that is built for the data
-    with _dtype_policy("float32"):
+    with dtype_policy("float32"):
         try:
             builder = getattr(keras.applications, config.name)
             model = builder(weights=IMAGENET, classifier_activation=None, **config.args)

@@ -22,6 +22,7 @@ from accumtrain.errors import ConfigError
 
 SEED = "seed_generator_state"  # name of the variables of Keras's seed generators
 MOST_AT_A_CUT = 2  # tensors
+KERNELS = ("kernel", "pointwise_kernel")
 LEAST_SAVING = 0.1  # share of the activations; recomputing is refused if it saves less
 
 
@@ -32,7 +33,8 @@ class CutPiece:
     Attributes:
         outputs: the symbolic tensors at its end, a cut point.
         kept: bytes per example of `outputs`.
-        inner: bytes per example of the outputs of all its operations, `outputs` included.
+        inner: bytes per example of the outputs of all its operations, `outputs` included. A layer that is made of
+            layers is counted as so many of its outputs.
         multiplications: of its convolutions and products, per example.
     """
 
@@ -48,7 +50,7 @@ class CutPiece:
 
 
 def list_pieces(model: keras.Model, width: int = 1) -> list[CutPiece]:
-    """List all pieces of a functional model with one input and one output, in order. All sizes must be known.
+    """List all pieces of a functional model with one output, in order. All sizes must be known.
 
     Args:
         width: number of tensors that together may be a cut point.
@@ -66,7 +68,7 @@ def list_pieces(model: keras.Model, width: int = 1) -> list[CutPiece]:
                 del awaited[id(tensor)]
         outputs = keras.tree.flatten(node.output_tensors)
         awaited.update({id(tensor): tensor for tensor in outputs if uses[id(tensor)]})
-        inner += sum(_count_bytes(tensor) for tensor in outputs)
+        inner += _count_layers(node) * sum(_count_bytes(tensor) for tensor in outputs)
         multiplications += _count_multiplications(node)
         if len(awaited) <= width and any(id(tensor) in awaited for tensor in outputs):
             ends = tuple(awaited.values())
@@ -144,12 +146,13 @@ def _ends(chain: Sequence[CutPiece], most: int) -> list[int] | None:
 
 
 def _list_nodes(model: keras.Model) -> list[Any]:
-    """List the calls of operations of the model, each after those that it depends on.
+    """List the calls of operations of the model, each after those that it depends on. Its inputs come first.
 
     An operation that is called twice has two of them.
     """
     by_depth = model._nodes_by_depth
-    return [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
+    nodes = [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
+    return sorted(nodes, key=lambda node: bool(_inputs(node)))
 
 
 def _inputs(node: Any) -> list[Any]:
@@ -158,12 +161,18 @@ def _inputs(node: Any) -> list[Any]:
 
 def _count_multiplications(node: Any) -> int:
     """Count the multiplications of a layer's kernels. Those of other operations are not counted."""
-    layer = node.operation
-    outputs = sum(math.prod(tensor.shape[1:]) for tensor in keras.tree.flatten(node.output_tensors))
-    if isinstance(layer, keras.layers.DepthwiseConv2D):
-        return int(outputs * math.prod(layer.kernel.shape[:2]))
-    kernel = getattr(layer, "kernel", getattr(layer, "pointwise_kernel", None))
-    return int(outputs * math.prod(kernel.shape[:-1])) if isinstance(kernel, keras.Variable) else 0
+    places = sum(math.prod(tensor.shape[1:-1]) for tensor in keras.tree.flatten(node.output_tensors))
+    kernels = (variable for variable in _variables(node) if variable.name in KERNELS)
+    return int(places * sum(math.prod(kernel.shape) for kernel in kernels))
+
+
+def _count_layers(node: Any) -> int:
+    """Count the layers that have variables in a layer; at least one."""
+    return max(1, len({variable.path.rpartition("/")[0] for variable in _variables(node)}))
+
+
+def _variables(node: Any) -> list[keras.Variable]:
+    return list(getattr(node.operation, "variables", ()))
 
 
 def _count_bytes(tensor: Any) -> int:
@@ -174,7 +183,7 @@ def _count_bytes(tensor: Any) -> int:
 
 
 def cut_model(name: str, model: keras.Model, kept_share: float = 0.0) -> tuple[list[keras.Model], set[int]]:
-    """Cut a functional model with one input and one output where computing again saves memory.
+    """Cut a functional model with one output where computing again saves memory.
 
     Args:
         name: of the model in a refusal.

@@ -87,8 +87,12 @@ class Folder:
                 f"{self.given}: has no {PIXELS}, which tells the pixels that it was trained on; give data.mean and "
                 "data.std, such as data.mean=[0.5] data.std=[0.5]"
             )
+        return keys | self.read_pixels()
+
+    def read_pixels(self) -> dict[str, list[float]]:
+        """Return mean and std of the pixels that the model was trained on. Raise ConfigError for other ways."""
         pixels: _Pixels = convert(_Pixels, self.read_json(PIXELS), str(self.path / PIXELS))
-        return {**keys, "mean": pixels["image_mean"], "std": pixels["image_std"]}
+        return {"mean": pixels["image_mean"], "std": pixels["image_std"]}
 
     def read_json(self, name: str) -> Mapping[str, Any]:
         """Return the content of a JSON file. Raise ConfigError if it can't be read, or is no mapping."""
