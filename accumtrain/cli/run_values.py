@@ -25,6 +25,7 @@ from accumtrain.console import warn
 from accumtrain.data.config import SOURCES
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.fields import Role, format_value, value_at
+from accumtrain.models.config import ANY
 from accumtrain.models.keras.config import KerasHubConfig
 from accumtrain.models.keras.hub_folder import PresetFolder, is_folder
 from accumtrain.models.published.config import PretrainedConfig
@@ -37,6 +38,7 @@ DEPENDENT_KEYS = {  # keys that a given key makes obsolete
     "model.memory": ("model.kept_convs", "model.kept_share", "model.kept_blocks"),
     "train.epochs": ("train.steps",),
 }
+LENGTH = "data.length"
 FIRST_WEIGHTS = "model.weights"  # a run notes a digest of their content, a command gives their path
 
 # ---- values of the run ----
@@ -92,6 +94,8 @@ def merge_run_values(
     if job.measures_other_data:
         fixed = {key: value for key, value in fixed.items() if not key.startswith("data.") or key in of_run}
     if job.scope == "trained":
+        if REGISTRIES["model"][before["model"]["kind"]].config.lengths == ANY:
+            fixed.pop(LENGTH, None)
         _check_given(fixed, now, given, file.parent)
     outdated = {dependent for key in given for dependent in DEPENDENT_KEYS.get(key, ())}
     merged = dict(before)

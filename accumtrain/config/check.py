@@ -18,6 +18,7 @@ from accumtrain.devices.config import TpuConfig
 from accumtrain.errors import ConfigError
 from accumtrain.export.config import FORMATS
 from accumtrain.fields import JAX, Constraint, check_size, constraints_of, format_value, suggest_names, walk_values
+from accumtrain.models.config import ONE
 from accumtrain.registry import ComponentConfig
 from accumtrain.tasks.config import (
     BALANCED,
@@ -95,7 +96,7 @@ def check_config(config: Config) -> None:
             "data.buckets: batches differ in length, and XLA compiles for one; "
             "leave data.buckets out, or device.xla on a CPU or GPU"
         )
-    if config.data.varies_in_shape and config.model.has_one_length:
+    if config.data.varies_in_shape and config.model.lengths == ONE:
         raise ConfigError(
             f"data.buckets: batches differ in length, and {config.model.label} takes one in model={config.model.kind}; "
             "leave data.buckets out"

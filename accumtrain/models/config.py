@@ -29,6 +29,7 @@ LEAST_WITH_BATCH_NORM = 2  # examples of a micro-batch: the statistics of one sa
 MEMORY = OneOf(MEMORIES, number="a number of MB that all tensors may take")
 NORM_MOMENTUM = 0.9
 RULE = Role.RULE | Role.MEASURED
+ONE, UP_TO, ANY = "one", "up to", "any"  # lengths of texts that a trained model takes
 DIAL_PARTS = 32  # of a Keras model's activations
 
 
@@ -47,7 +48,7 @@ class ModelConfig(ComponentConfig):
     Attributes:
         same_bits_in_every_graph: the model's operations give the same bits in every graph, as job=verify then requires.
         takes: the kind of its inputs. It takes those of a subclass, too.
-        has_one_length: it takes texts of one length alone.
+        lengths: those of texts that it takes: ONE, all UP_TO that of the training, or ANY that it has positions for.
         reversible_twin: a reversible model of the same family, in words.
     """
 
@@ -58,7 +59,7 @@ class ModelConfig(ComponentConfig):
     ROLE: ClassVar[Role] = Role.LEARNED | Role.MEASURED
     same_bits_in_every_graph: ClassVar[bool] = True
     takes: ClassVar[str] = "pixels"
-    has_one_length: ClassVar[bool] = False
+    lengths: ClassVar[str] = UP_TO
     reversible_twin: ClassVar[str] = "a RevNet such as model=revnet38"
 
     @property

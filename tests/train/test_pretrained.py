@@ -73,6 +73,30 @@ def test_an_export_goes_in_again_with_its_head(keys, here, command):
 
 
 @pytest.mark.slow
+def test_longer_texts_are_measured_and_answered(here, command):
+    """Up to the positions of the model, and never shorter ones than those of the training."""
+    cut = [key.replace("length=12", "length=8") for key in MAILS]
+    assert command(*MODEL, *cut, "run.name=one").code == 0
+    trained = json_of(here / "runs/one")["test"]
+    assert command("run.name=one", "job=evaluate", "data.length=8").code == 0
+    same = json_of(here / "runs/one", "evaluation")
+    assert same["test"]["loss"] == trained["loss"]
+    answer = command("run.name=one", "job=evaluate", "data.length=40")
+    assert answer.code == 0, answer
+    longer = json_of(here / "runs/one", "evaluation-mails.csv")
+    counts = [sum(row["examples"] for row in each["classes"]) for each in (same, longer)]
+    assert (longer["own_data"], counts[1]) == (True, counts[0])
+    assert longer["test"]["loss"] != same["test"]["loss"]
+    assert "on the test examples of mails, of up to 40 tokens" in answer.out.replace("\n", " ")
+    assert command("run.name=one", "job=predict", "predict.input=mails.csv", "data.length=40").code == 0
+    refused = command("run.name=one", "job=evaluate", "data.length=41")
+    assert_error(refused, ConfigError, "positions for 40 tokens; give data.length=40 or less")
+    refused = command("run.name=one", "job=evaluate", "data.length=7")
+    assert_error(refused, ConfigError, "the run was trained on 8 tokens; give no less")
+    assert command("run.name=one", "data.length=40", *MODEL, *MAILS[:2]).code != 0, "a training goes on as it began"
+
+
+@pytest.mark.slow
 def test_adapters_go_out_and_in_again(here, command):
     adapted = (*MODEL, *MAILS, "model.lora_rank=2")
     assert command(*adapted, "run.name=one").code == 0

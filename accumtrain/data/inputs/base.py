@@ -134,6 +134,10 @@ class Inputs(ABC):
 
     # ---- asked of a trained run
 
+    def with_length(self, config: DataConfig) -> Inputs:
+        """Return the same for texts of data.length tokens. Raise ConfigError if the run was trained on longer ones."""
+        return self
+
     def adapt(self, config: DataConfig) -> DataConfig:
         """Return the keys by which other data with targets is read as the run read its own.
 

@@ -112,6 +112,14 @@ class Tokens(Inputs):
 
     # ---- asked of a trained run
 
+    def with_length(self, config: DataConfig) -> Tokens:
+        length = config.length if isinstance(config, TokenKeys) else None
+        if length is not None and length < self.shape[0]:
+            raise ConfigError(
+                f"data.length={length}: the run was trained on {self.shape[0]} tokens; give no less, or leave it out"
+            )
+        return self if length is None else replace(self, shape=(length,))
+
     def adapt(self, config: DataConfig) -> DataConfig:
         if isinstance(config, TableConfig) and config.text_column is None and self.column:
             config = replace(config, text_column=self.column)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -48,6 +48,10 @@ class TrainedOn:
         values = {f"{part}.{key}": value for part, content in parts.items() for key, value in content.items()}
         texts = {key: json.dumps(value, sort_keys=True) for key, value in values.items()}
         return {key: hashlib.sha256(text.encode()).hexdigest()[:_DIGITS] for key, text in texts.items()}
+
+    def with_length(self, config: DataConfig) -> TrainedOn:
+        """Return the same for texts of data.length tokens. Raise ConfigError if the run was trained on longer ones."""
+        return replace(self, inputs=self.inputs.with_length(config))
 
     @classmethod
     def from_json(cls, content: InputsFile, config: DataConfig) -> TrainedOn:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from accumtrain.fields import LOCAL_PATH, NotEmpty, Role
-from accumtrain.models.config import KerasLayersConfig
+from accumtrain.models.config import ONE, KerasLayersConfig
 from accumtrain.registry import Entry, required
 
 
@@ -20,7 +20,7 @@ class KerasHubConfig(KerasLayersConfig):
     `args`: arguments of the backbone in the place of those of the preset, such as {dropout: 0.0}.
     """
 
-    has_one_length: ClassVar[bool] = True
+    lengths: ClassVar[str] = ONE
     reversible_twin: ClassVar[str] = "model=revencoder_tiny or model=revvit_tiny, which have no published weights"
 
     kind: str = "kerashub"

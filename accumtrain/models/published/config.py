@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 
 from accumtrain.errors import ConfigError
 from accumtrain.fields import COUNT, FRACTION, LOCAL_PATH, NOT_NEGATIVE, POSITIVE, NotEmpty, Role, format_value
-from accumtrain.models.config import RULE, InBlocksConfig
+from accumtrain.models.config import ANY, RULE, InBlocksConfig
 from accumtrain.models.published.architecture import Architecture, DropoutRates
 from accumtrain.models.published.folder import CONFIG, Folder
 from accumtrain.registry import Entry, required
@@ -55,6 +55,7 @@ class PretrainedConfig(InBlocksConfig):
     `lora_dropout`: rate at which the inputs of adapters are dropped out in training.
     """
 
+    lengths: ClassVar[str] = ANY
     reversible_twin: ClassVar[str] = "model=revencoder_tiny, which has no published weights"
 
     kind: str = "pretrained"

@@ -156,6 +156,8 @@ def evaluate_run(config: Config) -> dict[str, Any] | None:
             say(f"drawn: {' and '.join(pictures)}")
         result["pictures"] = pictures
     part = f"the {measured.split}" if own else "all"
-    what = f"{part} {data.inputs.examples} of {config.data.label}"
+    before = trained.manifest.get("inputs", {}).get("shape")
+    longer = "" if before in (None, data.inputs.shape) else f", of up to {data.inputs.describe()}"
+    what = f"{part} {data.inputs.examples} of {config.data.label}{longer}"
     say(f"measured: the {config.state} state, update {trained.saved.step:,}, on {what}; in {result_file(config)}")
     return result

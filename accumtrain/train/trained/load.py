@@ -12,9 +12,11 @@ from accumtrain.config.read import to_mapping
 from accumtrain.config.roles import keys_with
 from accumtrain.config.schema import Config
 from accumtrain.data.inputs.trained_on import TrainedOn, read_trained_on
+from accumtrain.data.source import Dataset
 from accumtrain.errors import CheckpointError, ConfigError, DataError
 from accumtrain.fields import Role, shorten
 from accumtrain.models.build import build_model
+from accumtrain.models.config import ANY
 from accumtrain.runs.checkpoint_store import Saved, newest_manifest
 from accumtrain.runs.config import BEST_STATE
 from accumtrain.runs.names import CHECKPOINTS, differences, folder_of, learned_values
@@ -26,7 +28,7 @@ from accumtrain.tasks.objective import Objective, build_objective, open_objectiv
 from accumtrain.train.build import check_sizes, moving_average, spec_for
 from accumtrain.train.checkpoint import again_if_changed, find_state, restore_model
 
-CLASSES = "data.classes"
+CLASSES, LENGTH = "data.classes", "data.length"
 
 
 def find_trained_on(config: Config) -> tuple[TrainedOn, Mapping[str, Any]]:
@@ -39,7 +41,7 @@ def find_trained_on(config: Config) -> tuple[TrainedOn, Mapping[str, Any]]:
     """
     noted = read_noted(config)
     if noted is not None:
-        return noted, {}
+        return noted.with_length(config.data), {}
     objective = open_objective(config)
     trained_on = TrainedOn.from_json(objective.trained_on.as_json(), config.data)
     return trained_on, objective.stored.fingerprint
@@ -100,14 +102,21 @@ def open_measured(config: Config) -> tuple[Objective, bool]:
         if noted is None:
             raise
         data = None  # a class may have too few examples to train on, and enough to be measured
-    if data is not None and (noted is None or data.fingerprint == trained):
+    if data is not None and (noted is None or _fingerprint_as_trained(config, data, noted) == trained):
         noted = noted or build_objective(config, data).trained_on
         return build_objective(config, replace(data, class_names=noted.class_names), noted.facts), True
     assert noted is not None
     from accumtrain.data.sources.labelled import open_labelled  # here, as a training has no use for it
 
-    data = open_labelled(config.data, noted, trained, config.run.seed)
+    data = open_labelled(config.data, noted.with_length(config.data), trained, config.run.seed)
     return build_objective(config, data, noted.facts), False
+
+
+def _fingerprint_as_trained(config: Config, data: Dataset, noted: TrainedOn) -> Mapping[str, Any]:
+    """Return the fingerprint of the data with texts as long as those that the run was trained on."""
+    if noted.with_length(config.data) == noted:
+        return data.fingerprint
+    return open_stored(replace(config, data=noted.inputs.adapt(config.data))).fingerprint
 
 
 class Trained(NamedTuple):
@@ -159,6 +168,8 @@ def check_evaluates(config: Config, fingerprint: Mapping[str, Any], manifest: Ma
     now = learned_values(config) | dict(fingerprint)
     trained = {**manifest["learned"], **manifest["data"]}
     measured = {CLASSES, *keys_with(Role.MEASURED, to_mapping(config))}
+    if config.model.lengths == ANY:
+        measured.discard(LENGTH)
     if changed := differences({key: value for key, value in trained.items() if key in measured}, now):
         raise CheckpointError(
             f"the run in {folder_of(config)} was trained with other values: {changed}; evaluate it with those it was "
