@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import yaml
 from safetensors.numpy import load_file
 
 from accumtrain.errors import CheckpointError, ConfigError
+from accumtrain.process.program import own_program
 from tests.models.published.folders import CLASSES, MASKED, write_folder
 from tests.train.conftest import assert_error, assert_same_tensors, json_of, records_of, tensors_of
 
@@ -70,6 +72,28 @@ def test_an_export_goes_in_again_with_its_head(keys, here, command):
     assert json_of(here / "runs/two", "weights")["left"] == {}
     before, after = (json_of(here / f"runs/{name}")["test"]["loss"] for name in ("one", "two"))
     assert abs(before - after) < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keys", [(), ("model.lora_rank=2",), ("model.memory=recompute",)])
+def test_two_replicas_and_jax_train_the_same(keys, here):
+    pytest.importorskip("jax")
+    devices = {"one": (), "two": ("device=mirrored", "device.virtual=2"), "jax": ("device.runtime=jax",)}
+    for name, device in devices.items():
+        given = (*MODEL, *MAILS, *keys, *device, "precision=float64", "model.dropout=0", f"run.name={name}")
+        subprocess.run([*own_program(), *given], cwd=here, check=True, stdout=subprocess.DEVNULL)
+    losses = {name: json_of(here / f"runs/{name}")["test"]["loss"] for name in devices}
+    assert losses["two"] == pytest.approx(losses["one"], rel=1e-12)
+    assert losses["jax"] == pytest.approx(losses["one"], rel=1e-12)
+
+
+@pytest.mark.slow
+def test_the_import_is_checked_with_jax(here, command):
+    pytest.importorskip("jax")
+    assert command(*MODEL, *MAILS, "job=verify", "device.runtime=jax", "model.dropout=0").code == 0
+    (report,) = here.glob("runs/trials/verify-*/verify.json")
+    rows = {row["check"]: row for row in json.loads(report.read_text())["checks"]}
+    assert rows["hidden states against those of the files, in float64"]["passed"]
 
 
 @pytest.mark.slow

@@ -43,9 +43,9 @@ from accumtrain.optim.config import SgdConfig
 from accumtrain.registry import module_of
 from accumtrain.runs.folder import result_file
 from accumtrain.tasks.objective import Objective, open_objective
-from accumtrain.train.build import build_optimizer
+from accumtrain.train.build import build_optimizer, model_for
 from accumtrain.train.tell.remedies import explain_errors
-from accumtrain.train.weights import window_with_weights
+from accumtrain.train.weights import begin_with_weights, window_with_weights
 
 MOST_STEPS, MOST_EXAMPLES = 16, 32  # of a window on one replica: few images are enough to see a difference
 VERDICTS = {True: "pass", False: "FAIL", None: "no bound"}
@@ -198,7 +198,11 @@ def _check_import_if_any(config: Config, model: Model, examples: WindowOfExample
 
 
 def _run_checks_on_jax(config: Config, objective: Objective, examples: WindowOfExamples) -> list[CheckResult]:
-    return check_on_jax(
+    model = model_for(config, objective.stored, draws=False)
+    begin_with_weights(config, model)
+    imported = _check_import_if_any(config, model, examples)  # by TensorFlow, which the gradients are compared with
+    del model
+    return imported + check_on_jax(
         partial(_window_with, config.with_accum_steps(examples.steps), objective),
         lambda: resolve_devices(config.device).runtime,
         config.model.policies,
