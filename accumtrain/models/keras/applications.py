@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 import h5py
 import keras
@@ -19,11 +19,12 @@ from keras.src.utils.naming import reset_uids, to_snake_case
 from accumtrain.config.imagenet import IMAGENET, PUBLISHED, SAME, WHITE, ExpectedPixels, show_pixels
 from accumtrain.errors import CheckpointError, ConfigError, first_line
 from accumtrain.fields import format_value, suggest_names
-from accumtrain.models.config import KerasModelConfig
+from accumtrain.models.config import KerasLayersConfig, KerasModelConfig
 from accumtrain.models.keras.model import KerasModel
 from accumtrain.models.layers import ModelSpec
 from accumtrain.models.resnet.blocks import with_norm_momentum
 
+Built = TypeVar("Built", bound=KerasModel)
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16", "float64": "float64"}
 WEIGHTS = "model.weights.h5"  # in a .keras file
 SEED = "seed_generator"  # part of the key of the state of random numbers, which is no weight
@@ -87,14 +88,18 @@ def build_keras(config: KerasModelConfig, spec: ModelSpec) -> KerasModel:
                 f"{model.output_shape}: must be {logits}, one logit for each class of the data; leave arguments out, "
                 "or choose another model.name"
             )
-        built = KerasModel(config, model, spec.variable_dtype, kept_share=config.kept_share)
+        return set_norm_momentum(config, KerasModel(config, model, spec.variable_dtype, kept_share=config.kept_share))
+
+
+def set_norm_momentum(config: KerasLayersConfig, model: Built) -> Built:
+    """Return the model with model.norm_momentum, if that is given. Raise ConfigError if it has no batch norm."""
     if config.norm_momentum is None:
-        return built
-    if not built.norms:
+        return model
+    if not model.norms:
         raise ConfigError(
-            f"model.norm_momentum={config.norm_momentum}: {config.name} has no batch normalisation; leave it out"
+            f"model.norm_momentum={config.norm_momentum}: {config.label} has no batch normalisation; leave it out"
         )
-    return with_norm_momentum(built, config.norm_momentum)
+    return with_norm_momentum(model, config.norm_momentum)
 
 
 # ---- published weights ----

@@ -15,13 +15,12 @@ from keras.src.utils.naming import reset_uids
 
 from accumtrain.errors import ConfigError, first_line
 from accumtrain.fields import format_value
-from accumtrain.models.keras.applications import POLICIES, dtype_policy
+from accumtrain.models.keras.applications import POLICIES, dtype_policy, set_norm_momentum
 from accumtrain.models.keras.config import KerasHubConfig
 from accumtrain.models.keras.cuts import SEED
 from accumtrain.models.keras.model import KerasModel
 from accumtrain.models.layers import ModelSpec
 from accumtrain.models.published.folder import CONFIG
-from accumtrain.models.resnet.blocks import with_norm_momentum
 
 TOKENS, MASK, TYPES = "token_ids", "padding_mask", "segment_ids"  # of KerasHub's inputs
 BYTES = 256  # ids of text without a tokenizer, and of its mask
@@ -64,11 +63,10 @@ def build_kerashub(config: KerasHubConfig, spec: ModelSpec) -> HubModel:
         backbone = load_backbone(config, with_weights=False)
         inputs = _find_inputs(config, backbone, spec)
         body = keras.models.clone_model(backbone, input_tensors=inputs, clone_function=lambda layer: layer)
-        mask = inputs[MASK] if isinstance(inputs, Mapping) else None
+        mask = inputs.get(MASK) if isinstance(inputs, Mapping) else None
         logits = keras.layers.Dense(spec.num_classes, name="logits")(_pool(config, body.output, mask))
         model = keras.Model(inputs, logits)
-        built = HubModel(config, model, spec.variable_dtype, kept_share=config.kept_share)
-    return built if config.norm_momentum is None else with_norm_momentum(built, config.norm_momentum)
+        return set_norm_momentum(config, HubModel(config, model, spec.variable_dtype, kept_share=config.kept_share))
 
 
 def _find_inputs(config: KerasHubConfig, backbone: keras.Model, spec: ModelSpec) -> Any:
