@@ -182,5 +182,5 @@ def find_paths(text: str, key: str = "predict.input") -> list[Path]:
         return [path]
     found = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207
     if not found:
-        raise DataError(f"{key}={text}: no such file or folder; give an image, a folder or a glob in quotes")
+        raise DataError(f"{key}={text}: no such file or folder; give one that is there, or a glob in quotes")
     return [Path(name) for name in found]

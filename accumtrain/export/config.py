@@ -52,7 +52,7 @@ _SAFETENSORS = ExportFormat(
     extra="pretrained",
     reads="read again, with the same bits",
     model_kinds=("pretrained",),
-    others="is no model of PyTorch's transformers; choose export.format=savedmodel, or train model=pretrained",
+    others="is not of model=pretrained, which alone goes out so; choose export.format=savedmodel, or train that one",
 )
 FORMATS: Registry[ExportFormat] = Registry("export.format")
 FORMATS.add(

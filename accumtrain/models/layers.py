@@ -18,8 +18,11 @@ from accumtrain.backprop.fixed_point import FLOATS, FixedPoint, times
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Gradients
 from accumtrain.backprop.tracing import after, computed_after
+from accumtrain.errors import ConfigError
 from accumtrain.models.kernels import is_faster_by_products, kernel_dtype, kernel_gradient
 from accumtrain.process.private import could_possibly_record
+
+BYTES = 257  # tokens of data.tokenizer=bytes: its values, and the mask
 
 
 class Initializer:
@@ -237,6 +240,18 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "init", Initializer(self.seed, self.variable_dtype, draws=self.draws))
+
+    def check_vocabulary(self, given: str, vectors: int) -> None:
+        """Raise ConfigError if the tokens are not those of published weights, which have so many vectors.
+
+        Args:
+            given: the key and the value that name the weights.
+        """
+        if self.vocabulary > vectors or self.vocabulary == BYTES < vectors:
+            raise ConfigError(
+                f"{given}: has vectors for {vectors:,} tokens, and those of the data are {self.vocabulary:,}; give "
+                "data.tokenizer the folder or the tokenizer.json of that model"
+            )
 
     @property
     def channels(self) -> int:

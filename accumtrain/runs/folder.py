@@ -30,6 +30,7 @@ from accumtrain.runs.names import (
 )
 
 TRIALS = "trials"  # within run.dir, the folders of jobs that leave no run
+LENGTH = "data.length"
 LONGEST = 32  # characters of a run's name in the name of a trial, and of a path in that of a result, without a hash
 PLACES = ("data.path", "data.test_path")
 
@@ -70,6 +71,8 @@ def state_mark(config: Config) -> str:
 def name_other_data(config: Config) -> str | None:
     """Return a name of the data that the job measures, from its path; None if the command names that of the run.
 
+    The run's own texts have a name by the length to which they are cut, if that is another one.
+
     Raises:
         CheckpointError: the run's config.yaml can't be read.
     """
@@ -81,8 +84,11 @@ def name_other_data(config: Config) -> str | None:
         for values in (read_config(file), to_mapping(config))
     )
     ignored = set(keys_with(Role.PLACE, to_mapping(config))) - set(PLACES)
-    if not differences(before, {key: value for key, value in now.items() if key not in ignored}):
+    named = {key: value for key, value in now.items() if key not in ignored}
+    if not differences(before, named):
         return None
+    if not differences(before, named | {LENGTH: before.get(LENGTH)}):
+        return f"length{named[LENGTH]}"
     path = now.get("data.path", config.data.label)  # the whole path, because many folders are called test
     return shorten_name(replace_odd(str(path)), LONGEST) or config.data.kind
 

@@ -118,7 +118,7 @@ def test_what_is_refused(bert, tmp_path):
 def test_bytes_are_no_tokens_of_a_large_vocabulary(tmp_path):
     """The default of data.tokenizer, where a folder tells none."""
     large = write_folder(tmp_path / "bert", "bert", vocabulary=300)
-    with pytest.raises(ConfigError, match=r"give data\.tokenizer the tokenizer\.json of that model"):
+    with pytest.raises(ConfigError, match=r"give data\.tokenizer the folder or the tokenizer\.json of that model"):
         build(large, ModelSpec((LENGTH,), 2, inputs=("tokens",), vocabulary=257))
 
 

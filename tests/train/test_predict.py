@@ -94,7 +94,7 @@ def test_predict_equals_evaluate(name, runs, photos, compose):
     told = [{each["class"]: each["probability"] for each in answer["top"]} for answer in answers]
     found = [answer["class"] == name for answer, name in zip(answers, truth, strict=True)]
     losses = [-math.log(each[name]) for each, name in zip(told, truth, strict=True)]
-    assert result["images"] == len(answers) == 15
+    assert result["examples"] == len(answers) == 15
     assert np.mean(found) == evaluation["test"]["accuracy"]
     assert np.mean(losses) == pytest.approx(evaluation["test"]["loss"], rel=1e-5)
     assert result["checkpoint"] == evaluation["checkpoint"]
@@ -203,7 +203,7 @@ def test_bad_files_are_named_and_the_others_answered(here, command):
     reasons = {Path(each["name"]).name: each["reason"] for each in result["bad"]["examples"]}
     assert reasons.keys() == {"empty.png", "text.jpg", "cut.png", "pipe.png"}
     assert reasons["empty.png"] == "is empty"
-    assert len(lines(here / "runs/plain/predictions.jsonl")) == result["images"] == 3
+    assert len(lines(here / "runs/plain/predictions.jsonl")) == result["examples"] == 3
     answer = command(*PREDICT, "data.on_error=skip")
     assert answer.code == 0
     assert "warning: 4 of 7 images can't be used" in answer.err

@@ -107,7 +107,7 @@ def test_longer_texts_are_measured_and_answered(here, command):
     assert same["test"]["loss"] == trained["loss"]
     answer = command("run.name=one", "job=evaluate", "data.length=40")
     assert answer.code == 0, answer
-    longer = json_of(here / "runs/one", "evaluation-mails.csv")
+    longer = json_of(here / "runs/one", "evaluation-length40")
     counts = [sum(row["examples"] for row in each["classes"]) for each in (same, longer)]
     assert (longer["own_data"], counts[1]) == (True, counts[0])
     assert longer["test"]["loss"] != same["test"]["loss"]

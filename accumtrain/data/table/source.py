@@ -420,7 +420,7 @@ def _hold_out(examples: _Examples, fraction: float) -> np.ndarray:
             of_one = examples.targets.values.ndim == 1 and examples.targets.count
             remedy = "add one, or remove the class" if of_one else "add one"
             if of_one and are_numbers(examples.targets.names):
-                remedy += "; or did you mean task=regress, as the classes are numbers?"
+                remedy += "; or did you mean task=regress, as the classes are numbers, or another data.label_column?"
             raise DataError(
                 f"{f'class {examples.targets.describe(index)}' if of_one else 'the table'} has a single example, "
                 f"{examples.describe(index)}: it takes two, to train and to test; {remedy}"

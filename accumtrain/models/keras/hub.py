@@ -18,12 +18,12 @@ from accumtrain.fields import format_value
 from accumtrain.models.keras.applications import POLICIES, dtype_policy, set_norm_momentum
 from accumtrain.models.keras.config import KerasHubConfig
 from accumtrain.models.keras.cuts import SEED
+from accumtrain.models.keras.hub_folder import is_folder
 from accumtrain.models.keras.model import KerasModel
 from accumtrain.models.layers import ModelSpec
 from accumtrain.models.published.folder import CONFIG
 
 TOKENS, MASK, TYPES = "token_ids", "padding_mask", "segment_ids"  # of KerasHub's inputs
-BYTES = 256  # ids of text without a tokenizer, and of its mask
 
 
 class HubModel(KerasModel):
@@ -104,12 +104,8 @@ def _check_tokens(config: KerasHubConfig, backbone: keras.Model, spec: ModelSpec
             f"{config.given}: takes tokens, and an example of the data is {spec.inputs[0]} {list(spec.shape)}; choose "
             "texts, or a preset of images"
         )
-    size, longest = backbone.vocabulary_size, getattr(backbone, "max_sequence_length", None)
-    if spec.vocabulary > size or spec.vocabulary <= BYTES + 1 < size:
-        raise ConfigError(
-            f"{config.given}: has vectors for {size:,} tokens, and those of the data are {spec.vocabulary:,}; give "
-            "data.tokenizer the tokenizer.json of that model"
-        )
+    spec.check_vocabulary(config.given, backbone.vocabulary_size)
+    longest = getattr(backbone, "max_sequence_length", None)
     if longest is not None and spec.shape[-1] > longest:
         raise ConfigError(
             f"data.length={spec.shape[-1]}: {config.given} has positions for {longest} tokens; give data.length="
@@ -157,9 +153,10 @@ def load_backbone(config: KerasHubConfig, *, with_weights: bool) -> keras.Model:
                 place, load_weights=with_weights, dtype=keras.config.dtype_policy().name, **config.args
             )
         except Exception as error:  # of any kind: KerasHub has one for each file, family and source
+            absent = "" if is_folder(config.preset) else " is no folder here, and as a handle"
             raise ConfigError(
-                f"{config.given}: KerasHub refuses it: {first_line(error)}; give a folder with {CONFIG} and weights, a "
-                "handle that KerasHub knows, or other model.args"
+                f"{config.given}{absent}: KerasHub refuses it: {first_line(error)}; give a folder with {CONFIG} and "
+                "weights, a handle that KerasHub knows, or other model.args"
             ) from error
     if unknown := sorted(config.args.keys() - backbone.get_config().keys()):
         raise ConfigError(

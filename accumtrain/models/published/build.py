@@ -106,11 +106,7 @@ def _check_data(config: PretrainedConfig, found: Architecture, spec: ModelSpec) 
             f"data.length={tokens}: {given} has positions for {embedding.longest} tokens; give data.length="
             f"{embedding.longest} or less"
         )
-    if spec.vocabulary > embedding.vocabulary:
-        raise ConfigError(
-            f"{given}: has vectors for {embedding.vocabulary:,} tokens, and the tokenizer has {spec.vocabulary:,}; "
-            "give data.tokenizer the tokenizer of that folder"
-        )
+    spec.check_vocabulary(given, embedding.vocabulary)
 
 
 class EmbedTokens(tf.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -18,7 +17,6 @@ from accumtrain.models.published.folder import CONFIG, Folder
 from accumtrain.registry import Entry, required
 
 ALPHA = 8.0  # of adapters, as in PEFT
-NEAREST = 3
 
 
 @dataclass(frozen=True)
@@ -104,10 +102,10 @@ class PretrainedConfig(InBlocksConfig):
         names = self.found.list_linears()
         found = [name for name in names if fnmatchcase(name, target) or fnmatchcase(name, f"*.{target}")]
         if not found:
-            nearest = difflib.get_close_matches(target, names, n=NEAREST, cutoff=0.0)
+            endings = dict.fromkeys(name.rpartition(".")[2] for name in names)
             raise ConfigError(
-                f"model.lora_targets={target}: no linear layer of the body has a name that ends so; the nearest are "
-                f"{', '.join(nearest)} (* stands for any text)"
+                f"model.lora_targets={target}: no linear layer of the body has a name that ends so; they end in "
+                f"{', '.join(endings)} (* stands for any text)"
             )
         return found
 

@@ -6,6 +6,7 @@ model.safetensors.index.json lists.
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -99,7 +100,8 @@ class Folder:
         file = self.path / name
         if not self.path.is_dir():
             raise ConfigError(
-                f"{self.given} is no folder; give one with {CONFIG} and {WEIGHTS}, as a published model has them"
+                f"{self.given} is no folder; {self._suggest_near()}give one with {CONFIG} and {WEIGHTS}, as a "
+                "published model has them"
             )
         self.check_is_file(file)
         if file.stat().st_size > _LARGEST_JSON:
@@ -112,10 +114,24 @@ class Folder:
             raise ConfigError(f"{self.given}: {file} holds no mapping; fetch the file again")
         return content
 
+    def _suggest_near(self) -> str:
+        """Return the question for a folder with a name like this one; empty if there is none."""
+        parent = self.path.parent
+        names = [each.name for each in parent.iterdir() if each.is_dir()] if parent.is_dir() else []
+        near = difflib.get_close_matches(self.path.name, names, n=1)
+        return f"did you mean {parent / near[0]}? Or " if near else ""
+
     def check_is_file(self, file: Path) -> None:
         """Raise ConfigError if a file of the folder is not there. It is not opened, as it may be a FIFO."""
         if not file.is_file():
             raise ConfigError(f"{self.given}: {file} is not there; fetch the whole folder of the model")
+
+    @property
+    def _class_name(self) -> str:
+        """The name of the class of transformers that reads the whole model, its head included."""
+        named = self.config.get("architectures")
+        first = named[0] if isinstance(named, list) and named else None
+        return first if isinstance(first, str) and first.isidentifier() else "AutoModel"
 
     @cached_property
     def files(self) -> list[Path]:
@@ -136,7 +152,7 @@ class Folder:
         if pickles and not (self.path / WEIGHTS).exists():
             raise ConfigError(
                 f"{self.given}: {pickles[0]} is a pickle, which can run any code, and is not read; convert it where "
-                'PyTorch is: python -c "from transformers import AutoModel as M; '
+                f'PyTorch is: python -c "from transformers import {self._class_name} as M; '
                 f"M.from_pretrained('{self.path}').save_pretrained('{self.path}')\""
             )
         return [self.path / WEIGHTS]

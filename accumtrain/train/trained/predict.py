@@ -206,7 +206,7 @@ def predict(config: Config) -> dict[str, Any]:
         "status": "completed" if done == len(names) else "preempted",
         "step": trained.saved.step,
         "checkpoint": trained.saved.prefix,
-        "images": len(files),
+        "examples": len(files),
         **answers.summary,
         "files": list(map(str, written)),
         "bad": {"count": len(bad), "examples": bad},

@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 
 from accumtrain.backprop import tape
 from accumtrain.backprop.mode import Mode
+from accumtrain.data.text.vocabulary import open_vocabulary
 from accumtrain.errors import ConfigError
 from accumtrain.measure.verify.imported import check_import
 from accumtrain.models.build import build_model
@@ -176,7 +177,7 @@ def test_a_pair_has_types(tmp_path):
         (
             "bert",
             ModelSpec((11,), 3, inputs=("tokens",), vocabulary=61),
-            "vectors for 60 tokens, and the tokenizer has 61",
+            "vectors for 60 tokens, and those of the data are 61",
         ),
         ("vit", ModelSpec((32, 32, 3), 3), r"takes images of \[16, 16, 3\].*give data.image_size=16"),
         ("vit", ModelSpec((16, 16, 1), 3), "images of 3 channels"),
@@ -201,3 +202,10 @@ def test_the_architecture_is_enough_without_the_folder(tmp_path):
     content = json.loads((path / "config.json").read_text())
     alone = PretrainedConfig(path=str(Path("nowhere", "bert")), architecture=content)
     assert alone.found == PretrainedConfig(path=str(path)).found
+
+
+def test_bytes_are_no_tokens_of_a_published_model(tmp_path):
+    path, size = write_folder(tmp_path / "bert", "bert", vocabulary=300), open_vocabulary("bytes").size
+    assert size < 300
+    with pytest.raises(ConfigError, match=f"vectors for 300 tokens, and those of the data are {size}"):
+        build_model(PretrainedConfig(path=str(path)), ModelSpec((11,), 3, inputs=("tokens",), vocabulary=size))

@@ -90,7 +90,7 @@ def test_targets_are_endings_of_names_or_patterns(bert, targets, count):
     [
         (
             {"lora_rank": 2, "lora_targets": ["q_lin"]},
-            r"model\.lora_targets=q_lin: no linear layer .* nearest are bert\.",
+            r"model\.lora_targets=q_lin: no linear layer .* they end in query, key, value, dense \(",
         ),
         ({"lora_rank": 25}, r"model\.lora_rank=25: no matrix of bert has a higher rank than 24; give no more"),
         ({"lora_alpha": 16.0}, r"model\.lora_alpha=16\.0: there are no adapters; give model\.lora_rank, such as"),
