@@ -230,6 +230,8 @@ One command for each row, with `run.seed=1` and so on for the other seeds. The i
 {commands}
 ```
 
+[finetune.md](finetune.md#what-accuracy-does-it-reach) has published models on mails and on package descriptions.
+
 ## Which micro-batch fits?
 
 The largest micro-batch at 224 pixels in float32, by network, optimizer and memory policy. A limit is of tensors, as
