@@ -24,7 +24,7 @@ from accumtrain.config.schema import Config
 from accumtrain.console import warn
 from accumtrain.data.config import SOURCES
 from accumtrain.errors import CheckpointError, ConfigError
-from accumtrain.fields import Role, format_value, value_at
+from accumtrain.fields import LOCAL_PATH, Role, format_value, value_at
 from accumtrain.models.config import ANY
 from accumtrain.models.keras.config import KerasHubConfig
 from accumtrain.models.keras.hub_folder import PresetFolder, is_folder
@@ -32,13 +32,12 @@ from accumtrain.models.published.config import PretrainedConfig
 from accumtrain.models.published.folder import Folder
 from accumtrain.runs.contents import check_values, read_config
 from accumtrain.runs.folder import check_has_run
-from accumtrain.runs.names import folder_errors, has_checkpoints, learned_values, run_name
+from accumtrain.runs.names import LENGTH, folder_errors, has_checkpoints, learned_values, run_name
 
 DEPENDENT_KEYS = {  # keys that a given key makes obsolete
     "model.memory": ("model.kept_convs", "model.kept_share", "model.kept_blocks"),
     "train.epochs": ("train.steps",),
 }
-LENGTH = "data.length"
 FIRST_WEIGHTS = "model.weights"  # a run notes a digest of their content, a command gives their path
 
 # ---- values of the run ----
@@ -94,7 +93,7 @@ def merge_run_values(
     if job.measures_other_data:
         fixed = {key: value for key, value in fixed.items() if not key.startswith("data.") or key in of_run}
     if job.scope == "trained":
-        if REGISTRIES["model"][before["model"]["kind"]].config.lengths == ANY:
+        if REGISTRIES["model"][before["model"]["kind"]].config.lengths == ANY and value_at(values, LENGTH) is not None:
             fixed.pop(LENGTH, None)
         _check_given(fixed, now, given, file.parent)
     outdated = {dependent for key in given for dependent in DEPENDENT_KEYS.get(key, ())}
@@ -209,9 +208,10 @@ def _find_published(model: Mapping[str, Any]) -> Folder | None:
     """Return the folder of a published model; None for other models, and for a value that `check_config` refuses."""
     given = {PretrainedConfig.kind: "path", KerasHubConfig.kind: "preset"}.get(str(model.get("kind")))
     value = None if given is None else model.get(given)
-    if not isinstance(value, str) or value in ("", MISSING) or "\0" in value:
+    if not isinstance(value, str) or value in ("", MISSING):
         return None
     path = Path(expand_home(value))
+    LOCAL_PATH.check(f"model.{given}", str(path))
     if given == "path":
         return Folder(path)
     return PresetFolder(path) if is_folder(path) else None

@@ -237,7 +237,7 @@ JOBS.add(
         scope="trained",
         preemptible=True,
         without_effect=("model.memory",),
-        columns={"step": ("step", "d"), "images": ("images", ",d"), "bad": ("bad.count", ",d")},
+        columns={"step": ("step", "d"), "examples": ("examples", ",d"), "bad": ("bad.count", ",d")},
     ),
     Job(
         "export",

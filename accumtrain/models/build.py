@@ -87,8 +87,8 @@ def find_rate_factors(factors: Mapping[str, float], paths: Sequence[str], layer_
     behind = _count_layers_behind(paths)
     if layer_decay < 1 and not any(behind):
         raise ConfigError(
-            f"optim.layer_decay={layer_decay}: the trained variables are all of one layer of this model; leave it out, "
-            "or give optim.rates factors by patterns of paths"
+            f"optim.layer_decay={layer_decay}: the trained variables are of one layer, or of Keras layers; leave it "
+            "out, or give optim.rates factors by patterns of paths"
         )
     return [float(decided.get(path, 1.0)) * layer_decay**count for path, count in zip(paths, behind, strict=True)]
 

@@ -22,8 +22,6 @@ from accumtrain.errors import ConfigError
 from accumtrain.models.kernels import is_faster_by_products, kernel_dtype, kernel_gradient
 from accumtrain.process.private import could_possibly_record
 
-BYTES = 257  # tokens of data.tokenizer=bytes: its values, and the mask
-
 
 class Initializer:
     """Create variables with initial values that depend on the seed and the order of creation only.
@@ -224,6 +222,7 @@ class ModelSpec:
             1.5 seconds of the processor for RevNet-104.
         inputs: the kind of the inputs, such as pixels or tokens, and those that it is a subclass of.
         vocabulary: number of different tokens; 0 for inputs that are no tokens.
+        of_bytes: the tokens are the bytes of texts.
         per_token: the model tells the tokens at some positions instead of the class of an example.
         init: creates variables with their initial values, in `variable_dtype`.
     """
@@ -235,6 +234,7 @@ class ModelSpec:
     draws: bool = True
     inputs: tuple[str, ...] = ("pixels",)
     vocabulary: int = 0
+    of_bytes: bool = False
     per_token: bool = False
     init: Initializer = field(init=False, repr=False, compare=False)
 
@@ -247,7 +247,7 @@ class ModelSpec:
         Args:
             given: the key and the value that name the weights.
         """
-        if self.vocabulary > vectors or self.vocabulary == BYTES < vectors:
+        if self.vocabulary > vectors or (self.of_bytes and self.vocabulary < vectors):
             raise ConfigError(
                 f"{given}: has vectors for {vectors:,} tokens, and those of the data are {self.vocabulary:,}; give "
                 "data.tokenizer the folder or the tokenizer.json of that model"

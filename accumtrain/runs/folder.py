@@ -19,6 +19,7 @@ from accumtrain.runs.contents import read_config
 from accumtrain.runs.files import list_folder
 from accumtrain.runs.names import (
     CHECKPOINTS,
+    LENGTH,
     MARK,
     differences,
     folder_errors,
@@ -30,7 +31,6 @@ from accumtrain.runs.names import (
 )
 
 TRIALS = "trials"  # within run.dir, the folders of jobs that leave no run
-LENGTH = "data.length"
 LONGEST = 32  # characters of a run's name in the name of a trial, and of a path in that of a result, without a hash
 PLACES = ("data.path", "data.test_path")
 
@@ -71,7 +71,7 @@ def state_mark(config: Config) -> str:
 def name_other_data(config: Config) -> str | None:
     """Return a name of the data that the job measures, from its path; None if the command names that of the run.
 
-    The run's own texts have a name by the length to which they are cut, if that is another one.
+    The name has the length to which texts are cut, if that is another one.
 
     Raises:
         CheckpointError: the run's config.yaml can't be read.
@@ -87,10 +87,12 @@ def name_other_data(config: Config) -> str | None:
     named = {key: value for key, value in now.items() if key not in ignored}
     if not differences(before, named):
         return None
-    if not differences(before, named | {LENGTH: before.get(LENGTH)}):
-        return f"length{named[LENGTH]}"
+    length = "" if named.get(LENGTH) in (None, before.get(LENGTH)) else f"length{named[LENGTH]}"
+    if length and not differences(before, named | {LENGTH: before.get(LENGTH)}):
+        return length
     path = now.get("data.path", config.data.label)  # the whole path, because many folders are called test
-    return shorten_name(replace_odd(str(path)), LONGEST) or config.data.kind
+    name = shorten_name(replace_odd(str(path)), LONGEST) or config.data.kind
+    return "-".join(filter(None, (name, length)))
 
 
 def _name_near_runs(path: Path) -> str:

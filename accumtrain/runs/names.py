@@ -21,6 +21,7 @@ from accumtrain.fields import Role, format_value, shorten, value_at
 
 LONGEST = 48  # characters of a derived name, without its hash
 
+LENGTH = "data.length"
 CHECKPOINTS = "checkpoints"  # of a run, within its folder
 BEST = "best"  # the checkpoints of the best state, within their folder
 QUARANTINE = "quarantine"  # of damaged checkpoints, within their folder

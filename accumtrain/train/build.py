@@ -69,6 +69,7 @@ def spec_for(config: Config, inputs: Inputs, outputs: int, *, precision: str = "
         draws,
         inputs=inputs.kinds(),
         vocabulary=inputs.vocabulary_size,
+        of_bytes=inputs.of_bytes,
         per_token=TASKS[config.task.kind].targets == TOKENS,
     )
 

@@ -246,9 +246,12 @@ class HubPreset(FirstWeights):
 
     @property
     def note(self) -> str:
-        if is_folder(self.model.preset):
+        folder = PresetFolder(Path(self.model.preset))
+        if is_folder(folder.path) and {"tokenizer", "mean"} & folder.list_data_keys(()).keys():
             return ""
-        return f"{self.given} is a handle: data.tokenizer, or data.image_size, data.mean and data.std, are your own"
+        return (
+            f"{self.given} tells no keys of data: data.tokenizer, or data.image_size, data.mean and data.std, are yours"
+        )
 
 
 def digest_files(folder: Folder) -> str:

@@ -100,6 +100,15 @@ def test_the_pixels_of_a_converter(tmp_path):
     assert ours == pytest.approx(255 * pixels * scale + offset)
 
 
+def test_a_scale_of_all_channels(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"registered_name": "keras_hub>ResNetBackbone", "config": {}}))
+    (tmp_path / "image_converter.json").write_text(json.dumps({"config": {"scale": 0.01, "offset": [1.0, 2.0, 3.0]}}))
+    assert [len(value) for value in PresetFolder(tmp_path).list_data_keys(()).values()] == [3, 3]
+    (tmp_path / "image_converter.json").write_text(json.dumps({"config": {"scale": [1, 2], "offset": [1, 2, 3]}}))
+    with pytest.raises(ConfigError, match="has 2 scales and 3 offsets"):
+        PresetFolder(tmp_path).list_data_keys(())
+
+
 def test_what_is_refused(bert, tmp_path):
     def refuse(text, preset=bert, **spec):
         sizes = {"shape": (LENGTH,), "num_classes": 2, "inputs": ("tokens",), "vocabulary": WORDS} | spec
@@ -110,7 +119,8 @@ def test_what_is_refused(bert, tmp_path):
     refuse("vectors for 60 tokens, and those of the data are 61", vocabulary=61)
     refuse("takes tokens, and an example of the data is pixels", shape=(8, 8, 3), inputs=("pixels",))
     refuse("have no head for tokens here", per_token=True)
-    refuse("KerasHub refuses it: Unknown preset", preset=tmp_path / "nowhere")
+    refuse("neither a folder nor a handle that KerasHub knows; give one of these", preset=tmp_path / "nowhere")
+    refuse(f"did you mean {bert}", preset=bert.with_name("brt"))
     with pytest.raises(ConfigError, match="BertBackbone has no width; leave it out"):
         build(bert, args={"width": 3})
 
@@ -119,7 +129,7 @@ def test_bytes_are_no_tokens_of_a_large_vocabulary(tmp_path):
     """The default of data.tokenizer, where a folder tells none."""
     large = write_folder(tmp_path / "bert", "bert", vocabulary=300)
     with pytest.raises(ConfigError, match=r"give data\.tokenizer the folder or the tokenizer\.json of that model"):
-        build(large, ModelSpec((LENGTH,), 2, inputs=("tokens",), vocabulary=257))
+        build(large, ModelSpec((LENGTH,), 2, inputs=("tokens",), vocabulary=257, of_bytes=True))
 
 
 @pytest.mark.slow

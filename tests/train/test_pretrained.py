@@ -116,7 +116,17 @@ def test_longer_texts_are_measured_and_answered(here, command):
     refused = command("run.name=one", "job=evaluate", "data.length=41")
     assert_error(refused, ConfigError, "positions for 40 tokens; give data.length=40 or less")
     refused = command("run.name=one", "job=evaluate", "data.length=7")
-    assert_error(refused, ConfigError, "the run was trained on 8 tokens; give no less")
+    assert_error(refused, CheckpointError, "was trained on 8 tokens; give no less")
+    refused = command("run.name=one", "job=evaluate", "data.length=null")
+    assert_error(refused, CheckpointError, "data.length=8 there and null here")
+    refused = command("run.name=one", "job=predict", "predict.input=mails.csv", "data.length=null")
+    assert_error(refused, ConfigError, "with data.length=8")
+    (here / "other.csv").write_text((here / "mails.csv").read_text().replace("the", "cat"))
+    assert command("run.name=one", "job=evaluate", "data.path=other.csv", "data.length=40").code == 0
+    assert (here / "runs/one/evaluation-other.csv-length40.json").exists()
+    (here / "runs/one/inputs.json").unlink()
+    refused = command("run.name=one", "job=evaluate", "data.length=7")
+    assert_error(refused, CheckpointError, "was trained on 8 tokens; give no less")
     assert command("run.name=one", "data.length=40", *MODEL, *MAILS[:2]).code != 0, "a training goes on as it began"
 
 

@@ -96,6 +96,11 @@ class Inputs(ABC):
         return 0
 
     @property
+    def of_bytes(self) -> bool:
+        """True if they are the bytes of texts, which no tokenizer has read."""
+        return False
+
+    @property
     def is_checked(self) -> bool:
         """True if job=check reads them."""
         return bool(self.sizes)
@@ -135,7 +140,7 @@ class Inputs(ABC):
     # ---- asked of a trained run
 
     def with_length(self, config: DataConfig) -> Inputs:
-        """Return the same for texts of data.length tokens. Raise ConfigError if the run was trained on longer ones."""
+        """Return the same for texts of data.length tokens, if that is given."""
         return self
 
     def adapt(self, config: DataConfig) -> DataConfig:

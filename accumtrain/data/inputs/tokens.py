@@ -21,7 +21,7 @@ from accumtrain.data.text.by_length import trim
 from accumtrain.data.text.encode import Encoded, check_some_are_usable, encode_texts
 from accumtrain.data.text.texts import TABLES, Text, read_file, read_lines
 from accumtrain.data.text.token_split import TokenSplit, cut, describe_cuts, take_ids
-from accumtrain.data.text.vocabulary import MASK, PADDING, Vocabulary
+from accumtrain.data.text.vocabulary import BYTES, MASK, PADDING, Vocabulary
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import convert, format_value
 
@@ -80,6 +80,10 @@ class Tokens(Inputs):
         return self.vocabulary.size
 
     @property
+    def of_bytes(self) -> bool:
+        return self.vocabulary.tokenizer == BYTES
+
+    @property
     def stored_shape(self) -> tuple[int, ...]:
         """The shape of a stored example: [T], or [2, T] of a pair."""
         return (2, *self.shape) if self.pairs else self.shape
@@ -114,10 +118,6 @@ class Tokens(Inputs):
 
     def with_length(self, config: DataConfig) -> Tokens:
         length = config.length if isinstance(config, TokenKeys) else None
-        if length is not None and length < self.shape[0]:
-            raise ConfigError(
-                f"data.length={length}: the run was trained on {self.shape[0]} tokens; give no less, or leave it out"
-            )
         return self if length is None else replace(self, shape=(length,))
 
     def adapt(self, config: DataConfig) -> DataConfig:

@@ -50,7 +50,7 @@ class TrainedOn:
         return {key: hashlib.sha256(text.encode()).hexdigest()[:_DIGITS] for key, text in texts.items()}
 
     def with_length(self, config: DataConfig) -> TrainedOn:
-        """Return the same for texts of data.length tokens. Raise ConfigError if the run was trained on longer ones."""
+        """Return the same for texts of data.length tokens, if that is given."""
         return replace(self, inputs=self.inputs.with_length(config))
 
     @classmethod

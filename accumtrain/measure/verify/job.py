@@ -181,7 +181,7 @@ def _run_checks(
     ]
 
 
-def _check_import_if_any(config: Config, model: Model, examples: WindowOfExamples) -> list[CheckResult]:
+def _check_import_if_any(config: Config, model: Model | None, examples: WindowOfExamples) -> list[CheckResult]:
     """Check the weights of a published model, if the run begins with them."""
     from accumtrain.models.published.build import PublishedModel  # here, as most runs begin with none
 
@@ -198,9 +198,11 @@ def _check_import_if_any(config: Config, model: Model, examples: WindowOfExample
 
 
 def _run_checks_on_jax(config: Config, objective: Objective, examples: WindowOfExamples) -> list[CheckResult]:
-    model = model_for(config, objective.stored, draws=False)
-    begin_with_weights(config, model)
-    imported = _check_import_if_any(config, model, examples)  # by TensorFlow, which the gradients are compared with
+    model = None
+    if isinstance(config.model, PretrainedConfig):  # by TensorFlow, which the gradients are compared with
+        model = model_for(config, objective.stored, draws=False)
+        begin_with_weights(config, model)
+    imported = _check_import_if_any(config, model, examples)
     del model
     return imported + check_on_jax(
         partial(_window_with, config.with_accum_steps(examples.steps), objective),

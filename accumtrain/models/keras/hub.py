@@ -18,12 +18,14 @@ from accumtrain.fields import format_value
 from accumtrain.models.keras.applications import POLICIES, dtype_policy, set_norm_momentum
 from accumtrain.models.keras.config import KerasHubConfig
 from accumtrain.models.keras.cuts import SEED
-from accumtrain.models.keras.hub_folder import is_folder
+from accumtrain.models.keras.hub_folder import PresetFolder
 from accumtrain.models.keras.model import KerasModel
 from accumtrain.models.layers import ModelSpec
 from accumtrain.models.published.folder import CONFIG
 
 TOKENS, MASK, TYPES = "token_ids", "padding_mask", "segment_ids"  # of KerasHub's inputs
+SIZES = ("vocabulary_size", "vocab_size")  # attributes of backbones
+UNKNOWN = "Unknown preset identifier"  # the beginning of KerasHub's error
 
 
 class HubModel(KerasModel):
@@ -36,6 +38,8 @@ class HubModel(KerasModel):
         names = self.whole().input
         if not isinstance(names, Mapping):
             return super().cast(inputs)
+        if TOKENS not in names:
+            return {name: super(HubModel, self).cast(inputs) for name in names}
         side = dict(inputs) if isinstance(inputs, Mapping) else {"tokens": inputs}
         tokens = tf.cast(side["tokens"], tf.int32)
         present = tf.cast(tokens >= 0, tf.int32)
@@ -73,8 +77,9 @@ def _find_inputs(config: KerasHubConfig, backbone: keras.Model, spec: ModelSpec)
     """Return the inputs of a backbone, with the sizes of the data. Raise ConfigError if it takes other ones."""
     taken = backbone.input
     if not isinstance(taken, Mapping):
-        _check_images(config, taken, spec)
-        return keras.Input(spec.shape, dtype=taken.dtype, name=taken.name)
+        return _make_images(config, taken, spec)
+    if len(taken) == 1 and TOKENS not in taken:
+        return {name: _make_images(config, images, spec) for name, images in taken.items()}
     if not {TOKENS} <= taken.keys() <= {TOKENS, MASK, TYPES}:
         raise ConfigError(
             f"{config.given}: takes {format_value(sorted(taken))}, and texts have {TOKENS}, {MASK} and {TYPES} here; "
@@ -84,18 +89,22 @@ def _find_inputs(config: KerasHubConfig, backbone: keras.Model, spec: ModelSpec)
     return {name: keras.Input(spec.shape[-1:], dtype="int32", name=name) for name in taken}
 
 
-def _check_images(config: KerasHubConfig, taken: Any, spec: ModelSpec) -> None:
+def _make_images(config: KerasHubConfig, taken: Any, spec: ModelSpec) -> Any:
     expected = tuple(taken.shape[1:])
     if "pixels" not in spec.inputs:
         raise ConfigError(
             f"{config.given}: takes images, and an example of the data is {spec.inputs[0]} {list(spec.shape)}; choose "
             "images, or a preset of texts"
         )
-    if any(size not in (None, given) for size, given in zip(expected, spec.shape, strict=True)):
+    if len(expected) != len(spec.shape) or any(
+        size not in (None, given) for size, given in zip(expected, spec.shape, strict=True)
+    ):
+        size = "" if None in expected[:-1] else f"data.image_size={format_value(list(expected[:-1]))}, and "
         raise ConfigError(
-            f"{config.given}: takes images of {list(expected)}, and those of the data are {list(spec.shape)}; give "
-            f"data.image_size={format_value(list(expected[:2]))}, and images of {expected[-1]} channels"
+            f"{config.given}: takes images of {format_value(list(expected))}, and those of the data are "
+            f"{list(spec.shape)}; give {size}images of {expected[-1]} channels"
         )
+    return keras.Input(spec.shape, dtype=taken.dtype, name=taken.name)
 
 
 def _check_tokens(config: KerasHubConfig, backbone: keras.Model, spec: ModelSpec) -> None:
@@ -104,7 +113,10 @@ def _check_tokens(config: KerasHubConfig, backbone: keras.Model, spec: ModelSpec
             f"{config.given}: takes tokens, and an example of the data is {spec.inputs[0]} {list(spec.shape)}; choose "
             "texts, or a preset of images"
         )
-    spec.check_vocabulary(config.given, backbone.vocabulary_size)
+    sizes = [getattr(backbone, name) for name in SIZES if hasattr(backbone, name)]
+    if not sizes:
+        raise ConfigError(f"{config.given}: does not tell how many tokens it knows; choose another preset")
+    spec.check_vocabulary(config.given, sizes[0])
     longest = getattr(backbone, "max_sequence_length", None)
     if longest is not None and spec.shape[-1] > longest:
         raise ConfigError(
@@ -153,10 +165,14 @@ def load_backbone(config: KerasHubConfig, *, with_weights: bool) -> keras.Model:
                 place, load_weights=with_weights, dtype=keras.config.dtype_policy().name, **config.args
             )
         except Exception as error:  # of any kind: KerasHub has one for each file, family and source
-            absent = "" if is_folder(config.preset) else " is no folder here, and as a handle"
+            if str(error).startswith(UNKNOWN):
+                near = PresetFolder(Path(config.preset)).suggest_near()
+                raise ConfigError(
+                    f"{config.given} is neither a folder nor a handle that KerasHub knows; {near}give one of these"
+                ) from error
             raise ConfigError(
-                f"{config.given}{absent}: KerasHub refuses it: {first_line(error)}; give a folder with {CONFIG} and "
-                "weights, a handle that KerasHub knows, or other model.args"
+                f"{config.given}: KerasHub refuses it: {first_line(error)}; give a folder with {CONFIG} and weights, a "
+                "handle that KerasHub knows, or other model.args"
             ) from error
     if unknown := sorted(config.args.keys() - backbone.get_config().keys()):
         raise ConfigError(

@@ -56,9 +56,15 @@ class PresetFolder(Folder):
     def _read_converter(self) -> dict[str, list[float]]:
         """Return mean and std that do the same as KerasHub: pixels from 0 to 255, times scale, plus offset."""
         converter: _Converter = convert(_Converter, self.read_json(CONVERTER), str(self.path / CONVERTER))
-        factors = [converter["config"]["scale"] or 1.0, converter["config"]["offset"] or 0.0]
-        channels = max((len(factor) for factor in factors if isinstance(factor, list)), default=1)
-        scales, offsets = (factor if isinstance(factor, list) else [factor] * channels for factor in factors)
+        given = [converter["config"]["scale"] or 1.0, converter["config"]["offset"] or 0.0]
+        factors = [factor if isinstance(factor, list) else [factor] for factor in given]
+        channels = max(map(len, factors))
+        if {1, channels} < {1, channels, *map(len, factors)}:
+            raise ConfigError(
+                f"{self.given}: {CONVERTER} has {len(factors[0])} scales and {len(factors[1])} offsets; give data.mean "
+                "and data.std, and a folder without that file"
+            )
+        scales, offsets = (factor * (channels // len(factor)) for factor in factors)
         std = [1.0 / (WHITE * scale) for scale in scales]
         return {"mean": [-offset * deviation for offset, deviation in zip(offsets, std, strict=True)], "std": std}
 

@@ -100,7 +100,7 @@ class Folder:
         file = self.path / name
         if not self.path.is_dir():
             raise ConfigError(
-                f"{self.given} is no folder; {self._suggest_near()}give one with {CONFIG} and {WEIGHTS}, as a "
+                f"{self.given} is no folder; {self.suggest_near()}give one with {CONFIG} and {WEIGHTS}, as a "
                 "published model has them"
             )
         self.check_is_file(file)
@@ -114,7 +114,7 @@ class Folder:
             raise ConfigError(f"{self.given}: {file} holds no mapping; fetch the file again")
         return content
 
-    def _suggest_near(self) -> str:
+    def suggest_near(self) -> str:
         """Return the question for a folder with a name like this one; empty if there is none."""
         parent = self.path.parent
         names = [each.name for each in parent.iterdir() if each.is_dir()] if parent.is_dir() else []

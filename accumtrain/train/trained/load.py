@@ -19,7 +19,7 @@ from accumtrain.models.build import build_model
 from accumtrain.models.config import ANY
 from accumtrain.runs.checkpoint_store import Saved, newest_manifest
 from accumtrain.runs.config import BEST_STATE
-from accumtrain.runs.names import CHECKPOINTS, differences, folder_of, learned_values
+from accumtrain.runs.names import CHECKPOINTS, LENGTH, differences, folder_of, learned_values
 from accumtrain.runs.run import INPUTS_FILE, REMEDY
 from accumtrain.runs.schema import Manifest
 from accumtrain.tasks.answer import Answer, build_answer, find_answer
@@ -28,7 +28,7 @@ from accumtrain.tasks.objective import Objective, build_objective, open_objectiv
 from accumtrain.train.build import check_sizes, moving_average, spec_for
 from accumtrain.train.checkpoint import again_if_changed, find_state, restore_model
 
-CLASSES, LENGTH = "data.classes", "data.length"
+CLASSES = "data.classes"
 
 
 def find_trained_on(config: Config) -> tuple[TrainedOn, Mapping[str, Any]]:
@@ -168,10 +168,23 @@ def check_evaluates(config: Config, fingerprint: Mapping[str, Any], manifest: Ma
     now = learned_values(config) | dict(fingerprint)
     trained = {**manifest["learned"], **manifest["data"]}
     measured = {CLASSES, *keys_with(Role.MEASURED, to_mapping(config))}
-    if config.model.lengths == ANY:
+    length = getattr(config.data, "length", None)
+    if config.model.lengths == ANY and length is not None:
         measured.discard(LENGTH)
+        _check_length(config, length, manifest)
     if changed := differences({key: value for key, value in trained.items() if key in measured}, now):
         raise CheckpointError(
             f"the run in {folder_of(config)} was trained with other values: {changed}; evaluate it with those it was "
             "trained with"
+        )
+
+
+def _check_length(config: Config, length: int, manifest: Manifest) -> None:
+    """Raise CheckpointError if texts are cut to fewer tokens than those that the run was trained on."""
+    shape = manifest.get("inputs", {}).get("shape")
+    trained = shape[0] if shape else None
+    if trained is not None and length < trained:
+        raise CheckpointError(
+            f"{LENGTH}={length}: the run in {folder_of(config)} was trained on {trained} tokens; give no less, or "
+            "leave it out"
         )

@@ -208,4 +208,6 @@ def test_bytes_are_no_tokens_of_a_published_model(tmp_path):
     path, size = write_folder(tmp_path / "bert", "bert", vocabulary=300), open_vocabulary("bytes").size
     assert size < 300
     with pytest.raises(ConfigError, match=f"vectors for 300 tokens, and those of the data are {size}"):
-        build_model(PretrainedConfig(path=str(path)), ModelSpec((11,), 3, inputs=("tokens",), vocabulary=size))
+        build_model(
+            PretrainedConfig(path=str(path)), ModelSpec((11,), 3, inputs=("tokens",), vocabulary=size, of_bytes=True)
+        )
