@@ -38,7 +38,7 @@ def build_model(config: ModelConfig, spec: ModelSpec) -> Model:
 
 def _check_inputs(config: ModelConfig, spec: ModelSpec) -> None:
     """Raise ConfigError if the inputs are not those that a model of accumtrain takes."""
-    if config.inputs in (None, *spec.inputs):
+    if config.inputs is None or config.inputs in spec.inputs:
         return
     able = sorted(entry.name for entry in MODELS if entry.config.takes in spec.inputs)
     models = " or ".join(f"a model of kind {name}" for name in able)
