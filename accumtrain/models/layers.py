@@ -241,12 +241,19 @@ class ModelSpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "init", Initializer(self.seed, self.variable_dtype, draws=self.draws))
 
-    def check_vocabulary(self, given: str, vectors: int) -> None:
-        """Raise ConfigError if the tokens are not those of published weights, which have so many vectors.
+    def check_tokens(self, given: str, vectors: int, positions: int | None) -> None:
+        """Raise ConfigError if published weights do not take the texts.
 
         Args:
             given: the key and the value that name the weights.
+            vectors: the number of tokens that the weights have a vector for.
+            positions: the number of tokens of the longest text; None if there is no limit.
         """
+        if positions is not None and self.shape[-1] > positions:
+            raise ConfigError(
+                f"data.length={self.shape[-1]}: {given} has positions for {positions} tokens; give data.length="
+                f"{positions} or less"
+            )
         if self.vocabulary > vectors or (self.of_bytes and self.vocabulary < vectors):
             raise ConfigError(
                 f"{given}: has vectors for {vectors:,} tokens, and those of the data are {self.vocabulary:,}; give "

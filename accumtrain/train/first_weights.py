@@ -247,7 +247,7 @@ class HubPreset(FirstWeights):
     @property
     def note(self) -> str:
         folder = PresetFolder(Path(self.model.preset))
-        if is_folder(folder.path) and {"tokenizer", "mean"} & folder.list_data_keys(()).keys():
+        if is_folder(folder.path) and folder.tells_data:
             return ""
         return (
             f"{self.given} tells no keys of data: data.tokenizer, or data.image_size, data.mean and data.std, are yours"

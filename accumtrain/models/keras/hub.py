@@ -90,6 +90,7 @@ def _find_inputs(config: KerasHubConfig, backbone: keras.Model, spec: ModelSpec)
 
 
 def _make_images(config: KerasHubConfig, taken: Any, spec: ModelSpec) -> Any:
+    """Return an input of images of the data. Raise ConfigError if the backbone takes other ones."""
     expected = tuple(taken.shape[1:])
     if "pixels" not in spec.inputs:
         raise ConfigError(
@@ -116,13 +117,7 @@ def _check_tokens(config: KerasHubConfig, backbone: keras.Model, spec: ModelSpec
     sizes = [getattr(backbone, name) for name in SIZES if hasattr(backbone, name)]
     if not sizes:
         raise ConfigError(f"{config.given}: does not tell how many tokens it knows; choose another preset")
-    spec.check_vocabulary(config.given, sizes[0])
-    longest = getattr(backbone, "max_sequence_length", None)
-    if longest is not None and spec.shape[-1] > longest:
-        raise ConfigError(
-            f"data.length={spec.shape[-1]}: {config.given} has positions for {longest} tokens; give data.length="
-            f"{longest} or less"
-        )
+    spec.check_tokens(config.given, sizes[0], getattr(backbone, "max_sequence_length", None))
 
 
 def _pool(config: KerasHubConfig, output: Any, mask: Any) -> Any:

@@ -43,15 +43,26 @@ class PresetFolder(Folder):
 
     def list_data_keys(self, given: Collection[str]) -> dict[str, Any]:
         keys: dict[str, Any] = {}
-        if "model_type" in self.config and any((self.path / name).exists() for name in TOKENIZERS):
+        if self._has_tokenizer:
             keys["tokenizer"] = str(self.path)
         if isinstance(size := self.config.get("image_size"), int):
             keys["image_size"] = size
+        if {"mean", "std"} <= set(given):
+            return keys
         if (self.path / CONVERTER).exists():
             keys |= self._read_converter()
-        elif (self.path / PIXELS).exists() and not {"mean", "std"} <= set(given):
+        elif (self.path / PIXELS).exists():
             keys |= self.read_pixels()
         return keys
+
+    @property
+    def tells_data(self) -> bool:
+        """True if there is a file that tells the tokenizer, or the pixels, of the training."""
+        return self._has_tokenizer or (self.path / CONVERTER).exists() or (self.path / PIXELS).exists()
+
+    @property
+    def _has_tokenizer(self) -> bool:
+        return "model_type" in self.config and any((self.path / name).exists() for name in TOKENIZERS)
 
     def _read_converter(self) -> dict[str, list[float]]:
         """Return mean and std that do the same as KerasHub: pixels from 0 to 255, times scale, plus offset."""
@@ -59,10 +70,10 @@ class PresetFolder(Folder):
         given = [converter["config"]["scale"] or 1.0, converter["config"]["offset"] or 0.0]
         factors = [factor if isinstance(factor, list) else [factor] for factor in given]
         channels = max(map(len, factors))
-        if {1, channels} < {1, channels, *map(len, factors)}:
+        if any(len(factor) not in (1, channels) for factor in factors):
             raise ConfigError(
                 f"{self.given}: {CONVERTER} has {len(factors[0])} scales and {len(factors[1])} offsets; give data.mean "
-                "and data.std, and a folder without that file"
+                "and data.std"
             )
         scales, offsets = (factor * (channels // len(factor)) for factor in factors)
         std = [1.0 / (WHITE * scale) for scale in scales]

@@ -100,13 +100,7 @@ def _check_data(config: PretrainedConfig, found: Architecture, spec: ModelSpec) 
                 f"data.image_size={size}, and images of {embedding.channels} channels"
             )
         return
-    tokens = spec.shape[-1]
-    if tokens > embedding.longest:
-        raise ConfigError(
-            f"data.length={tokens}: {given} has positions for {embedding.longest} tokens; give data.length="
-            f"{embedding.longest} or less"
-        )
-    spec.check_vocabulary(given, embedding.vocabulary)
+    spec.check_tokens(given, embedding.vocabulary, embedding.longest)
 
 
 class EmbedTokens(tf.Module):
