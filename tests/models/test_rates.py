@@ -61,7 +61,7 @@ def test_layers_in_front_learn_slower():
 
 
 def test_a_model_of_one_layer_has_no_decay_of_layers():
-    with pytest.raises(ConfigError, match=r"optim.layer_decay=0.5: the trained variables are all of one layer"):
+    with pytest.raises(ConfigError, match=r"optim.layer_decay=0.5: the trained variables are of one layer"):
         find_rate_factors({}, ["segments/0/layers/0/kernel", "segments/0/layers/1/kernel"], 0.5)
 
 
