@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -14,41 +15,42 @@ from accumtrain.backprop.segments import Backward, Segment
 
 
 class WithLoss:
-    """A segment followed by the loss, a scalar. `logits` are those of the last call."""
+    """The last segment followed by the loss, a scalar. `logits` are those of the last call."""
 
-    def __init__(self, segment: Segment, loss: Callable[[tf.Tensor], tf.Tensor]):
+    def __init__(self, segment: Segment, loss: Callable[[Any], tf.Tensor]):
         self._segment, self._loss = segment, loss
         self.trainable_variables = getattr(segment, "trainable_variables", ())
         self.logits: Streams = None
 
     def __call__(self, x: Streams, mode: Mode) -> tf.Tensor:
-        self.logits = self._segment(x, mode)
+        self.logits = mode.invalidate_out_of_range(self._segment(x, mode))
         return self._loss(self.logits)
 
 
 def gradient(
     model: Model,
     images: tf.Tensor,
-    loss: Callable[[tf.Tensor], tf.Tensor],
+    loss: Callable[[Any], tf.Tensor],
     mode: Mode,
     consume: Consume,
-) -> tuple[tf.Tensor, tf.Tensor]:
+) -> tuple[tf.Tensor, Any]:
     """Compute a loss and hand the gradient of every variable to `consume`, segment by segment from the last.
 
     Args:
         images: [N, H, W, C], of any float dtype.
-        loss: function from the logits [N, classes] to a scalar.
+        loss: function from the logits [N, classes], or their `Projection`, to a scalar.
         mode: Mode(training=True, recording=True), which holds the batch statistics afterwards.
         consume: takes pairs of a variable and its gradient as soon as they are known, and returns the operations that
             consume them. The next segment waits for these operations. A gradient is None if the loss does not depend
             on its variable.
 
     Returns:
-        The loss and the logits [N, classes].
+        The loss, and what it was computed from.
     """
     backwards: list[Backward] = []
     x, mode = model.begin(images, mode)
-    last = WithLoss(model.segments[-1], loss) if model.joins_loss else None
+    joins_loss = model.joins_loss or (mode.projects and model.projects)
+    last = WithLoss(model.segments[-1], loss) if joins_loss else None
     first = model.frozen_segments
     for segment in model.segments[:first]:
         x = segment(x, mode)

@@ -7,10 +7,13 @@ batch gives one number.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import tensorflow as tf
 
+from accumtrain.backprop.projection import Projection, RowFunction
 from accumtrain.engine.replica import join_replicas
 from accumtrain.errors import ConfigError
 
@@ -40,7 +43,10 @@ class Collector(Protocol):
         """Forget all batches."""
 
     def update(self, batch: Batch, outputs: Any) -> None:
-        """Add the part of a batch that a replica has, and the outputs for it. It is called in graphs."""
+        """Add the part of a batch that a replica has, and the outputs for it. It is called in graphs.
+
+        The outputs are a `Projection` only if the collector has `takes_projections` = True.
+        """
 
     def take(self) -> dict[str, float]:
         """Return the metrics by name, of all batches since the last call."""
@@ -78,6 +84,50 @@ class WholeBatch:
                 "loss of the whole batch returns one number"
             )
         return tf.reduce_sum(own), tf.reduce_sum(weights), value
+
+
+class PerPosition:
+    """A loss or metric of the positions of an example: the mean over those that have a target, or 0 without any.
+
+    It is a function of targets, int32 [N, P], below 0 where there is none, and outputs [N, P, V] to values [N].
+
+    Args:
+        function: of targets [R] and logits [R, V] to values [R].
+    """
+
+    def __init__(self, function: PerExample):
+        self.function, self.__name__ = function, getattr(function, "__name__", str(function))
+
+    def __call__(self, targets: tf.Tensor, outputs: Any) -> tf.Tensor:
+        (values,) = compute_by_position([self.function], targets, outputs)
+        return tf.reduce_sum(values * _shares_of_positions(targets, values.dtype), axis=1)
+
+
+def compute_by_position(functions: Sequence[PerExample], targets: tf.Tensor, outputs: Any) -> list[tf.Tensor]:
+    """Return values of each function for the positions of examples, [N, P]; 0 where there is no target.
+
+    Args:
+        functions: see PerPosition.
+        outputs: logits [N, P, V], or their `Projection`.
+    """
+    rows = tf.reshape(tf.maximum(targets, 0), [-1])
+    if isinstance(outputs, Projection):
+        found = outputs.compute([partial(_call, function) for function in functions], rows)
+    else:
+        logits = tf.reshape(outputs, [-1, outputs.shape[-1]])
+        found = [function(rows, logits) for function in functions]
+    values = [tf.reshape(each, tf.shape(targets)) for each in found]
+    return [tf.where(targets >= 0, each, tf.zeros_like(each)) for each in values]
+
+
+def _shares_of_positions(targets: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Return the weight of each position in the mean of its example, [N, P]."""
+    has_target = tf.cast(targets >= 0, dtype)
+    return has_target / tf.maximum(tf.reduce_sum(has_target, axis=1, keepdims=True), 1.0)
+
+
+def _call(function: PerExample, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+    return function(targets, logits)
 
 
 def join_examples(parts: Sequence[Any]) -> Any:
@@ -127,14 +177,71 @@ def top5(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     return tf.cast(right, logits.dtype)
 
 
-def weighted_sums(functions: Iterable[PerExample | WholeBatch], logits: tf.Tensor, batch: Batch) -> list[tf.Tensor]:
+def weighted_sums(functions: Iterable[PerExample | WholeBatch], outputs: Any, batch: Batch) -> list[tf.Tensor]:
     """Return the sum of each function over the examples of a batch, weighted by example: scalars in its own dtype.
+
+    Args:
+        outputs: logits, or their `Projection`, which is taken in chunks if all functions are means over its rows.
 
     An example with two labels has the mean of the values for each, weighted by its share. Cross-entropy is linear in
     the target, so this is its value for the mixed target. Accuracy counts a label for as much as the image shows of it.
     """
-    values = [_value(function, logits, batch) for function in functions]
+    if isinstance(outputs, Projection):
+        if rows := _Rows.of(functions := [*functions], outputs, batch):
+            return rows.sum(outputs.compute(rows.functions, rows.batch))
+        outputs = outputs.logits
+    values = [_value(function, outputs, batch) for function in functions]
     return [tf.reduce_sum(tf.cast(example_weights(batch), value.dtype) * value) for value in values]
+
+
+def loss_and_sums(
+    functions: Sequence[PerExample | WholeBatch], outputs: Any, batch: Batch, scale: float | tf.Tensor
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """Return the first of the `weighted_sums` times `scale`, a number that has a gradient, and all of the sums."""
+    if isinstance(outputs, Projection) and (rows := _Rows.of(functions, outputs, batch)):
+        loss, values = outputs.compute_sum(rows.functions, rows.batch, rows.weights * scale)
+        return loss, rows.sum(values)
+    sums = weighted_sums(functions, outputs, batch)
+    return sums[0] * scale, sums
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of a `Projection`, examples or their positions, as a batch.
+
+    Attributes:
+        functions: of logits [n, V] and a part of the batch to values [n].
+        weights: those of the rows, [R] in the dtype of the logits.
+    """
+
+    functions: list[RowFunction]
+    batch: Batch
+    weights: tf.Tensor
+
+    @classmethod
+    def of(cls, functions: Sequence[PerExample | WholeBatch], projection: Projection, batch: Batch) -> _Rows | None:
+        """Return the rows; None if a function needs whole examples, or the whole batch."""
+        rank, dtype = projection.hidden.shape.rank, projection.hidden.dtype
+        weights = tf.cast(example_weights(batch), dtype)
+        of_examples = [function for function in functions if not isinstance(function, WholeBatch)]
+        if rank == 2 and len(of_examples) == len(functions):
+            beside = {name: tensor for name, tensor in batch.items() if name != "inputs"}
+            return cls([partial(_value_of_rows, function) for function in of_examples], beside, weights)
+        of_rows = [function.function for function in functions if isinstance(function, PerPosition)]
+        if rank != 3 or "share" in batch or len(of_rows) < len(functions):
+            return None
+        targets = batch["targets"]
+        rows = {"targets": tf.reshape(tf.maximum(targets, 0), [-1])}
+        weights = tf.reshape(weights[:, tf.newaxis] * _shares_of_positions(targets, dtype), [-1])
+        return cls([partial(_value_of_rows, function) for function in of_rows], rows, weights)
+
+    def sum(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Return the sum of each function's values, weighted by row."""
+        return [tf.reduce_sum(self.weights * each) for each in values]
+
+
+def _value_of_rows(function: PerExample, logits: tf.Tensor, batch: Batch) -> tf.Tensor:
+    return _value(function, logits, batch)
 
 
 def _value(function: PerExample | WholeBatch, logits: tf.Tensor, batch: Batch) -> tf.Tensor:

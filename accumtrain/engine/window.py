@@ -28,8 +28,8 @@ from accumtrain.engine.losses import (
     count_examples,
     cross_entropy,
     example_weights,
+    loss_and_sums,
     trained_outputs,
-    weighted_sums,
 )
 from accumtrain.engine.norm_statistics import NormStatistics
 from accumtrain.engine.replica import current_replica
@@ -158,16 +158,17 @@ class Window(tf.Module):
             batch: see `Batch` in engine/losses.py.
             at_outputs: the gradient of a `WholeBatch` at the trained outputs of the model, from `differentiate`.
         """
-        mode = self._mode(batch)
+        mode = self._mode(batch, projects=at_outputs is None)
+        scale = 1.0 if self.loss_scale is None else self.loss_scale.value
         sums = []
 
-        def loss(logits: tf.Tensor) -> tf.Tensor:
-            sums.extend(weighted_sums([self.loss_function, *self.metrics.values()], logits, batch))
-            total = sums[0]
-            if at_outputs is not None:
-                pairs = zip(trained_outputs(logits), at_outputs, strict=True)
-                total = tf.add_n([tf.reduce_sum(output * tf.cast(at, output.dtype)) for output, at in pairs])
-            return total if self.loss_scale is None else total * self.loss_scale.value
+        def loss(outputs: Any) -> tf.Tensor:
+            total, found = loss_and_sums([self.loss_function, *self.metrics.values()], outputs, batch, scale)
+            sums.extend(found)
+            if at_outputs is None:
+                return total
+            pairs = zip(trained_outputs(outputs), at_outputs, strict=True)
+            return tf.add_n([tf.reduce_sum(output * tf.cast(at, output.dtype)) for output, at in pairs]) * scale
 
         tape.gradient(self.model, batch["inputs"], loss, mode, self._add_gradients)
         with tf.control_dependencies(
@@ -234,10 +235,12 @@ class Window(tf.Module):
             added.append(buffer.assign_add(tf.cast(tf.convert_to_tensor(gradient), buffer.dtype)))
         return added
 
-    def _mode(self, batch: Batch) -> Mode:
+    def _mode(self, batch: Batch, *, projects: bool = False) -> Mode:
         replica, replicas = current_replica()
         index = tf.cast(self.micro_step, tf.int32) * replicas + replica
-        return micro_mode(self.seed, tf.cast(self.step, tf.int32), index, self.micro_steps * replicas, batch)
+        return micro_mode(
+            self.seed, tf.cast(self.step, tf.int32), index, self.micro_steps * replicas, batch, projects=projects
+        )
 
     def ask_to_stop(self, strategy: tf.distribute.Strategy) -> None:
         """Make the next commit return stop=True on all workers. Call it outside replica context."""

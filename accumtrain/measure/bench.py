@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.backprop.kernels import tell_emulation
 from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.registries import has_builtin_layers
 from accumtrain.config.schema import Config
@@ -23,7 +24,6 @@ from accumtrain.engine.runtime import Runtime
 from accumtrain.measure.config import BenchConfig
 from accumtrain.measure.dry_run import DryRun
 from accumtrain.measure.flops import count_flops, matmul_flops_per_second
-from accumtrain.models.kernels import tell_emulation
 from accumtrain.process import environment
 from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.runs.folder import result_file

@@ -33,7 +33,7 @@ class DenseHead(tf.Module):
         self.dense, self.dtype = Dense(init, inputs, outputs), init.dtype
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        return self.dense(tf.cast(x, self.dtype))
+        return self.dense.predict(tf.cast(x, self.dtype), mode)
 
 
 def build_mlp(config: MlpConfig, spec: ModelSpec) -> Model:

@@ -16,7 +16,16 @@ from accumtrain.data.inputs.base import Inputs
 from accumtrain.data.inputs.tokens import NONE, Tokens
 from accumtrain.data.source import Split, Stream
 from accumtrain.data.text.vocabulary import Vocabulary
-from accumtrain.engine.losses import Batch, Collector, PerExample, example_weights
+from accumtrain.engine.losses import (
+    Batch,
+    Collector,
+    PerExample,
+    PerPosition,
+    accuracy,
+    compute_by_position,
+    cross_entropy,
+    example_weights,
+)
 from accumtrain.engine.sums import sum_buffer
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import COUNT
@@ -170,16 +179,8 @@ def count_tokens(split: Split, vocabulary: Vocabulary) -> np.ndarray:
 # number, so weighted means are means over all tokens.
 
 
-def token_cross_entropy(ids: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Return the mean over positions of -log softmax(logits)[id], [N]."""
-    values = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(ids, 0), logits)
-    return _mean_over_positions(ids, values)
-
-
-def token_accuracy(ids: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Return the share of positions where the largest logit is that of the id, [N]."""
-    right = tf.equal(tf.argmax(logits, axis=-1, output_type=ids.dtype), ids)
-    return _mean_over_positions(ids, tf.cast(right, logits.dtype))
+token_cross_entropy = PerPosition(cross_entropy)
+token_accuracy = PerPosition(accuracy)
 
 
 def perplexity(loss: float) -> float:
@@ -189,12 +190,6 @@ def perplexity(loss: float) -> float:
 
 def build_token_cross_entropy(config: TokenCrossEntropyConfig) -> PerExample:
     return token_cross_entropy
-
-
-def _mean_over_positions(ids: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    is_counted = ids >= 0
-    count = tf.reduce_sum(tf.cast(is_counted, values.dtype), axis=-1)
-    return tf.reduce_sum(tf.where(is_counted, values, tf.zeros_like(values)), axis=-1) / tf.maximum(count, 1.0)
 
 
 # ---- answers in words ------------------------------------------------------------------------------------------------
@@ -220,6 +215,7 @@ class TokenFinder:
     """
 
     names: Sequence[str] = ()
+    takes_projections = True
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -233,11 +229,10 @@ class TokenFinder:
     def variables(self) -> list[tf.Variable]:
         return [self._sums]
 
-    def update(self, batch: Batch, outputs: tf.Tensor) -> None:
-        """Add the part of a batch that a replica has: ids [N, P], logits [N, P, V]."""
+    def update(self, batch: Batch, outputs: Any) -> None:
+        """Add the part of a batch that a replica has: ids [N, P], logits [N, P, V] or their `Projection`."""
         ids = tf.where((example_weights(batch) > 0)[:, tf.newaxis], batch["targets"], NONE)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(ids, 0), outputs)
-        right = tf.equal(tf.argmax(outputs, axis=-1, output_type=ids.dtype), ids)
+        losses, right = compute_by_position([cross_entropy, accuracy], ids, outputs)
         columns = tf.stack([tf.cast(each, tf.float64) for each in (tf.ones_like(losses), losses, right)], axis=-1)
         # ids below 0 are left out
         self._sums.assign_add(tf.math.unsorted_segment_sum(columns, ids, self._size))

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from accumtrain.backprop.mode import EVALUATION
+from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
 from accumtrain.config.schema import Config
 from accumtrain.data.pipeline import DistributedBatches, make_eval_batches
@@ -111,6 +111,8 @@ class Evaluator:
         self._sums = [*(sum_buffer([], self._dtype) for _ in self._means), *counts]
         self._own_variables = [*self._sums, *(own for collector in collectors for own in collector.variables)]
         whole = isinstance(self._whole_loss, WholeBatch)
+        projects = not whole and all(getattr(collector, "takes_projections", False) for collector in collectors)
+        self._mode = Mode(training=False, projects=projects)
         self._add = self._add_and_hold if whole else runtime.on_batches(self._add_batch, self._own_variables)
         self._add_one = runtime.on_replicas(self._add_batch, self._own_variables)
 
@@ -185,14 +187,14 @@ class Evaluator:
 
     def _add_batch(self, batch: Batch) -> Any:
         """Add a batch to the sums. Return the outputs, of which a loss of the whole batch is still to be added."""
-        logits = self._model(batch["inputs"], EVALUATION)
-        sums = weighted_sums(self._means.values(), logits, batch)
+        outputs = self._model(batch["inputs"], self._mode)
+        sums = weighted_sums(self._means.values(), outputs, batch)
         for collector in self.collectors:
-            collector.update(batch, logits)
+            collector.update(batch, outputs)
         weight = tf.reduce_sum(tf.cast(example_weights(batch), self._dtype))
         for total, value in zip(self._sums, (*sums, weight, count_examples(batch)), strict=True):
             total.assign_add(tf.cast(value, total.dtype))
-        return logits
+        return outputs
 
     # ---- a loss of the whole batch: of the outputs of several batches ----
 

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.backprop.kernels import tell_emulation
 from accumtrain.config.arithmetic import Epochs, micro_batch_size, total_steps
 from accumtrain.config.read import flatten_keys, to_mapping
 from accumtrain.config.registries import has_builtin_layers
@@ -26,7 +27,6 @@ from accumtrain.engine.losses import SMALLEST_LOSS_SCALE
 from accumtrain.engine.step import WORTH_TOGETHER, CallLength
 from accumtrain.errors import CheckpointError, DivergedError, Preempted
 from accumtrain.fields import Role
-from accumtrain.models.kernels import tell_emulation
 from accumtrain.process.program import is_own_run
 from accumtrain.process.signals import DeferredSignals
 from accumtrain.process.watchdog import Deadline, Watchdog

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.models.kernels import is_emulated
+from accumtrain.backprop.kernels import is_emulated
 from tests.keras.gradients import assert_same_bits
 
 

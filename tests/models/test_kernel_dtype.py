@@ -7,11 +7,11 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.backprop import tape
+from accumtrain.backprop.kernels import is_emulated, kernel_dtype, tell_emulation
 from accumtrain.backprop.mode import Mode
 from accumtrain.models import kernels as module
 from accumtrain.models.build import build_model
 from accumtrain.models.config import RevNetConfig
-from accumtrain.models.kernels import is_emulated, kernel_dtype, tell_emulation
 from accumtrain.models.layers import Conv, Dense, Initializer, ModelSpec
 from accumtrain.process.environment import KERNELS_16BIT
 

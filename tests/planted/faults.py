@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import tensorflow as tf
 
-from accumtrain.backprop import replay, segments, tape
+from accumtrain.backprop import kernels, replay, segments, tape
 from accumtrain.backprop.fixed_point import FixedPoint
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.segments import Coupling, OnStreams
@@ -14,7 +14,7 @@ from accumtrain.engine import losses, window
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.norm_statistics import NormStatistics
 from accumtrain.engine.window import Window
-from accumtrain.models import kernels, layers, norms
+from accumtrain.models import layers, norms
 from accumtrain.models.layers import Bias, Conv
 from accumtrain.models.norms import BatchNorm, GroupNorm
 from accumtrain.models.resnet import blocks

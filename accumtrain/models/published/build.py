@@ -152,7 +152,7 @@ class FirstToken(tf.Module):
         self.before, self.logits = before, logits
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        return self.logits(self.before(x[:, 0], mode))
+        return self.logits.predict(self.before(x[:, 0], mode), mode)
 
 
 class _Parts:

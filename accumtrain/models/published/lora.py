@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.backprop.kernels import product
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Gradients, Pullback
 from accumtrain.backprop.tracing import after, computed_after
-from accumtrain.models.kernels import product
 from accumtrain.models.layers import Initializer
 from accumtrain.models.published.config import Adapters
 from accumtrain.models.transformers.dropout import Dropout

@@ -233,4 +233,4 @@ class Head(tf.Module):
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
         x = self.activation(x, mode)  # [N, H, W, C]
-        return self.dense(tf.reduce_mean(tf.cast(x, self.dtype), axis=[1, 2]))  # [N, classes]
+        return self.dense.predict(tf.reduce_mean(tf.cast(x, self.dtype), axis=[1, 2]), mode)  # [N, classes]

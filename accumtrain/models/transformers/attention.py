@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
+from accumtrain.backprop.kernels import product
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Gradients, Pullback
 from accumtrain.backprop.tracing import after
-from accumtrain.models.kernels import product
 from accumtrain.models.transformers.dropout import Dropout, places_of_shares
 from accumtrain.models.transformers.layers import OwnGradient, apart, axis_size
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
-from accumtrain.models.kernels import product
-from accumtrain.models.layers import Dense, Initializer
+from accumtrain.backprop.projection import Projection
+from accumtrain.models.layers import MANY_OUTPUTS, Dense, Initializer
 from accumtrain.models.transformers.activations import GELU
 from accumtrain.models.transformers.embed import TokenTable
-from accumtrain.models.transformers.layers import LayerNorm, Linear, OwnGradient, axis_size
+from accumtrain.models.transformers.layers import LayerNorm, Linear, OwnGradient
 
 
 class ClassHead(tf.Module):
@@ -28,13 +28,13 @@ class ClassHead(tf.Module):
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
         if self.class_token:
-            return self.dense(self.norm(x[:, 0], mode))
+            return self.dense.predict(self.norm(x[:, 0], mode), mode)
         x = self.norm(x, mode)
         if "mask" not in mode.side:
-            return self.dense(tf.reduce_mean(x, axis=1))
+            return self.dense.predict(tf.reduce_mean(x, axis=1), mode)
         shown = tf.cast(mode.side["mask"], x.dtype)[..., tf.newaxis]
         tokens = tf.maximum(tf.reduce_sum(shown, axis=1), 1.0)  # an example may be all padding
-        return self.dense(tf.reduce_sum(x * shown, axis=1) / tokens)
+        return self.dense.predict(tf.reduce_sum(x * shown, axis=1) / tokens, mode)
 
 
 class TokenHead(tf.Module):
@@ -47,6 +47,9 @@ class TokenHead(tf.Module):
         norm: of the input [N, T, channels]; None if the blocks end with one.
         activation: behind the linear layer.
         compute_dtype: of the product with the table. Logits [N, P, vocabulary] have the dtype of the weights.
+
+    Attributes:
+        projects: it may return a `Projection`.
     """
 
     def __init__(
@@ -63,14 +66,16 @@ class TokenHead(tf.Module):
         self.norm, self.linear, self.activation, self.last_norm = norm, linear, activation, last_norm
         self.table, self.compute_dtype = table, compute_dtype
         self.bias = init.constant(0.0, table.embedding.shape[0], "bias")
+        self.projects = table.embedding.shape[0] >= MANY_OUTPUTS
 
-    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor | Projection:
         x = tf.gather(x, tf.maximum(mode.side["positions"], 0), batch_dims=1)  # [N, P, channels]
         x = x if self.norm is None else self.norm(x, mode)
         x = self.last_norm(self.activation(self.linear(x, mode), mode), mode)
-        vectors = tf.cast(self.table.embedding, self.compute_dtype)
-        rows = product(tf.reshape(tf.cast(x, self.compute_dtype), [-1, x.shape[-1]]), vectors, transpose_b=True)
-        return tf.reshape(tf.cast(rows, x.dtype), [-1, axis_size(x, 1), vectors.shape[0]]) + self.bias
+        vectors, bias = tf.convert_to_tensor(self.table.embedding), tf.convert_to_tensor(self.bias)
+        trains = mode.trains(self.table.embedding) or mode.trains(self.bias)
+        projection = Projection(x, vectors, bias, self.compute_dtype, of_table=True, trains_kernel=trains)
+        return projection.or_logits() if self.projects and mode.projects else projection.logits
 
 
 def build_token_head(

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from accumtrain.backprop.fixed_point import times
+from accumtrain.backprop.kernels import product
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Gradients, Module, Pullback, chain_pullback, pullback
 from accumtrain.backprop.tracing import after, computed_after, is_for_xla
-from accumtrain.models.kernels import product
 from accumtrain.models.layers import FLOATS_ONLY, Initializer, Numerics
 
 EPSILON = 1e-6  # of layer norms
