@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.backprop import kernels as module
 from accumtrain.backprop import tape
 from accumtrain.backprop.kernels import is_emulated, kernel_dtype, tell_emulation
 from accumtrain.backprop.mode import Mode
-from accumtrain.models import kernels as module
 from accumtrain.models.build import build_model
 from accumtrain.models.config import RevNetConfig
 from accumtrain.models.layers import Conv, Dense, Initializer, ModelSpec

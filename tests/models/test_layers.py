@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.backprop import kernels as kernel_gradients
 from accumtrain.backprop.fixed_point import FLOATS, FixedPoint
 from accumtrain.backprop.kernels import is_faster_by_products, kernel_dtype, kernel_gradient
 from accumtrain.backprop.mode import EVALUATION, Mode
 from accumtrain.backprop.pullback import pullback, tape_pullback
 from accumtrain.backprop.segments import Chain, Coupling, OnStreams
-from accumtrain.models import kernels as kernel_gradients
 from accumtrain.models.layers import Conv, Initializer, Numerics
 from accumtrain.models.norms import BatchNorm, GroupNorm
 from accumtrain.models.resnet.blocks import PoolAndPad, Projection, Residual, Stem

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.backprop import kernels
 from accumtrain.backprop.mode import Mode
-from accumtrain.models import kernels
 from accumtrain.models.build import build_model
 from accumtrain.models.layers import ModelSpec
 from tests.engine.small import CLASSES, examples, lenet
