@@ -60,6 +60,11 @@ def build_pretrained(config: PretrainedConfig, spec: ModelSpec) -> PublishedMode
     """
     found = config.found
     _check_data(config, found, spec)
+    if spec.per_token == NEXT:
+        raise ConfigError(
+            f"model.path={config.path}: its tokens attend to the next ones, and can't learn to tell them; use "
+            "model=decoder_tiny, or task=masked_tokens"
+        )
     parts = _Parts(config, spec)
     table = parts.embed()
     embedding = [table, *parts.dropout(parts.rates.embedding)]

@@ -9,7 +9,7 @@ from accumtrain.models.kernels import product
 from accumtrain.models.layers import Dense, Initializer
 from accumtrain.models.transformers.activations import GELU
 from accumtrain.models.transformers.embed import TokenTable
-from accumtrain.models.transformers.layers import LayerNorm, Linear, OwnGradient, axis_size
+from accumtrain.models.transformers.layers import LayerNorm, Linear, OwnGradient, RMSNorm, as_rows, axis_size
 
 
 class ClassHead(tf.Module):
@@ -79,3 +79,47 @@ def build_token_head(
     """Return the head of an encoder whose blocks do not end with a layer norm, of `channels` channels."""
     norm, linear = LayerNorm(init, channels), Linear(init, channels, width)
     return TokenHead(init, norm, linear, GELU(), LayerNorm(init, width), table, compute_dtype)
+
+
+class LastTokenHead(tf.Module):
+    """The logits of a class [N, classes] from the last token that `mode.side["mask"]` shows, behind a norm.
+
+    Args:
+        norm: of the input [N, T, channels].
+    """
+
+    def __init__(self, norm: LayerNorm | RMSNorm, dense: Dense):
+        super().__init__()
+        self.norm, self.dense = norm, dense
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        last = tf.reduce_sum(tf.cast(mode.side["mask"], tf.int32), axis=1) - 1
+        return self.dense(self.norm(tf.gather(x, tf.maximum(last, 0), batch_dims=1), mode))
+
+
+class NextTokenHead(tf.Module):
+    """The logits of the token behind each token: norm, a linear layer if there is one, products with vectors of tokens.
+
+    Args:
+        norm: of the input [N, T, channels].
+        linear: from the two streams of a reversible model to the channels of the vectors; None for one stream.
+        vectors: [vocabulary, C], which may be those of the embedding.
+        compute_dtype: of the products. Logits [N, T, vocabulary] have the dtype of the weights.
+    """
+
+    def __init__(
+        self, norm: LayerNorm | RMSNorm, linear: Linear | None, vectors: tf.Variable, compute_dtype: tf.DType
+    ):
+        super().__init__()
+        self.norm, self.linear, self.vectors, self.compute_dtype = norm, linear, vectors, compute_dtype
+
+    def before_logits(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        """Return what is multiplied by the vectors, [N, T, C] in the dtype of the products."""
+        x = self.norm(x, mode)
+        x = x if self.linear is None else self.linear(x, mode)
+        return tf.cast(x, self.compute_dtype)
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        rows = self.before_logits(x, mode)
+        logits = product(as_rows(rows), tf.cast(self.vectors, self.compute_dtype), transpose_b=True)
+        return tf.reshape(tf.cast(logits, self.vectors.dtype), [-1, axis_size(x, 1), self.vectors.shape[0]])

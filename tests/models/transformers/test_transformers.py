@@ -15,17 +15,17 @@ from accumtrain.backprop.mode import EVALUATION, Mode
 from accumtrain.backprop.pullback import pullback, tape_pullback
 from accumtrain.errors import ConfigError
 from accumtrain.models.build import build_model
-from accumtrain.models.config import (
+from accumtrain.models.layers import Initializer, ModelSpec, Numerics
+from accumtrain.models.transformers import attention
+from accumtrain.models.transformers.activations import GELU
+from accumtrain.models.transformers.attention import Attention
+from accumtrain.models.transformers.config import (
     EncoderConfig,
     RevEncoderConfig,
     RevViTConfig,
     TransformerConfig,
     ViTConfig,
 )
-from accumtrain.models.layers import Initializer, ModelSpec, Numerics
-from accumtrain.models.transformers import attention
-from accumtrain.models.transformers.activations import GELU
-from accumtrain.models.transformers.attention import Attention
 from accumtrain.models.transformers.layers import LayerNorm, LayerScale, Linear
 from tests.models.transformers import reference
 
@@ -40,7 +40,7 @@ def small(family, **keys) -> TransformerConfig:
     return family(**SMALL, **({"patch": 4} if issubclass(family, ViTConfig) else {}), **keys)
 
 
-def build(config, precision="float64", per_token=False):
+def build(config, precision="float64", per_token=None):
     """A model whose variables all differ from their simple first values."""
     shape, vocabulary, classes = ((7,), 11, 11 if per_token else 3) if config.takes == "tokens" else ((8, 12, 3), 0, 3)
     spec = ModelSpec(shape, classes, precision, inputs=config.takes, vocabulary=vocabulary, per_token=per_token)
@@ -148,13 +148,13 @@ def test_fixed_positions_are_sines_and_cosines(family, pool, positions):
 @pytest.mark.parametrize("family", [pytest.param(EncoderConfig, marks=pytest.mark.slow), RevEncoderConfig])
 def test_tokens_at_places_are_told_as_by_plain_operations(family):
     config = small(family)
-    model = build(config, per_token=True)
+    model = build(config, per_token="masked")
     inputs = {"tokens": inputs_for(config), "positions": tf.constant([[0, 6], [1, 0], [4, 2], [0, 0]])}
     assert_gradients_are_of(model, inputs, lambda: reference.tell_tokens(model, config, inputs))
 
 
 def test_the_table_that_embedding_and_head_share_has_one_path():
-    model = build(small(RevEncoderConfig), per_token=True)
+    model = build(small(RevEncoderConfig), per_token="masked")
     assert "segments/0/layers/0/embed/embedding" in model.trainable_paths
     assert not [path for path in model.named if "table" in path]
     assert len(model.named) == len(model.trainable_variables)
@@ -162,7 +162,7 @@ def test_the_table_that_embedding_and_head_share_has_one_path():
 
 def test_the_class_token_moves_places_by_one():
     tokens, positions = inputs_for(small(EncoderConfig)), tf.constant([[0, 6], [1, 0], [4, 2], [0, 0]])
-    model = build(small(EncoderConfig, pool="token"), per_token=True)
+    model = build(small(EncoderConfig, pool="token"), per_token="masked")
     told = model({"tokens": tokens, "positions": positions})
     changed = tf.tensor_scatter_nd_update(
         model.named["segments/0/layers/0/positions"], [[7]], [tf.ones(16, tf.float64)]
