@@ -14,7 +14,6 @@ from accumtrain.fields import (
     FRACTION,
     LOCAL_PATH,
     NOT_NEGATIVE,
-    POSITIVE,
     NotEmpty,
     OneOf,
     Range,

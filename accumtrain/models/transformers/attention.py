@@ -27,7 +27,7 @@ Heads = tuple[tf.Tensor, tf.Tensor, tf.Tensor]  # queries [N, heads, T, C], keys
 
 
 class Attention(OwnGradient):
-    """Self-attention from the queries, keys and values of all heads, [N, T, (heads + 2 kv_heads) C], to [N, T, heads C].
+    """Self-attention from [N, T, (heads + 2 kv_heads) C], queries, keys and values of all heads, to [N, T, heads C].
 
     No token attends to one that `mode.side["mask"]`, bool [N, T], hides, if there is a mask, nor to one of another
     document of `mode.side["documents"]`, int32 [N, T], if rows are packed. Softmax is computed in float32 or float64.

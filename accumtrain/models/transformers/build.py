@@ -48,7 +48,6 @@ from accumtrain.models.transformers.embed import (
 from accumtrain.models.transformers.heads import ClassHead, LastTokenHead, NextTokenHead, build_token_head
 from accumtrain.models.transformers.layers import Linear, axis_size
 
-
 BuildFunctions = Callable[[Iterator[DropPath | None], Numerics], tuple[ResidualFunction, ResidualFunction]]
 
 

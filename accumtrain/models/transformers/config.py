@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -178,11 +179,9 @@ class DecoderConfig(TransformerConfig):
     def check(self) -> None:
         super().check()
         if self.kv_heads is not None and self.heads % self.kv_heads:
-            divisors = [number for number in range(1, self.heads + 1) if self.heads % number == 0]
-            nearest = min(divisors, key=lambda number: abs(number - self.kv_heads))
             raise ConfigError(
                 f"model.kv_heads={self.kv_heads}: each serves as many of model.heads={self.heads}; use "
-                f"model.kv_heads={nearest}"
+                f"model.kv_heads={math.gcd(self.heads, self.kv_heads)}"
             )
         if self.positions == "rotary" and self.width // self.heads % 2:
             raise ConfigError(

@@ -107,9 +107,7 @@ class NextTokenHead(tf.Module):
         compute_dtype: of the products. Logits [N, T, vocabulary] have the dtype of the weights.
     """
 
-    def __init__(
-        self, norm: LayerNorm | RMSNorm, linear: Linear | None, vectors: tf.Variable, compute_dtype: tf.DType
-    ):
+    def __init__(self, norm: LayerNorm | RMSNorm, linear: Linear | None, vectors: tf.Variable, compute_dtype: tf.DType):
         super().__init__()
         self.norm, self.linear, self.vectors, self.compute_dtype = norm, linear, vectors, compute_dtype
 

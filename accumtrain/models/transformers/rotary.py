@@ -1,4 +1,4 @@
-"""Rotary positions (Su et al. 2021, arXiv:2104.09864): the product of a query and a key tells how far apart they are."""
+"""Rotary positions (Su et al. 2021, arXiv:2104.09864): products of queries and keys tell how far apart tokens are."""
 
 from __future__ import annotations
 
