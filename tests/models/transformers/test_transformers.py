@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.backprop import tape
 from accumtrain.backprop.fixed_point import FixedPoint
 from accumtrain.backprop.mode import EVALUATION, Mode
 from accumtrain.backprop.pullback import pullback, tape_pullback
@@ -28,6 +27,12 @@ from accumtrain.models.transformers.config import (
 )
 from accumtrain.models.transformers.layers import LayerNorm, LayerScale, Linear
 from tests.models.transformers import reference
+from tests.models.transformers.gradients import (
+    assert_gradients_are_of,
+    assert_same_bits,
+    fast_and_slow,
+    gradients_of,
+)
 
 SMALL = {"depth": 3, "width": 16, "heads": 2}
 LENGTHS = (7, 2, 5, 1)
@@ -55,58 +60,6 @@ def inputs_for(config, dtype=tf.float64):
         return tf.random.stateless_normal([4, 8, 12, 3], [1, 2], dtype=dtype)
     tokens = tf.random.stateless_uniform([4, 7], [1, 2], 0, 11, tf.int32)
     return tf.where(tf.range(7) < tf.constant(LENGTHS)[:, None], tokens, -1)
-
-
-def loss_of(logits):
-    return tf.reduce_sum(
-        tf.cast(logits, tf.float64) * tf.random.stateless_normal(logits.shape, [5, 6], dtype=tf.float64)
-    )
-
-
-def gradients_of(model, inputs):
-    """The gradient of each variable, in the order of `trainable_variables`, by the model's own back-propagation."""
-    found = {}
-
-    @tf.function(autograph=False)
-    def run():
-        def consume(gradients):
-            for variable, gradient in gradients:
-                if gradient is not None:
-                    dense = tf.convert_to_tensor(gradient)
-                    found[variable.ref()] = found[variable.ref()] + dense if variable.ref() in found else dense
-            return []
-
-        mode = Mode(
-            training=True, recording=True, draws=lambda number: tf.constant([0.03, 0.9, 0.2, 0.6]) + number / 99
-        )
-        value, _ = tape.gradient(model, inputs, lambda logits: tf.cast(loss_of(logits), logits.dtype), mode, consume)
-        return value, [found[variable.ref()] for variable in model.trainable_variables]
-
-    return run()
-
-
-def assert_gradients_are_of(model, inputs, plain):
-    """Logits and gradients of a model in float64 are those of `plain`, a function of its variables."""
-    with tf.GradientTape() as tape_of_plain:
-        logits = plain()
-        value = loss_of(logits)
-    np.testing.assert_allclose(model(inputs), logits, rtol=0, atol=1e-12)
-    expected = tape_of_plain.gradient(value, model.trainable_variables)
-    for gradient, wanted in zip(gradients_of(model, inputs)[1], expected, strict=True):
-        wanted = tf.convert_to_tensor(wanted)
-        np.testing.assert_allclose(gradient, wanted, rtol=0, atol=1e-11 * max(1, np.abs(wanted).max()))
-
-
-def assert_same_bits(found, wanted):
-    """Two answers of `gradients_of` have the same loss and gradients."""
-    assert found[0] == wanted[0]
-    for own, other in zip(found[1], wanted[1], strict=True):
-        np.testing.assert_array_equal(own, other)
-
-
-def fast_and_slow(fast, slow):
-    """The cases, of which those that are not fast are marked slow."""
-    return [*fast, *(pytest.param(*case, marks=pytest.mark.slow) for case in slow if case not in fast)]
 
 
 @pytest.mark.parametrize(
