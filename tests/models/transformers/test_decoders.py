@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.backprop import tape
 from accumtrain.backprop.fixed_point import FixedPoint
 from accumtrain.backprop.mode import EVALUATION, Mode
 from accumtrain.backprop.pullback import pullback, tape_pullback
@@ -19,6 +20,7 @@ from accumtrain.models.transformers.attention import Attention
 from accumtrain.models.transformers.config import DecoderConfig, EncoderConfig, RevDecoderConfig
 from accumtrain.models.transformers.layers import RMSNorm
 from accumtrain.models.transformers.rotary import Rotary, frequencies_of
+from benchmarks.asked import bytes_asked_at_peak
 from tests.models.transformers import reference
 from tests.models.transformers.gradients import assert_same_bits, fast_and_slow, gradients_of
 
@@ -304,13 +306,13 @@ def test_deep_decoders_are_reversed_to_the_bit(monkeypatch, depth, precision, in
     ("config", "published"),
     [
         (DecoderConfig(depth=12, width=768, heads=12, **AS_GPT2), 124_439_808),
-        (DecoderConfig(depth=22, width=2048, heads=32, kv_heads=4, tied=False), 1_100_048_384),
+        (DecoderConfig(depth=30, width=576, heads=9, kv_heads=3, mlp_ratio=8 / 3), 134_515_008),
     ],
-    ids=["GPT-2", "TinyLlama"],
+    ids=["GPT-2", "SmolLM"],
 )
 def test_decoders_have_as_many_parameters_as_published_ones(config, published):
-    """GPT-2 (Radford et al. 2019) and TinyLlama (Zhang et al. 2024)."""
-    length, words = (1024, 50_257) if config.positions == "learned" else (2048, 32_000)
+    """GPT-2 (Radford et al. 2019), and SmolLM-135M (2024), which is built as Llama."""
+    length, words = (1024, 50_257) if config.positions == "learned" else (2048, 49_152)
     spec = ModelSpec((length,), words, inputs=("tokens",), vocabulary=words, per_token="next", draws=False)
     assert build_model(config, spec).params == published
 
@@ -348,3 +350,37 @@ def test_keys_that_contradict_each_other_are_refused(keys, message):
 def test_a_task_that_the_model_cannot_do_is_refused(family, told, message):
     with pytest.raises(ConfigError, match=message):
         build(family(**SMALL), told=told)
+
+
+# ---- memory ----
+
+
+def peak_bytes(config, tokens):
+    """What a micro-step of one packed row asks for at its peak."""
+    model = build(config, "float32", tokens=tokens)
+    inputs = packed(((tokens // 2, tokens // 3),), tokens)
+
+    @tf.function(autograph=False)
+    def run():
+        sums = []
+
+        def consume(gradients):
+            sums.extend(tf.reduce_sum(tf.convert_to_tensor(gradient)) for _, gradient in gradients)
+            return []
+
+        mode = Mode(training=True, recording=True)
+        return tape.gradient(model, inputs, tf.reduce_mean, mode, consume)[0], sums
+
+    run()  # traces
+    return bytes_asked_at_peak(run)
+
+
+@pytest.mark.parametrize(
+    ("family", "memory"),
+    fast_and_slow([(DecoderConfig, "store")], [(DecoderConfig, "recompute"), (RevDecoderConfig, "reverse")]),
+)
+def test_memory_grows_with_the_number_of_tokens_and_not_its_square(family, memory):
+    peaks = [peak_bytes(family(**SMALL, memory=memory), tokens) for tokens in (1024, 2048, 4096)]
+    shares = 4 * SMALL["heads"] * SMALL["depth"] * 4096**2
+    assert peaks[1] < 2.2 * peaks[0]
+    assert peaks[2] < 2.2 * peaks[1] < shares
