@@ -175,10 +175,11 @@ def _build(
 
 def split_documents(inputs: Any) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
     """Return tokens, and what layers read beside them: their mask, and of packed rows documents and places in these."""
-    if not isinstance(inputs, Mapping):
-        return inputs, {"mask": inputs >= 0}
-    tokens, documents = inputs["tokens"], inputs["documents"]
-    return tokens, {"mask": tokens >= 0, "documents": documents, "places": _places(documents)}
+    given = inputs if isinstance(inputs, Mapping) else {"tokens": inputs}
+    tokens, side = given["tokens"], {"mask": given["tokens"] >= 0}
+    if "documents" in given:
+        side |= {"documents": given["documents"], "places": _places(given["documents"])}
+    return tokens, side
 
 
 def _places(documents: tf.Tensor) -> tf.Tensor:

@@ -95,6 +95,8 @@ def test_a_class_is_told_from_the_last_token(family):
     assert whole.shape == [4, 3]
     for logits, tokens, length in zip(whole, inputs, LENGTHS, strict=True):
         np.testing.assert_allclose(logits, model(tokens[None, :length])[0], rtol=0, atol=1e-12)
+    types = tf.cast(inputs > 3, tf.int32)  # of the tokens of pairs of texts, which are left out
+    np.testing.assert_array_equal(model({"tokens": inputs, "types": types}), whole)
     changed = model(tf.where(inputs >= 0, tf.reverse(inputs, [1]), inputs))
     assert np.abs(changed - whole).max() > 1e-3
 
