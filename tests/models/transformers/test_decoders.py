@@ -22,7 +22,7 @@ from accumtrain.models.transformers.layers import RMSNorm
 from accumtrain.models.transformers.rotary import Rotary, frequencies_of
 from benchmarks.asked import bytes_asked_at_peak
 from tests.models.transformers import reference
-from tests.models.transformers.gradients import assert_same_bits, fast_and_slow, gradients_of
+from tests.models.transformers.gradients import assert_same_bits, fast_and_slow, gradients_of, loss_of
 
 TOKENS, WORDS = 9, 11
 SMALL = {"depth": 2, "width": 16, "heads": 4}
@@ -86,6 +86,27 @@ def test_logits_are_those_of_numpy(monkeypatch, family, keys, queries, inputs):
     for mode in (EVALUATION, Mode(training=True)) if config.drop_path == 0 else (EVALUATION,):
         found = model(INPUTS[inputs], mode)
         np.testing.assert_allclose(found[tokens >= 0], expected[tokens >= 0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("family", "keys"), [(DecoderConfig, AS_GPT2), (RevDecoderConfig, GROUPED), (RevDecoderConfig, {"tied": False})]
+)
+def test_the_gradient_is_the_slope_of_the_loss(family, keys):
+    """Along a random direction of all variables, by a central difference."""
+    model, inputs = build(family(**SMALL, **keys)), packed()
+    variables = model.trainable_variables
+    step = [
+        1e-6 * tf.random.stateless_normal(each.shape, [number, 8], dtype=each.dtype)
+        for number, each in enumerate(variables)
+    ]
+    _, gradients = gradients_of(model, inputs)
+    found = sum(tf.reduce_sum(gradient * by) for gradient, by in zip(gradients, step, strict=True))
+    losses = []
+    for sign in (1, -2):
+        for variable, by in zip(variables, step, strict=True):
+            variable.assign_add(sign * by)
+        losses.append(loss_of(model(inputs)))
+    np.testing.assert_allclose(found, (losses[0] - losses[1]) / 2, rtol=1e-7)
 
 
 @of_families
