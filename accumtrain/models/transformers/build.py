@@ -101,8 +101,8 @@ def build_encoder(config: EncoderConfig, spec: ModelSpec) -> Model:
 def build_decoder(config: DecoderConfig, spec: ModelSpec) -> Model:
     """Build a causal decoder. Its inputs are tokens, int32 [N, T], below 0 where there is none, which is at the end.
 
-    Inputs of packed rows are such `tokens` by name, and beside them `documents`, int32 [N, T]: equal numbers where
-    tokens are of one document, whose tokens stand in one piece.
+    Inputs of packed rows are such `tokens` by name, and beside them `documents`, int32 [N, T]: equal numbers, below
+    2^24, where tokens are of one document, whose tokens stand in one piece.
 
     Raises:
         ConfigError: it is asked for masked tokens, which are told from both sides.
