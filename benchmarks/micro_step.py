@@ -31,7 +31,7 @@ from accumtrain.engine.step import Step  # noqa: E402
 from accumtrain.engine.window import Window  # noqa: E402
 from accumtrain.measure.flops import count_flops  # noqa: E402
 from accumtrain.models.build import build_model  # noqa: E402
-from accumtrain.models.layers import ModelSpec  # noqa: E402
+from accumtrain.models.layers import MASKED, ModelSpec  # noqa: E402
 from accumtrain.tasks.masked_tokens import token_cross_entropy  # noqa: E402
 from accumtrain.train.build import build_optimizer  # noqa: E402
 
@@ -154,7 +154,7 @@ def spec_of(data: Images | Texts, precision: str, seed: int = 3) -> ModelSpec:
     """Return what a model for this data is built from."""
     if isinstance(data, Images):
         return ModelSpec(data.shape, data.classes, precision, seed)
-    vocabulary, per_token = data.vocabulary, data.masked
+    vocabulary, per_token = data.vocabulary, MASKED if data.masked else None
     return ModelSpec(
         (data.tokens,), data.outputs, precision, seed, inputs=("tokens",), vocabulary=vocabulary, per_token=per_token
     )

@@ -80,6 +80,7 @@ RUNS = frozenset(
         "models/test_params.py",
         "models/test_rates.py",
         "models/test_revnet.py",
+        "models/transformers/test_decoders.py",
         "models/transformers/test_transformers.py",
         "optim/test_adafactor_peers.py",
         "pjrt/test_step.py",

@@ -17,6 +17,7 @@ from accumtrain.fields import CLASSES
 from accumtrain.models.config import MODELS, ModelConfig
 from accumtrain.models.keras.config import KERASHUB
 from accumtrain.models.published.config import PRETRAINED
+from accumtrain.models.transformers.config import TRANSFORMERS
 from accumtrain.optim.config import OPTIMIZERS, OptimConfig
 from accumtrain.optim.schedules import SCHEDULES, ScheduleConfig
 from accumtrain.registry import ComponentConfig, Entry, Registry, module_of, with_kind
@@ -45,7 +46,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "data": SOURCES,
     "device": DEVICES,
 }
-MODELS.add(PRETRAINED, KERASHUB)
+MODELS.add(*TRANSFORMERS, PRETRAINED, KERASHUB)
 BUILTIN_CODE = "accumtrain."  # beginning of the modules with accumtrain's own code
 
 

@@ -14,7 +14,6 @@ from accumtrain.fields import (
     FRACTION,
     LOCAL_PATH,
     NOT_NEGATIVE,
-    POSITIVE,
     NotEmpty,
     OneOf,
     Range,
@@ -395,125 +394,6 @@ class InBlocksConfig(ModelConfig):
 
 
 @dataclass(kw_only=True)
-class TransformerConfig(InBlocksConfig):
-    """Pre-norm transformer: each block is attention and an MLP, both residual functions after a layer norm.
-
-    `depth`: number of blocks.
-    `width`: channels of each token; a multiple of model.heads.
-    `heads`: attention heads of each block.
-    `mlp_ratio`: hidden channels of an MLP, as a multiple of model.width.
-    `positions`: learned: a trained vector for each position. sincos: fixed sines and cosines.
-    `pool`: token: a class token stands for the example. mean: the mean over its tokens does.
-    `drop_path`: stochastic depth (Huang et al. 2016, arXiv:1603.09382): probability that training skips the last
-    residual function for an example. It rises linearly from the first function to the last.
-    `layer_scale`: first value of a trained factor for each channel of a residual function; null: there is none.
-    `kept_blocks`: number of blocks, the last ones, that keep all activations in spite of model.memory.
-    """
-
-    SIZES: ClassVar[dict[tuple[int, int, int], str]] = {}  # by depth, width and heads
-
-    depth: Annotated[int, COUNT] = 12
-    width: Annotated[int, COUNT] = 192
-    heads: Annotated[int, COUNT] = 3
-    mlp_ratio: Annotated[float, POSITIVE] = 4.0
-    positions: Annotated[str, OneOf(("learned", "sincos"))] = "learned"
-    pool: Annotated[str, OneOf(("token", "mean"))] = "token"
-    drop_path: Annotated[float, FRACTION, RULE] = 0.0
-    layer_scale: Annotated[float | None, POSITIVE] = None
-    kept_blocks: Annotated[int, NOT_NEGATIVE, Role.MEMORY] = 0
-
-    @property
-    def label(self) -> str:
-        size = self.SIZES.get((self.depth, self.width, self.heads), f"{self.depth}x{self.width}")
-        return f"{self.kind}_{size}"
-
-    @property
-    def hidden(self) -> int:
-        """Channels inside an MLP."""
-        return round(self.width * self.mlp_ratio)
-
-    @property
-    def has_class_token(self) -> bool:
-        return self.pool == "token"
-
-    @property
-    def blocks(self) -> int:
-        return self.depth
-
-    def check(self) -> None:
-        super().check()
-        if self.width % self.heads:
-            raise ConfigError(
-                f"model.width={self.width} and model.heads={self.heads}: each head has width / heads channels, a whole "
-                f"number; use model.width={self.heads * max(1, round(self.width / self.heads))}"
-            )
-        if self.positions == "sincos" and self.width % 4:
-            raise ConfigError(
-                f"model.width={self.width}: model.positions=sincos takes a multiple of 4; use model.positions=learned"
-            )
-        if self.hidden < 1:
-            raise ConfigError(f"model.mlp_ratio={self.mlp_ratio}: leaves an MLP no channel; use model.mlp_ratio=4")
-        self.check_kept_blocks(of=" (model.depth)")
-
-
-@dataclass(kw_only=True)
-class ViTConfig(TransformerConfig):
-    """Vision transformer (Dosovitskiy et al. 2020, arXiv:2010.11929).
-
-    `patch`: height and width of a patch, in pixels. Those of an image are multiples of it.
-    """
-
-    SIZES: ClassVar[dict[tuple[int, int, int], str]] = {
-        (12, 192, 3): "tiny",
-        (12, 384, 6): "small",
-        (12, 768, 12): "base",
-    }
-    reversible_twin: ClassVar[str] = "a reversible one such as model=revvit_tiny"
-
-    kind: str = "vit"
-    patch: Annotated[int, COUNT] = 16
-
-
-@dataclass(kw_only=True)
-class RevViTConfig(ReversibleConfig, ViTConfig):
-    """Reversible vision transformer (Mangalam et al. 2022, arXiv:2302.04869), reversed to the bit.
-
-    Both streams begin as the embeddings. Attention reads one and is added to the other, then the MLP the other way.
-    """
-
-    kind: str = "revvit"
-
-
-@dataclass(kw_only=True)
-class EncoderConfig(TransformerConfig):
-    """Text encoder of the sizes of BERT (Devlin et al. 2018, arXiv:1810.04805), with the layer norm first in a block.
-
-    With task=masked_tokens it tells the tokens at masked positions.
-    """
-
-    SIZES: ClassVar[dict[tuple[int, int, int], str]] = {
-        (2, 128, 2): "tiny",
-        (4, 512, 8): "small",
-        (12, 768, 12): "base",
-    }
-    takes: ClassVar[str] = "tokens"
-    reversible_twin: ClassVar[str] = "a reversible one such as model=revencoder_tiny"
-
-    kind: str = "encoder"
-    depth: Annotated[int, COUNT] = 2
-    width: Annotated[int, COUNT] = 128
-    heads: Annotated[int, COUNT] = 2
-    pool: Annotated[str, OneOf(("token", "mean"))] = "mean"
-
-
-@dataclass(kw_only=True)
-class RevEncoderConfig(ReversibleConfig, EncoderConfig):
-    """Reversible text encoder: two streams, as in a reversible vision transformer."""
-
-    kind: str = "revencoder"
-
-
-@dataclass(kw_only=True)
 class KerasLayersConfig(ModelConfig):
     """Keys of every model of Keras layers.
 
@@ -567,9 +447,5 @@ MODELS.add(
     Entry(MlpConfig, "accumtrain.models.mlp:build_mlp"),
     Entry(ResNetConfig, "accumtrain.models.resnet.resnet:build_resnet"),
     Entry(RevNetConfig, "accumtrain.models.resnet.revnet:build_revnet"),
-    Entry(ViTConfig, "accumtrain.models.transformers.build:build_vit"),
-    Entry(RevViTConfig, "accumtrain.models.transformers.build:build_vit"),
-    Entry(EncoderConfig, "accumtrain.models.transformers.build:build_encoder"),
-    Entry(RevEncoderConfig, "accumtrain.models.transformers.build:build_encoder"),
     Entry(KerasModelConfig, "accumtrain.models.keras.applications:build_keras"),
 )

@@ -24,6 +24,7 @@ from accumtrain.errors import ConfigError
 from accumtrain.process.private import could_possibly_record
 
 MANY_OUTPUTS = 1024  # of a last layer whose logits may be large
+MASKED, NEXT = "masked", "next"  # tokens that a model tells
 
 
 class Initializer:
@@ -239,7 +240,7 @@ class ModelSpec:
         inputs: the kind of the inputs, such as pixels or tokens, and those that it is a subclass of.
         vocabulary: number of different tokens; 0 for inputs that are no tokens.
         of_bytes: the tokens are the bytes of texts.
-        per_token: the model tells the tokens at some positions instead of the class of an example.
+        per_token: the model tells tokens instead of the class of an example: MASKED ones, or the NEXT of each.
         init: creates variables with their initial values, in `variable_dtype`.
     """
 
@@ -251,7 +252,7 @@ class ModelSpec:
     inputs: tuple[str, ...] = ("pixels",)
     vocabulary: int = 0
     of_bytes: bool = False
-    per_token: bool = False
+    per_token: str | None = None
     init: Initializer = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

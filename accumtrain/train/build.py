@@ -18,7 +18,7 @@ from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.fields import TOKENS, format_value, shorten
 from accumtrain.models.build import build_model, find_rate_factors
 from accumtrain.models.config import LEAST_WITH_BATCH_NORM, MODELS, ResNetConfig
-from accumtrain.models.layers import ModelSpec
+from accumtrain.models.layers import MASKED, ModelSpec
 from accumtrain.optim.config import OPTIMIZERS, OptimConfig
 from accumtrain.optim.optimizer import Optimizer
 from accumtrain.registry import load, module_of
@@ -70,7 +70,7 @@ def spec_for(config: Config, inputs: Inputs, outputs: int, *, precision: str = "
         inputs=inputs.kinds(),
         vocabulary=inputs.vocabulary_size,
         of_bytes=inputs.of_bytes,
-        per_token=TASKS[config.task.kind].targets == TOKENS,
+        per_token=MASKED if TASKS[config.task.kind].targets == TOKENS else None,
     )
 
 

@@ -19,11 +19,12 @@ from accumtrain.console import say, warn
 from accumtrain.data.config import TokenKeys
 from accumtrain.data.inputs.base import Inputs
 from accumtrain.errors import ConfigError
-from accumtrain.models.config import KerasModelConfig, ModelConfig, TransformerConfig
+from accumtrain.models.config import KerasModelConfig, ModelConfig
 from accumtrain.models.keras.config import KerasHubConfig
 from accumtrain.models.keras.hub_folder import PresetFolder, is_folder
 from accumtrain.models.published.config import PretrainedConfig
 from accumtrain.models.published.folder import ADAPTER_CONFIG, CONFIG, Folder
+from accumtrain.models.transformers.config import TransformerConfig
 from accumtrain.runs.checkpoint_store import best_first, crc32c_of
 from accumtrain.runs.contents import read_run_config
 from accumtrain.runs.names import CHECKPOINTS, folder_of

@@ -29,18 +29,22 @@ from accumtrain.data.config import (
 )
 from accumtrain.devices.config import AutoConfig, CpuConfig, GpuConfig, MirroredConfig, MultiworkerConfig, TpuConfig
 from accumtrain.models.config import (
-    EncoderConfig,
     KerasModelConfig,
     LeNetConfig,
     MlpConfig,
     ResNetConfig,
-    RevEncoderConfig,
     RevNetConfig,
-    RevViTConfig,
-    ViTConfig,
 )
 from accumtrain.models.keras.config import KerasHubConfig
 from accumtrain.models.published.config import PretrainedConfig
+from accumtrain.models.transformers.config import (
+    DecoderConfig,
+    EncoderConfig,
+    RevDecoderConfig,
+    RevEncoderConfig,
+    RevViTConfig,
+    ViTConfig,
+)
 from accumtrain.optim.config import AdafactorConfig, AdamConfig, AdamWConfig, KerasOptimConfig, SgdConfig
 from accumtrain.optim.schedules import (
     ConstantConfig,
@@ -71,6 +75,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "revvit": RevViTConfig(**SMALL_TRANSFORMER, patch=3),
         "encoder": EncoderConfig(**SMALL_TRANSFORMER),
         "revencoder": RevEncoderConfig(**SMALL_TRANSFORMER),
+        "decoder": DecoderConfig(**SMALL_TRANSFORMER, kv_heads=1),
+        "revdecoder": RevDecoderConfig(**SMALL_TRANSFORMER),
         "keras": KerasModelConfig(name="MobileNet", args={"alpha": 0.25}),
         "pretrained": PretrainedConfig(path=str(BERT), architecture=ARCHITECTURE),
         "kerashub": KerasHubConfig(preset=str(BERT), architecture=ARCHITECTURE, args={"dropout": 0.0}),

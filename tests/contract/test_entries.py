@@ -33,7 +33,7 @@ of_every_job = pytest.mark.parametrize("name", JOBS.names)
 # Choices whose file has another name than its kind, and the class whose defaults it writes out.
 NAMESAKES = {
     **{"lenet": ["lenet5"], "resnet": ["resnet20"], "revnet": ["revnet38"]},
-    **{kind: [f"{kind}_tiny"] for kind in ("vit", "revvit", "encoder", "revencoder")},
+    **{kind: [f"{kind}_tiny"] for kind in ("vit", "revvit", "encoder", "revencoder", "decoder", "revdecoder")},
 }
 ROOT = Path(accumtrain.__file__).parents[1]
 PAGES = "\n".join(page.read_text() for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))])

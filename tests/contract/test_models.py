@@ -59,7 +59,8 @@ class Variant:
         """Left to `make test-slow`."""
         if self.name == "kerashub":
             return True
-        if self.name in ("vit", "encoder", "pretrained") or (self.name.startswith("rev") and self.name != "revnet"):
+        transformers = ("vit", "encoder", "decoder", "pretrained")
+        if self.name in transformers or (self.name.startswith("rev") and self.name != "revnet"):
             return self.key is not None or self.precision not in ("float32", "bfloat16")
         if self.precision == "float32":
             if self.name == "keras" and memory != STORE:

@@ -120,6 +120,8 @@ def help_page() -> Lines:
 def models() -> Lines:
     """List the variables of each model: patterns of paths, and a digest of path, shape, dtype and trainable."""
     for choice in all_choices([])["model"]:
+        if choice in ("pretrained", "kerashub"):  # whose variables are those of a folder
+            continue
         if choice == "keras":
             config, size = example_of("model", "keras"), 64
         else:

@@ -12,9 +12,10 @@ from accumtrain.engine.step import Step
 from accumtrain.errors import ConfigError
 from accumtrain.measure.flops import count_flops
 from accumtrain.models.build import build_model, find_frozen_paths
-from accumtrain.models.config import KerasModelConfig, ModelConfig, ViTConfig
+from accumtrain.models.config import KerasModelConfig, ModelConfig
 from accumtrain.models.layers import Initializer, ModelSpec
 from accumtrain.models.norms import BatchNorm
+from accumtrain.models.transformers.config import ViTConfig
 from accumtrain.optim.config import SgdConfig
 from accumtrain.train.memory import state_bytes
 from tests.engine.small import examples, lenet, resnet20, revnet38, train, window_for

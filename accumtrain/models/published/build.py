@@ -15,7 +15,7 @@ from accumtrain.backprop.segments import Chain
 from accumtrain.errors import ConfigError
 from accumtrain.fields import format_value
 from accumtrain.models.config import STORE
-from accumtrain.models.layers import FLOATS_ONLY, Dense, Initializer, ModelSpec, Numerics
+from accumtrain.models.layers import FLOATS_ONLY, NEXT, Dense, Initializer, ModelSpec, Numerics
 from accumtrain.models.published.architecture import Architecture, ClassHeadNames, PatchEmbedding, TokenEmbedding
 from accumtrain.models.published.config import PretrainedConfig
 from accumtrain.models.published.lora import ADAPTER_ENDINGS, LoraLinear
@@ -60,6 +60,11 @@ def build_pretrained(config: PretrainedConfig, spec: ModelSpec) -> PublishedMode
     """
     found = config.found
     _check_data(config, found, spec)
+    if spec.per_token == NEXT:
+        raise ConfigError(
+            f"model.path={config.path}: its tokens attend to the next ones, and can't learn to tell them; use "
+            "model=decoder_tiny, or task=masked_tokens"
+        )
     parts = _Parts(config, spec)
     table = parts.embed()
     embedding = [table, *parts.dropout(parts.rates.embedding)]

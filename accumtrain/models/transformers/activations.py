@@ -1,4 +1,4 @@
-"""The activations of transformers, each by its name in configurations. Each keeps its input or output alone."""
+"""The activations of transformers, and the gate of gated MLPs. Each keeps its input or output alone."""
 
 from __future__ import annotations
 
@@ -71,4 +71,25 @@ class Tanh(OwnGradient):
         return y, backward
 
 
+class SwiGLU(OwnGradient):
+    """The gate of an MLP (Shazeer 2020, arXiv:2002.05202): from [..., 2 C], gates beside values, to [..., C].
+
+    Each value is multiplied by silu(gate) = gate / (1 + exp(-gate)).
+    """
+
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+        x = apart(x)
+
+        def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
+            gate, value = tf.split(after([d_y], x), 2, axis=-1)
+            share = tf.sigmoid(gate)
+            silu = gate * share
+            slope = share + silu * (1.0 - share)
+            return tf.concat([d_y * value * slope, d_y * silu], axis=-1), []
+
+        gate, value = tf.split(x, 2, axis=-1)
+        return gate * tf.sigmoid(gate) * value, backward
+
+
+# by their names in configurations
 ACTIVATIONS: dict[str, type[OwnGradient]] = {"gelu": GELU, "gelu_tanh": TanhGELU, "relu": ReLU, "tanh": Tanh}

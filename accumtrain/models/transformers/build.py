@@ -1,4 +1,4 @@
-"""Vision transformers and text encoders, plain and reversible, from their configuration.
+"""Vision transformers, text encoders and causal decoders, plain and reversible, from their configuration.
 
 A reversible one has two streams that begin as the embeddings: y1 = x1 + attention(x2), y2 = x2 + mlp(y1) (Mangalam et
 al. 2022, arXiv:2302.04869). They are fixed-point numbers, so reversal is exact to the bit (backprop/fixed_point.py).
@@ -6,7 +6,8 @@ al. 2022, arXiv:2302.04869). They are fixed-point numbers, so reversal is exact 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,36 @@ from accumtrain.backprop.pullback import Module
 from accumtrain.backprop.segments import Chain, Coupling, OnStreams, Segment, Stage
 from accumtrain.backprop.streams import JoinStreams, TwoStreams
 from accumtrain.errors import ConfigError
-from accumtrain.models.config import STORE, EncoderConfig, ReversibleConfig, TransformerConfig, ViTConfig
-from accumtrain.models.layers import ModelSpec, Numerics
-from accumtrain.models.resnet.blocks import drop_paths
-from accumtrain.models.transformers.blocks import AddTo, build_functions
-from accumtrain.models.transformers.embed import Embed, Patches, TokenTable, sincos, sincos_of_grid
-from accumtrain.models.transformers.heads import ClassHead, build_token_head
+from accumtrain.models.config import STORE, ReversibleConfig
+from accumtrain.models.layers import MASKED, NEXT, Dense, ModelSpec, Numerics
+from accumtrain.models.resnet.blocks import DropPath, drop_paths
+from accumtrain.models.transformers.blocks import (
+    NORMS,
+    AddTo,
+    ResidualFunction,
+    build_decoder_functions,
+    build_functions,
+)
+from accumtrain.models.transformers.config import (
+    DecoderConfig,
+    EncoderConfig,
+    PooledConfig,
+    TransformerConfig,
+    ViTConfig,
+)
+from accumtrain.models.transformers.embed import (
+    DEVIATION,
+    Embed,
+    EmbedText,
+    Patches,
+    TokenTable,
+    sincos,
+    sincos_of_grid,
+)
+from accumtrain.models.transformers.heads import ClassHead, LastTokenHead, NextTokenHead, build_token_head
+from accumtrain.models.transformers.layers import Linear, axis_size
+
+BuildFunctions = Callable[[Iterator[DropPath | None], Numerics], tuple[ResidualFunction, ResidualFunction]]
 
 
 def build_vit(config: ViTConfig, spec: ModelSpec) -> Model:
@@ -40,39 +65,101 @@ def build_vit(config: ViTConfig, spec: ModelSpec) -> Model:
     fixed = sincos_of_grid(rows, columns, config.width) if config.positions == "sincos" else None
     patches = Patches(spec.init, config.patch, channels, config.width)
     embed = _embed(config, spec, patches, rows * columns, fixed)
-    return _build(config, spec, embed, None)
+
+    def build_head(channels: int) -> Module:
+        return ClassHead(spec.init, channels, spec.num_classes, class_token=config.has_class_token)
+
+    return _build(config, spec, embed, partial(build_functions, spec.init, config), build_head)
 
 
 def build_encoder(config: EncoderConfig, spec: ModelSpec) -> Model:
-    """Build a text encoder, whose inputs are tokens, int32 [N, T], below 0 where there is none."""
+    """Build a text encoder, whose inputs are tokens, int32 [N, T], below 0 where there is none.
+
+    Raises:
+        ConfigError: it is asked for next tokens, which its tokens attend to.
+    """
+    if spec.per_token == NEXT:
+        raise ConfigError(
+            f"model={config.label}: its tokens attend to the next ones, and can't learn to tell them; use "
+            "model=decoder_tiny, or task=masked_tokens"
+        )
     (tokens,) = spec.shape
     fixed = sincos(np.arange(tokens), config.width) if config.positions == "sincos" else None
     table = TokenTable(spec.init, spec.vocabulary, config.width)
     embed = _embed(config, spec, table, tokens, fixed)
-    return _build(config, spec, embed, table)
+
+    def build_head(channels: int) -> Module:
+        if spec.per_token:
+            return build_token_head(spec.init, channels, config.width, table, spec.compute_dtype)
+        return ClassHead(spec.init, channels, spec.num_classes, class_token=config.has_class_token)
+
+    return _build(
+        config, spec, embed, partial(build_functions, spec.init, config), build_head, _split_tokens(config, spec)
+    )
+
+
+def build_decoder(config: DecoderConfig, spec: ModelSpec) -> Model:
+    """Build a causal decoder. Its inputs are tokens, int32 [N, T], below 0 where there is none, which is at the end.
+
+    Inputs of packed rows are such `tokens` by name, and beside them `documents`, int32 [N, T]: equal numbers, below
+    2^24, where tokens are of one document, whose tokens stand in one piece.
+
+    Raises:
+        ConfigError: it is asked for masked tokens, which are told from both sides.
+    """
+    if spec.per_token == MASKED:
+        raise ConfigError(
+            f"model={config.label}: its tokens attend to none behind them, and task=masked_tokens learns tokens from "
+            "both sides; use model=encoder_tiny"
+        )
+    (tokens,) = spec.shape
+    init, norm = spec.init, NORMS[config.norm]
+    table = TokenTable(init, spec.vocabulary, config.width)
+    embed = EmbedText(init, table, tokens if config.positions == "learned" else None, config.width)
+
+    def build_head(channels: int) -> Module:
+        if not spec.per_token:
+            return LastTokenHead(norm(init, channels), Dense(init, channels, spec.num_classes))
+        linear = None if channels == config.width else Linear(init, channels, config.width, has_bias=config.bias)
+        size = (spec.vocabulary, config.width)
+        vectors = table.embedding if config.tied else init.normal(size, DEVIATION, "kernel")
+        return NextTokenHead(norm(init, channels), linear, vectors, spec.compute_dtype)
+
+    return _build(config, spec, embed, partial(build_decoder_functions, init, config), build_head, split_documents)
 
 
 def _embed(
-    config: TransformerConfig, spec: ModelSpec, embed: Patches | TokenTable, tokens: int, fixed: np.ndarray | None
+    config: PooledConfig, spec: ModelSpec, embed: Patches | TokenTable, tokens: int, fixed: np.ndarray | None
 ) -> Embed:
     return Embed(spec.init, embed, tokens, config.width, fixed=fixed, class_token=config.has_class_token)
 
 
-def _build(config: TransformerConfig, spec: ModelSpec, embed: Embed, table: TokenTable | None) -> Model:
-    """Build embedding, blocks and head. The blocks of a reversible model are one stage."""
-    init, width = spec.init, config.width
+def _build(
+    config: TransformerConfig,
+    spec: ModelSpec,
+    embed: Module,
+    build_pair: BuildFunctions,
+    build_head: Callable[[int], Module],
+    split: SplitInputs | None = None,
+) -> Model:
+    """Build embedding, blocks and head. The blocks of a reversible model are one stage.
+
+    Args:
+        build_pair: builds the two functions of a block.
+        build_head: takes the number of channels behind the blocks.
+    """
     reversible = isinstance(config, ReversibleConfig)
     numbers = FixedPoint(config.snap_bits) if isinstance(config, ReversibleConfig) else FLOATS
     numerics = Numerics(spec.compute_dtype, numbers, numbers)
     drops = drop_paths(config.drop_path, 2 * config.depth)
-    functions = [build_functions(init, config, drops, numerics) for _ in range(config.depth)]
+    functions = [build_pair(drops, numerics) for _ in range(config.depth)]
     begin: list[Module] = [embed, TwoStreams(numbers.bits)] if reversible else [embed]
     segments: list[Segment] = [Chain("store" if config.policy == STORE else "recompute", begin)]
     join: list[Module] = []
     if reversible:
         units = []
         for index, pair in enumerate(functions):
-            attention, mlp = (OnStreams(function, numbers, init.dtype) for function in pair)
+            attention, mlp = (OnStreams(function, numbers, spec.init.dtype) for function in pair)
             units.append(Coupling(attention, mlp, numbers=numbers, checks_range=index == config.depth - 1))
         segments.append(Stage(config.policy, units, exact=numbers.bits > 0, stored=config.kept_blocks))
         join = [JoinStreams(numbers.bits)]
@@ -81,17 +168,28 @@ def _build(config: TransformerConfig, spec: ModelSpec, embed: Embed, table: Toke
         for index, pair in enumerate(functions):
             memory = config.policy if index < recomputed else STORE
             segments.append(Chain(memory, [AddTo(function) for function in pair]))
-    channels = 2 * width if reversible else width
-    head: Module
-    if spec.per_token and table is not None:
-        head = build_token_head(init, channels, width, table, spec.compute_dtype)
-    else:
-        head = ClassHead(init, channels, spec.num_classes, class_token=config.has_class_token)
+    head = build_head(2 * config.width if reversible else config.width)
     segments.append(Chain("store", [*join, head]))
-    return Model(segments, spec.compute_dtype, None if table is None else _split_tokens(config, spec))
+    return Model(segments, spec.compute_dtype, split)
 
 
-def _split_tokens(config: TransformerConfig, spec: ModelSpec) -> SplitInputs:
+def split_documents(inputs: Any) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
+    """Return tokens, and what layers read beside them: their mask, and of packed rows documents and places in these."""
+    given = inputs if isinstance(inputs, Mapping) else {"tokens": inputs}
+    tokens, side = given["tokens"], {"mask": given["tokens"] >= 0}
+    if "documents" in given:
+        side |= {"documents": given["documents"], "places": _places(given["documents"])}
+    return tokens, side
+
+
+def _places(documents: tf.Tensor) -> tf.Tensor:
+    """Return the place of each token in its document, int32 [N, T]: from 0 on behind every change of the number."""
+    begins = tf.pad(documents[:, 1:] != documents[:, :-1], [[0, 0], [1, 0]])
+    order = tf.cumsum(tf.cast(begins, tf.int32), axis=1)
+    return tf.range(axis_size(documents, 1)) - tf.searchsorted(order, order)
+
+
+def _split_tokens(config: PooledConfig, spec: ModelSpec) -> SplitInputs:
     """Return the function from inputs to tokens, and the mask and the positions that layers read beside them.
 
     The types of the tokens of pairs are left out: special tokens separate the texts.

@@ -70,6 +70,29 @@ class Embed(tf.Module):
         return x + positions[: tf.shape(x)[1]]
 
 
+class EmbedText(tf.Module):
+    """Tokens, plus a learned vector for the place of each: int32 [N, T] to [N, T, C] in the dtype of the weights.
+
+    Places are `mode.side["places"]`, int32 [N, T]; without them those in the row.
+
+    Args:
+        places: the number of places; None if another layer tells them.
+    """
+
+    def __init__(self, init: Initializer, embed: TokenTable, places: int | None, width: int):
+        super().__init__()
+        self.embed = embed
+        self.positions = None if places is None else init.normal((places, width), DEVIATION, "positions")
+
+    def __call__(self, tokens: tf.Tensor, mode: Mode) -> tf.Tensor:
+        x = self.embed(tokens, mode)
+        if self.positions is None:
+            return x
+        if "places" not in mode.side:
+            return x + self.positions[: tf.shape(x)[1]]
+        return x + tf.gather(tf.convert_to_tensor(self.positions), mode.side["places"])
+
+
 def cut_patches(images: tf.Tensor, side: int) -> tf.Tensor:
     """Return images [N, H, W, channels] as patches [N, H W / side^2, side^2 channels], row by row."""
     _, height, width, channels = images.shape

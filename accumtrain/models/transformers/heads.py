@@ -9,7 +9,7 @@ from accumtrain.backprop.projection import Projection
 from accumtrain.models.layers import MANY_OUTPUTS, Dense, Initializer
 from accumtrain.models.transformers.activations import GELU
 from accumtrain.models.transformers.embed import TokenTable
-from accumtrain.models.transformers.layers import LayerNorm, Linear, OwnGradient
+from accumtrain.models.transformers.layers import LayerNorm, Linear, OwnGradient, RMSNorm
 
 
 class ClassHead(tf.Module):
@@ -66,16 +66,13 @@ class TokenHead(tf.Module):
         self.norm, self.linear, self.activation, self.last_norm = norm, linear, activation, last_norm
         self.table, self.compute_dtype = table, compute_dtype
         self.bias = init.constant(0.0, table.embedding.shape[0], "bias")
-        self.projects = table.embedding.shape[0] >= MANY_OUTPUTS
+        self.projects = has_many_tokens(table.embedding)
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor | Projection:
         x = tf.gather(x, tf.maximum(mode.side["positions"], 0), batch_dims=1)  # [N, P, channels]
         x = x if self.norm is None else self.norm(x, mode)
         x = self.last_norm(self.activation(self.linear(x, mode), mode), mode)
-        vectors, bias = tf.convert_to_tensor(self.table.embedding), tf.convert_to_tensor(self.bias)
-        trains = mode.trains(self.table.embedding) or mode.trains(self.bias)
-        projection = Projection(x, vectors, bias, self.compute_dtype, of_table=True, trains_kernel=trains)
-        return projection.or_logits() if self.projects and mode.projects else projection.logits
+        return predict_tokens(x, self.table.embedding, self.bias, self.compute_dtype, mode)
 
 
 def build_token_head(
@@ -84,3 +81,63 @@ def build_token_head(
     """Return the head of an encoder whose blocks do not end with a layer norm, of `channels` channels."""
     norm, linear = LayerNorm(init, channels), Linear(init, channels, width)
     return TokenHead(init, norm, linear, GELU(), LayerNorm(init, width), table, compute_dtype)
+
+
+class LastTokenHead(tf.Module):
+    """The logits of a class [N, classes] from the last token that `mode.side["mask"]` shows, behind a norm.
+
+    Args:
+        norm: of the input [N, T, channels].
+    """
+
+    def __init__(self, norm: LayerNorm | RMSNorm, dense: Dense):
+        super().__init__()
+        self.norm, self.dense = norm, dense
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        last = tf.reduce_sum(tf.cast(mode.side["mask"], tf.int32), axis=1) - 1
+        return self.dense.predict(self.norm(tf.gather(x, tf.maximum(last, 0), batch_dims=1), mode), mode)
+
+
+class NextTokenHead(tf.Module):
+    """The logits of the token behind each token: norm, a linear layer if there is one, products with vectors of tokens.
+
+    Args:
+        norm: of the input [N, T, channels].
+        linear: from the two streams of a reversible model to the channels of the vectors; None for one stream.
+        vectors: [vocabulary, C], which may be those of the embedding.
+        compute_dtype: of the products. Logits [N, T, vocabulary] have the dtype of the weights.
+
+    Attributes:
+        projects: it may return a `Projection`.
+    """
+
+    def __init__(self, norm: LayerNorm | RMSNorm, linear: Linear | None, vectors: tf.Variable, compute_dtype: tf.DType):
+        super().__init__()
+        self.norm, self.linear, self.vectors, self.compute_dtype = norm, linear, vectors, compute_dtype
+        self.projects = has_many_tokens(vectors)
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor | Projection:
+        x = self.norm(x, mode)
+        x = x if self.linear is None else self.linear(x, mode)
+        return predict_tokens(tf.cast(x, self.vectors.dtype), self.vectors, None, self.compute_dtype, mode)
+
+
+def has_many_tokens(vectors: tf.Variable) -> bool:
+    """Return whether the logits of vectors [V, C] may be large."""
+    return int(vectors.shape[0]) >= MANY_OUTPUTS
+
+
+def predict_tokens(
+    x: tf.Tensor, vectors: tf.Variable, bias: tf.Variable | None, compute_dtype: tf.DType, mode: Mode
+) -> tf.Tensor | Projection:
+    """Return the logits x @ vectors^T + bias, [N, T, V], or their `Projection` if they are large and the mode says so.
+
+    Args:
+        x: [N, T, C] in the dtype of the weights.
+        vectors: [V, C].
+    """
+    trains = mode.trains(vectors) or (bias is not None and mode.trains(bias))
+    kernel, added = tf.convert_to_tensor(vectors), None if bias is None else tf.convert_to_tensor(bias)
+    projection = Projection(x, kernel, added, compute_dtype, of_table=True, trains_kernel=trains)
+    return projection.or_logits() if has_many_tokens(vectors) and mode.projects else projection.logits

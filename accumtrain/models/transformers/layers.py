@@ -1,6 +1,6 @@
-"""Layers of transformers over the last axis: linear, layer norm and layer scale; and layers in a row or side by side.
+"""Layers of transformers over the last axis: linear, norms and layer scale; and layers in a row or side by side.
 
-Each says in its `pullback` what is kept: a layer norm its input and two numbers for each token.
+Each says in its `pullback` what is kept: a norm its input and one or two numbers for each token.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from accumtrain.backprop.pullback import Gradients, Module, Pullback, chain_pull
 from accumtrain.backprop.tracing import after, computed_after, is_for_xla
 from accumtrain.models.layers import FLOATS_ONLY, Initializer, Numerics
 
-EPSILON = 1e-6  # of layer norms
+EPSILON = 1e-6  # of norms
 
 
 class OwnGradient(tf.Module):
@@ -132,6 +132,43 @@ class LayerNorm(OwnGradient):
             shift = tf.reduce_mean(d_normed, axis=-1, keepdims=True)
             slope = tf.reduce_mean(d_normed * normed, axis=-1, keepdims=True)
             d_x = (d_normed - (shift + slope * normed)) * times(inverse, factor)
+            return tf.cast(d_x, x.dtype), gradients
+
+        return y, backward
+
+
+class RMSNorm(OwnGradient):
+    """Division by the root mean square over the last axis (Zhang & Sennrich 2019, arXiv:1910.07467), times a factor.
+
+    It is computed in the dtype of the weights.
+
+    Args:
+        numerics: of the stream that it reads, and of the dtype that it returns.
+        epsilon: added to the mean square.
+    """
+
+    def __init__(self, init: Initializer, width: int, numerics: Numerics = FLOATS_ONLY, *, epsilon: float = EPSILON):
+        super().__init__()
+        self.epsilon = epsilon
+        self.gamma = init.constant(1.0, width, "gamma")
+        self.numerics = numerics
+
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+        reads, wide = self.numerics.reads.for_mode(mode), self.gamma.dtype
+        factor, _ = self.numerics.factors(x, mode)
+        values = reads.read(x, wide, factor)
+        inverse = tf.math.rsqrt(tf.reduce_mean(values * values, axis=-1, keepdims=True) + self.epsilon * factor**2)
+        y = tf.cast(values * inverse * self.gamma, self.numerics.dtype(x))
+
+        def backward(d_y: tf.Tensor) -> tuple[tf.Tensor, Gradients]:
+            d_y = tf.cast(d_y, wide)
+            normed = reads.read(after([d_y], x), wide, factor) * inverse
+            gradients: Gradients = []
+            if mode.trains(self.gamma):
+                gradients.append((self.gamma, tf.reduce_sum(as_rows(d_y * normed), axis=0)))
+            d_normed = d_y * self.gamma
+            slope = tf.reduce_mean(d_normed * normed, axis=-1, keepdims=True)
+            d_x = (d_normed - slope * normed) * times(inverse, factor)
             return tf.cast(d_x, x.dtype), gradients
 
         return y, backward

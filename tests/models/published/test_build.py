@@ -46,7 +46,8 @@ def spec_of(family, precision, *, masked=False):
     if family in IMAGES:
         return ModelSpec((SIZES.image, SIZES.image, 3), SIZES.labels, precision=precision)
     tokens = ("tokens",)
-    return ModelSpec((11,), SIZES.labels, precision=precision, inputs=tokens, vocabulary=60, per_token=masked)
+    told = "masked" if masked else None
+    return ModelSpec((11,), SIZES.labels, precision=precision, inputs=tokens, vocabulary=60, per_token=told)
 
 
 def inputs_of(family, *, masked=False):

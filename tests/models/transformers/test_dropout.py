@@ -145,13 +145,14 @@ def test_attention_drops_shares_with_the_gradient_of_plain_operations():
     )
 
 
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("replaying", [False, True])
-def test_queries_in_parts_draw_as_all_at_once(monkeypatch, replaying):
+def test_queries_in_parts_draw_as_all_at_once(monkeypatch, replaying, causal):
     def mode():
         found = mode_for(4)
         return found.replay() if replaying else found
 
-    layer = Attention(3, Dropout(0.4, 1))
+    layer = Attention(3, Dropout(0.4, 1), causal=causal)
     whole = attention_gradient(layer, INPUTS, UPSTREAM, mode)
     monkeypatch.setattr(attention, "QUERIES", 4)
     for one, other in zip(attention_gradient(layer, INPUTS, UPSTREAM, mode), whole, strict=True):

@@ -9,25 +9,30 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.backprop import tape
 from accumtrain.backprop.fixed_point import FixedPoint
 from accumtrain.backprop.mode import EVALUATION, Mode
 from accumtrain.backprop.pullback import pullback, tape_pullback
 from accumtrain.errors import ConfigError
 from accumtrain.models.build import build_model
-from accumtrain.models.config import (
+from accumtrain.models.layers import Initializer, ModelSpec, Numerics
+from accumtrain.models.transformers import attention
+from accumtrain.models.transformers.activations import GELU
+from accumtrain.models.transformers.attention import Attention
+from accumtrain.models.transformers.config import (
     EncoderConfig,
     RevEncoderConfig,
     RevViTConfig,
     TransformerConfig,
     ViTConfig,
 )
-from accumtrain.models.layers import Initializer, ModelSpec, Numerics
-from accumtrain.models.transformers import attention
-from accumtrain.models.transformers.activations import GELU
-from accumtrain.models.transformers.attention import Attention
 from accumtrain.models.transformers.layers import LayerNorm, LayerScale, Linear
 from tests.models.transformers import reference
+from tests.models.transformers.gradients import (
+    assert_gradients_are_of,
+    assert_same_bits,
+    fast_and_slow,
+    gradients_of,
+)
 
 SMALL = {"depth": 3, "width": 16, "heads": 2}
 LENGTHS = (7, 2, 5, 1)
@@ -40,7 +45,7 @@ def small(family, **keys) -> TransformerConfig:
     return family(**SMALL, **({"patch": 4} if issubclass(family, ViTConfig) else {}), **keys)
 
 
-def build(config, precision="float64", per_token=False):
+def build(config, precision="float64", per_token=None):
     """A model whose variables all differ from their simple first values."""
     shape, vocabulary, classes = ((7,), 11, 11 if per_token else 3) if config.takes == "tokens" else ((8, 12, 3), 0, 3)
     spec = ModelSpec(shape, classes, precision, inputs=config.takes, vocabulary=vocabulary, per_token=per_token)
@@ -55,58 +60,6 @@ def inputs_for(config, dtype=tf.float64):
         return tf.random.stateless_normal([4, 8, 12, 3], [1, 2], dtype=dtype)
     tokens = tf.random.stateless_uniform([4, 7], [1, 2], 0, 11, tf.int32)
     return tf.where(tf.range(7) < tf.constant(LENGTHS)[:, None], tokens, -1)
-
-
-def loss_of(logits):
-    return tf.reduce_sum(
-        tf.cast(logits, tf.float64) * tf.random.stateless_normal(logits.shape, [5, 6], dtype=tf.float64)
-    )
-
-
-def gradients_of(model, inputs):
-    """The gradient of each variable, in the order of `trainable_variables`, by the model's own back-propagation."""
-    found = {}
-
-    @tf.function(autograph=False)
-    def run():
-        def consume(gradients):
-            for variable, gradient in gradients:
-                if gradient is not None:
-                    dense = tf.convert_to_tensor(gradient)
-                    found[variable.ref()] = found[variable.ref()] + dense if variable.ref() in found else dense
-            return []
-
-        mode = Mode(
-            training=True, recording=True, draws=lambda number: tf.constant([0.03, 0.9, 0.2, 0.6]) + number / 99
-        )
-        value, _ = tape.gradient(model, inputs, lambda logits: tf.cast(loss_of(logits), logits.dtype), mode, consume)
-        return value, [found[variable.ref()] for variable in model.trainable_variables]
-
-    return run()
-
-
-def assert_gradients_are_of(model, inputs, plain):
-    """Logits and gradients of a model in float64 are those of `plain`, a function of its variables."""
-    with tf.GradientTape() as tape_of_plain:
-        logits = plain()
-        value = loss_of(logits)
-    np.testing.assert_allclose(model(inputs), logits, rtol=0, atol=1e-12)
-    expected = tape_of_plain.gradient(value, model.trainable_variables)
-    for gradient, wanted in zip(gradients_of(model, inputs)[1], expected, strict=True):
-        wanted = tf.convert_to_tensor(wanted)
-        np.testing.assert_allclose(gradient, wanted, rtol=0, atol=1e-11 * max(1, np.abs(wanted).max()))
-
-
-def assert_same_bits(found, wanted):
-    """Two answers of `gradients_of` have the same loss and gradients."""
-    assert found[0] == wanted[0]
-    for own, other in zip(found[1], wanted[1], strict=True):
-        np.testing.assert_array_equal(own, other)
-
-
-def fast_and_slow(fast, slow):
-    """The cases, of which those that are not fast are marked slow."""
-    return [*fast, *(pytest.param(*case, marks=pytest.mark.slow) for case in slow if case not in fast)]
 
 
 @pytest.mark.parametrize(
@@ -148,13 +101,13 @@ def test_fixed_positions_are_sines_and_cosines(family, pool, positions):
 @pytest.mark.parametrize("family", [pytest.param(EncoderConfig, marks=pytest.mark.slow), RevEncoderConfig])
 def test_tokens_at_places_are_told_as_by_plain_operations(family):
     config = small(family)
-    model = build(config, per_token=True)
+    model = build(config, per_token="masked")
     inputs = {"tokens": inputs_for(config), "positions": tf.constant([[0, 6], [1, 0], [4, 2], [0, 0]])}
     assert_gradients_are_of(model, inputs, lambda: reference.tell_tokens(model, config, inputs))
 
 
 def test_the_table_that_embedding_and_head_share_has_one_path():
-    model = build(small(RevEncoderConfig), per_token=True)
+    model = build(small(RevEncoderConfig), per_token="masked")
     assert "segments/0/layers/0/embed/embedding" in model.trainable_paths
     assert not [path for path in model.named if "table" in path]
     assert len(model.named) == len(model.trainable_variables)
@@ -162,7 +115,7 @@ def test_the_table_that_embedding_and_head_share_has_one_path():
 
 def test_the_class_token_moves_places_by_one():
     tokens, positions = inputs_for(small(EncoderConfig)), tf.constant([[0, 6], [1, 0], [4, 2], [0, 0]])
-    model = build(small(EncoderConfig, pool="token"), per_token=True)
+    model = build(small(EncoderConfig, pool="token"), per_token="masked")
     told = model({"tokens": tokens, "positions": positions})
     changed = tf.tensor_scatter_nd_update(
         model.named["segments/0/layers/0/positions"], [[7]], [tf.ones(16, tf.float64)]
