@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from accumtrain.backprop.projection import Projection
+from accumtrain.backprop.linear_logits import LinearLogits
 
 # From the number of a draw to uniform numbers 0..1, float32 [N], one per example.
 Draws = Callable[[int], tf.Tensor]
@@ -41,7 +41,7 @@ class Mode:
         side: tensors by name that any layer may read beside its input, such as the mask of padded tokens. They are
             constants of the pass, in its replays, too (`Model`).
         frozen: ids of the variables that keep their values. Their gradient is not computed (`Model`).
-        projects: the model may return a `Projection` in place of large logits.
+        defers_logits: the model may return a `LinearLogits` in place of large logits.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class Mode:
         seed: tf.Tensor | None = None,
         draws: Draws | None = None,
         *,
-        projects: bool = False,
+        defers_logits: bool = False,
     ):
         self.training, self.recording, self.seed, self.draws = training, recording, seed, draws
-        self.projects = projects
+        self.defers_logits = defers_logits
         self.replaying = False
         self.statistics: dict[MovingStatistics, tuple[tf.Tensor, tf.Tensor]] = {}
         self.variance_factors: dict[tuple[int, int, tf.DType], tf.Tensor] = {}
@@ -88,7 +88,7 @@ class Mode:
         """Return the logits, or NaN if a stream has left its range. No update is made of a loss that is not finite."""
         if not self.reach:
             return logits
-        if isinstance(logits, Projection):
+        if isinstance(logits, LinearLogits):
             return logits.map_hidden(self.invalidate_out_of_range)
         return tf.where(tf.reduce_any(self.out_of_range), tf.constant(float("nan"), logits.dtype), logits)
 
@@ -115,7 +115,13 @@ EVALUATION = Mode(training=False)
 
 
 def micro_mode(
-    seed: int, step: tf.Tensor, index: tf.Tensor, parts: int, batch: Mapping[str, tf.Tensor], *, projects: bool = False
+    seed: int,
+    step: tf.Tensor,
+    index: tf.Tensor,
+    parts: int,
+    batch: Mapping[str, tf.Tensor],
+    *,
+    defers_logits: bool = False,
 ) -> Mode:
     """Return the mode of the training pass of a micro-batch.
 
@@ -127,13 +133,13 @@ def micro_mode(
         index: of the micro-batch in the window, over all replicas, int32 [].
         parts: number of micro-batches in the window, over all replicas.
         batch: its `targets` give the number of examples.
-        projects: see Mode.
+        defers_logits: see Mode.
     """
     fold_in = tf.random.experimental.stateless_fold_in
     of_update = fold_in(tf.constant([seed, 0]), step)
     examples = tf.nest.flatten(batch["targets"])[0]
     draws = example_draws(of_update, index, parts, examples.shape[0] or tf.shape(examples)[0])
-    return Mode(training=True, recording=True, seed=fold_in(of_update, index), draws=draws, projects=projects)
+    return Mode(training=True, recording=True, seed=fold_in(of_update, index), draws=draws, defers_logits=defers_logits)
 
 
 def example_draws(seed: tf.Tensor, index: tf.Tensor, parts: int, batch: int | tf.Tensor) -> Draws:

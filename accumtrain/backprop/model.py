@@ -21,7 +21,7 @@ class Model(tf.Module):
 
     Args:
         segments: the first takes the inputs: images [N, H, W, C] in `compute_dtype`, or int32 tokens [N, T]. The last
-            returns logits [N, classes], float32 or float64, or a `Projection`.
+            returns logits [N, classes], float32 or float64, or a `LinearLogits`.
         compute_dtype: dtype of convolutions and matrix products.
         split_inputs: a function that returns the input of the first segment, and a mapping of tensors by name. Every
             layer finds these in `mode.side`. None: the inputs are that of the first segment.
@@ -94,10 +94,10 @@ class Model(tf.Module):
         return dict(paths.values())
 
     @property
-    def projects(self) -> bool:
-        """The last segment may return a `Projection`."""
+    def defers_logits(self) -> bool:
+        """The last segment may return a `LinearLogits`."""
         modules = getattr(self.segments[-1], "submodules", ())
-        return any(getattr(module, "projects", False) for module in modules)
+        return any(getattr(module, "defers_logits", False) for module in modules)
 
     @property
     def learnable(self) -> Sequence[tf.Variable]:

@@ -38,7 +38,7 @@ def gradient(
 
     Args:
         images: [N, H, W, C], of any float dtype.
-        loss: function from the logits [N, classes], or their `Projection`, to a scalar.
+        loss: function from the logits [N, classes], or their `LinearLogits`, to a scalar.
         mode: Mode(training=True, recording=True), which holds the batch statistics afterwards.
         consume: takes pairs of a variable and its gradient as soon as they are known, and returns the operations that
             consume them. The next segment waits for these operations. A gradient is None if the loss does not depend
@@ -49,7 +49,7 @@ def gradient(
     """
     backwards: list[Backward] = []
     x, mode = model.begin(images, mode)
-    joins_loss = model.joins_loss or (mode.projects and model.projects)
+    joins_loss = model.joins_loss or (mode.defers_logits and model.defers_logits)
     last = WithLoss(model.segments[-1], loss) if joins_loss else None
     first = model.frozen_segments
     for segment in model.segments[:first]:

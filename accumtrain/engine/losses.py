@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from accumtrain.backprop.projection import Projection, RowFunction
+from accumtrain.backprop.linear_logits import LinearLogits, RowFunction
 from accumtrain.engine.replica import join_replicas
 from accumtrain.errors import ConfigError
 
@@ -45,7 +45,7 @@ class Collector(Protocol):
     def update(self, batch: Batch, outputs: Any) -> None:
         """Add the part of a batch that a replica has, and the outputs for it. It is called in graphs.
 
-        The outputs are a `Projection` only if the collector has `takes_projections` = True.
+        The outputs are a `LinearLogits` only if the collector has `takes_linear_logits` = True.
         """
 
     def take(self) -> dict[str, float]:
@@ -108,10 +108,10 @@ def compute_by_position(functions: Sequence[PerExample], targets: tf.Tensor, out
 
     Args:
         functions: see PerPosition.
-        outputs: logits [N, P, V], or their `Projection`.
+        outputs: logits [N, P, V], or their `LinearLogits`.
     """
     rows = tf.reshape(tf.maximum(targets, 0), [-1])
-    if isinstance(outputs, Projection):
+    if isinstance(outputs, LinearLogits):
         found = outputs.compute([partial(_call, function) for function in functions], rows)
     else:
         logits = tf.reshape(outputs, [-1, outputs.shape[-1]])
@@ -181,12 +181,12 @@ def weighted_sums(functions: Iterable[PerExample | WholeBatch], outputs: Any, ba
     """Return the sum of each function over the examples of a batch, weighted by example: scalars in its own dtype.
 
     Args:
-        outputs: logits, or their `Projection`, which is taken in chunks if all functions are means over its rows.
+        outputs: logits, or their `LinearLogits`, which is taken in chunks if all functions are means over its rows.
 
     An example with two labels has the mean of the values for each, weighted by its share. Cross-entropy is linear in
     the target, so this is its value for the mixed target. Accuracy counts a label for as much as the image shows of it.
     """
-    if isinstance(outputs, Projection):
+    if isinstance(outputs, LinearLogits):
         if rows := _Rows.of(functions := [*functions], outputs, batch):
             return rows.sum(outputs.compute(rows.functions, rows.batch))
         outputs = outputs.logits
@@ -198,7 +198,7 @@ def loss_and_sums(
     functions: Sequence[PerExample | WholeBatch], outputs: Any, batch: Batch, scale: float | tf.Tensor
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """Return the first of the `weighted_sums` times `scale`, a number that has a gradient, and all of the sums."""
-    if isinstance(outputs, Projection) and (rows := _Rows.of(functions, outputs, batch)):
+    if isinstance(outputs, LinearLogits) and (rows := _Rows.of(functions, outputs, batch)):
         loss, values = outputs.compute_sum(rows.functions, rows.batch, rows.weights * scale)
         return loss, rows.sum(values)
     sums = weighted_sums(functions, outputs, batch)
@@ -207,7 +207,7 @@ def loss_and_sums(
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of a `Projection`, examples or their positions, as a batch.
+    """The rows of a `LinearLogits`, examples or their positions, as a batch.
 
     Attributes:
         functions: of logits [n, V] and a part of the batch to values [n].
@@ -219,9 +219,9 @@ class _Rows:
     weights: tf.Tensor
 
     @classmethod
-    def of(cls, functions: Sequence[PerExample | WholeBatch], projection: Projection, batch: Batch) -> _Rows | None:
+    def of(cls, functions: Sequence[PerExample | WholeBatch], deferred: LinearLogits, batch: Batch) -> _Rows | None:
         """Return the rows; None if a function needs whole examples, or the whole batch."""
-        rank, dtype = projection.hidden.shape.rank, projection.hidden.dtype
+        rank, dtype = deferred.hidden.shape.rank, deferred.hidden.dtype
         weights = tf.cast(example_weights(batch), dtype)
         of_examples = [function for function in functions if not isinstance(function, WholeBatch)]
         if rank == 2 and len(of_examples) == len(functions):

@@ -158,7 +158,7 @@ class Window(tf.Module):
             batch: see `Batch` in engine/losses.py.
             at_outputs: the gradient of a `WholeBatch` at the trained outputs of the model, from `differentiate`.
         """
-        mode = self._mode(batch, projects=at_outputs is None)
+        mode = self._mode(batch, defers_logits=at_outputs is None)
         scale = 1.0 if self.loss_scale is None else self.loss_scale.value
         sums = []
 
@@ -235,11 +235,16 @@ class Window(tf.Module):
             added.append(buffer.assign_add(tf.cast(tf.convert_to_tensor(gradient), buffer.dtype)))
         return added
 
-    def _mode(self, batch: Batch, *, projects: bool = False) -> Mode:
+    def _mode(self, batch: Batch, *, defers_logits: bool = False) -> Mode:
         replica, replicas = current_replica()
         index = tf.cast(self.micro_step, tf.int32) * replicas + replica
         return micro_mode(
-            self.seed, tf.cast(self.step, tf.int32), index, self.micro_steps * replicas, batch, projects=projects
+            self.seed,
+            tf.cast(self.step, tf.int32),
+            index,
+            self.micro_steps * replicas,
+            batch,
+            defers_logits=defers_logits,
         )
 
     def ask_to_stop(self, strategy: tf.distribute.Strategy) -> None:

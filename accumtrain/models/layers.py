@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from accumtrain.backprop.fixed_point import FLOATS, FixedPoint, times
 from accumtrain.backprop.kernels import is_faster_by_products, kernel_dtype, kernel_gradient
+from accumtrain.backprop.linear_logits import LinearLogits
 from accumtrain.backprop.mode import Mode
-from accumtrain.backprop.projection import Projection
 from accumtrain.backprop.pullback import Gradients
 from accumtrain.backprop.tracing import after, computed_after
 from accumtrain.errors import ConfigError
@@ -192,22 +192,22 @@ class Dense(tf.Module):
     """x @ kernel + bias.
 
     Attributes:
-        projects: `predict` may return a `Projection`.
+        defers_logits: `predict` may return a `LinearLogits`.
     """
 
     def __init__(self, init: Initializer, inputs: int, outputs: int):
         super().__init__()
         self.kernel = init.dense((inputs, outputs))
         self.bias = init.constant(0.0, outputs, "bias")
-        self.projects = outputs >= MANY_OUTPUTS
+        self.defers_logits = outputs >= MANY_OUTPUTS
 
-    def predict(self, x: tf.Tensor, mode: Mode) -> tf.Tensor | Projection:
-        """Return logits [N, outputs], or their `Projection` if they are large and the mode says so."""
-        if not (self.projects and mode.projects):
+    def predict(self, x: tf.Tensor, mode: Mode) -> tf.Tensor | LinearLogits:
+        """Return logits [N, outputs], or their `LinearLogits` if they are large and the mode says so."""
+        if not (self.defers_logits and mode.defers_logits):
             return self(x)
         kernel, bias = (tf.cast(tf.convert_to_tensor(own), x.dtype) for own in (self.kernel, self.bias))
         trains = mode.trains(self.kernel) or mode.trains(self.bias)
-        return Projection(x, kernel, bias, x.dtype, trains_kernel=trains).or_logits()
+        return LinearLogits(x, kernel, bias, x.dtype, trains_kernel=trains).or_logits()
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         computed = kernel_dtype(x.dtype)

@@ -215,7 +215,7 @@ class TokenFinder:
     """
 
     names: Sequence[str] = ()
-    takes_projections = True
+    takes_linear_logits = True
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -230,7 +230,7 @@ class TokenFinder:
         return [self._sums]
 
     def update(self, batch: Batch, outputs: Any) -> None:
-        """Add the part of a batch that a replica has: ids [N, P], logits [N, P, V] or their `Projection`."""
+        """Add the part of a batch that a replica has: ids [N, P], logits [N, P, V] or their `LinearLogits`."""
         ids = tf.where((example_weights(batch) > 0)[:, tf.newaxis], batch["targets"], NONE)
         losses, right = compute_by_position([cross_entropy, accuracy], ids, outputs)
         columns = tf.stack([tf.cast(each, tf.float64) for each in (tf.ones_like(losses), losses, right)], axis=-1)

@@ -111,8 +111,8 @@ class Evaluator:
         self._sums = [*(sum_buffer([], self._dtype) for _ in self._means), *counts]
         self._own_variables = [*self._sums, *(own for collector in collectors for own in collector.variables)]
         whole = isinstance(self._whole_loss, WholeBatch)
-        projects = not whole and all(getattr(collector, "takes_projections", False) for collector in collectors)
-        self._mode = Mode(training=False, projects=projects)
+        defers_logits = not whole and all(getattr(collector, "takes_linear_logits", False) for collector in collectors)
+        self._mode = Mode(training=False, defers_logits=defers_logits)
         self._add = self._add_and_hold if whole else runtime.on_batches(self._add_batch, self._own_variables)
         self._add_one = runtime.on_replicas(self._add_batch, self._own_variables)
 

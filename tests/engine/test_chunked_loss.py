@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.backprop import projection
+from accumtrain.backprop import linear_logits
 from accumtrain.engine.window import Window
 from accumtrain.models.build import build_model
 from accumtrain.models.config import EncoderConfig, MlpConfig, RevEncoderConfig
@@ -44,7 +44,7 @@ def run_window(config, spec, batch, *, freeze=(), **keys):
 @pytest.fixture
 def count_chunks(monkeypatch):
     """Let chunks have 7 rows, and return the list of the numbers of chunks that are computed."""
-    counted, divide = [], projection.Projection._divide
+    counted, divide = [], linear_logits.LinearLogits._divide
 
     def counting(self, tensors):
         divided, chunks = divide(self, tensors)
@@ -52,8 +52,8 @@ def count_chunks(monkeypatch):
         return divided, chunks
 
     def start():
-        monkeypatch.setattr(projection, "LEAST_BYTES", 7 * VOCABULARY * 8)
-        monkeypatch.setattr(projection.Projection, "_divide", counting)
+        monkeypatch.setattr(linear_logits, "LEAST_BYTES", 7 * VOCABULARY * 8)
+        monkeypatch.setattr(linear_logits.LinearLogits, "_divide", counting)
         return counted
 
     return start

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from accumtrain.backprop.linear_logits import LinearLogits
 from accumtrain.backprop.mode import Mode
-from accumtrain.backprop.projection import Projection
 from accumtrain.models.layers import MANY_OUTPUTS, Dense, Initializer
 from accumtrain.models.transformers.activations import GELU
 from accumtrain.models.transformers.embed import TokenTable
@@ -49,7 +49,7 @@ class TokenHead(tf.Module):
         compute_dtype: of the product with the table. Logits [N, P, vocabulary] have the dtype of the weights.
 
     Attributes:
-        projects: it may return a `Projection`.
+        defers_logits: it may return a `LinearLogits`.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class TokenHead(tf.Module):
         self.norm, self.linear, self.activation, self.last_norm = norm, linear, activation, last_norm
         self.table, self.compute_dtype = table, compute_dtype
         self.bias = init.constant(0.0, table.embedding.shape[0], "bias")
-        self.projects = has_many_tokens(table.embedding)
+        self.defers_logits = has_many_tokens(table.embedding)
 
-    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor | Projection:
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor | LinearLogits:
         x = tf.gather(x, tf.maximum(mode.side["positions"], 0), batch_dims=1)  # [N, P, channels]
         x = x if self.norm is None else self.norm(x, mode)
         x = self.last_norm(self.activation(self.linear(x, mode), mode), mode)
@@ -109,15 +109,15 @@ class NextTokenHead(tf.Module):
         compute_dtype: of the products. Logits [N, T, vocabulary] have the dtype of the weights.
 
     Attributes:
-        projects: it may return a `Projection`.
+        defers_logits: it may return a `LinearLogits`.
     """
 
     def __init__(self, norm: LayerNorm | RMSNorm, linear: Linear | None, vectors: tf.Variable, compute_dtype: tf.DType):
         super().__init__()
         self.norm, self.linear, self.vectors, self.compute_dtype = norm, linear, vectors, compute_dtype
-        self.projects = has_many_tokens(vectors)
+        self.defers_logits = has_many_tokens(vectors)
 
-    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor | Projection:
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor | LinearLogits:
         x = self.norm(x, mode)
         x = x if self.linear is None else self.linear(x, mode)
         return predict_tokens(tf.cast(x, self.vectors.dtype), self.vectors, None, self.compute_dtype, mode)
@@ -130,8 +130,8 @@ def has_many_tokens(vectors: tf.Variable) -> bool:
 
 def predict_tokens(
     x: tf.Tensor, vectors: tf.Variable, bias: tf.Variable | None, compute_dtype: tf.DType, mode: Mode
-) -> tf.Tensor | Projection:
-    """Return the logits x @ vectors^T + bias, [N, T, V], or their `Projection` if they are large and the mode says so.
+) -> tf.Tensor | LinearLogits:
+    """Return the logits x @ vectors^T + bias, [N, T, V], or their `LinearLogits` if they are large and the mode says so.
 
     Args:
         x: [N, T, C] in the dtype of the weights.
@@ -139,5 +139,5 @@ def predict_tokens(
     """
     trains = mode.trains(vectors) or (bias is not None and mode.trains(bias))
     kernel, added = tf.convert_to_tensor(vectors), None if bias is None else tf.convert_to_tensor(bias)
-    projection = Projection(x, kernel, added, compute_dtype, of_table=True, trains_kernel=trains)
-    return projection.or_logits() if has_many_tokens(vectors) and mode.projects else projection.logits
+    deferred = LinearLogits(x, kernel, added, compute_dtype, of_table=True, trains_kernel=trains)
+    return deferred.or_logits() if has_many_tokens(vectors) and mode.defers_logits else deferred.logits

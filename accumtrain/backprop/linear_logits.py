@@ -1,4 +1,4 @@
-"""`Projection`: the logits of a large linear layer, of which only some rows are in memory at a time.
+"""`LinearLogits`: the logits of a large linear layer, of which only some rows are in memory at a time.
 
 A loss and metrics of rows are computed for one chunk of them after another. The gradient of the loss is computed with
 them. So logits are computed once, and neither they nor their gradient are kept.
@@ -24,7 +24,7 @@ RowFunction = Callable[[tf.Tensor, Any], tf.Tensor]
 
 
 @dataclass(frozen=True)
-class Projection:
+class LinearLogits:
     """The logits hidden @ kernel + bias, [..., V], before they are computed.
 
     Attributes:
@@ -49,13 +49,13 @@ class Projection:
         rows = tf.cast(self._rows, self.compute_dtype)
         return tf.reshape(self._multiply(rows, tf.cast(self.kernel, self.compute_dtype)), [*inner, self._outputs])
 
-    def or_logits(self) -> Projection | tf.Tensor:
-        """Return the projection, or the logits if all of them are one chunk."""
+    def or_logits(self) -> LinearLogits | tf.Tensor:
+        """Return the deferred, or the logits if all of them are one chunk."""
         rows = self.hidden.shape[:-1].num_elements()
         return self.logits if rows is not None and rows <= self._most_rows else self
 
-    def map_hidden(self, function: Callable[[tf.Tensor], tf.Tensor]) -> Projection:
-        """Return the projection of function(hidden)."""
+    def map_hidden(self, function: Callable[[tf.Tensor], tf.Tensor]) -> LinearLogits:
+        """Return the deferred of function(hidden)."""
         return replace(self, hidden=function(self.hidden))
 
     def compute(self, functions: Sequence[RowFunction], beside: Any) -> list[tf.Tensor]:
@@ -129,7 +129,7 @@ class Projection:
 
 
 def _run_loop(
-    of: Projection, functions: Sequence[RowFunction], beside: Any, weights: tf.Tensor | None
+    of: LinearLogits, functions: Sequence[RowFunction], beside: Any, weights: tf.Tensor | None
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
     """Return the values of each function, [R], and the gradients of hidden, kernel and bias, as far as asked for.
 

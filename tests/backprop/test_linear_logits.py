@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.backprop import projection
+from accumtrain.backprop import linear_logits
+from accumtrain.backprop.linear_logits import LinearLogits
 from accumtrain.backprop.mode import Mode
-from accumtrain.backprop.projection import Projection
 from accumtrain.engine.losses import (
     PerPosition,
     WholeBatch,
@@ -24,7 +24,7 @@ ROWS, CLASSES, CHANNELS = 37, 1100, 6
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
     """Chunks of 10 rows."""
-    monkeypatch.setattr(projection, "LEAST_BYTES", 10 * CLASSES * 8)
+    monkeypatch.setattr(linear_logits, "LEAST_BYTES", 10 * CLASSES * 8)
 
 
 def draw(*shape, seed=0):
@@ -57,7 +57,7 @@ def both(loss, dtype=tf.float64, compute=None, table=False, bias=True, positions
         with tf.GradientTape() as tape:
             trained = [hidden, kernel, vector]
             tape.watch(trained)
-            whole = Projection(hidden, kernel, vector if bias else None, compute or dtype, of_table=table)
+            whole = LinearLogits(hidden, kernel, vector if bias else None, compute or dtype, of_table=table)
             total, sums = loss_and_sums(functions, whole if project else whole.logits, batch, 4.0)
         gradients = tape.gradient(total, trained if bias else trained[:2])
         return [total, *sums, *gradients]
@@ -100,7 +100,7 @@ def test_an_open_number_of_rows_is_computed_in_chunks():
 
     @tf.function(input_signature=[tf.TensorSpec([None, CHANNELS], tf.float64), tf.TensorSpec([None], tf.int32)])
     def compute(hidden, labels):
-        whole = Projection(hidden, kernel, None, tf.float64)
+        whole = LinearLogits(hidden, kernel, None, tf.float64)
         assert whole.or_logits() is whole
         return whole.compute([lambda logits, labels: cross_entropy(labels, logits)], labels)[0]
 
@@ -119,7 +119,7 @@ def test_a_second_call_begins_with_zeros():
     def gradient():
         with tf.GradientTape() as tape:
             tape.watch(kernel)
-            whole = Projection(hidden, kernel, None, tf.float64)
+            whole = LinearLogits(hidden, kernel, None, tf.float64)
             loss, _ = whole.compute_sum(
                 [lambda logits, rows: cross_entropy(rows, logits)], labels, tf.ones([ROWS], tf.float64)
             )
@@ -134,7 +134,7 @@ def test_a_frozen_kernel_has_no_gradient():
     batch = {"targets": tf.zeros([ROWS], tf.int32)}
     with tf.GradientTape() as tape:
         tape.watch([hidden, kernel])
-        whole = Projection(hidden, kernel, None, tf.float64, trains_kernel=False)
+        whole = LinearLogits(hidden, kernel, None, tf.float64, trains_kernel=False)
         loss, _ = loss_and_sums([cross_entropy], whole, batch, 1.0)
     d_hidden, d_kernel = tape.gradient(loss, [hidden, kernel])
     assert d_hidden is not None
@@ -143,7 +143,7 @@ def test_a_frozen_kernel_has_no_gradient():
 
 def test_a_loss_of_whole_examples_has_all_logits():
     hidden = tf.constant(draw(5, 7, CHANNELS))
-    whole = Projection(hidden, tf.constant(draw(CHANNELS, CLASSES)), None, tf.float64)
+    whole = LinearLogits(hidden, tf.constant(draw(CHANNELS, CLASSES)), None, tf.float64)
     batch = {"targets": tf.zeros([5, 7], tf.int32)}
 
     def spread(targets, logits):
@@ -160,9 +160,9 @@ def test_a_dense_layer_projects_where_the_pass_takes_it_and_the_logits_are_large
     init = Initializer(0)
     dense, small = Dense(init, CHANNELS, CLASSES), Dense(init, CHANNELS, 10)
     x = tf.constant(draw(ROWS, CHANNELS), tf.float32)
-    takes = Mode(training=False, projects=True)
+    takes = Mode(training=False, defers_logits=True)
     found = dense.predict(x, takes)
-    assert isinstance(found, Projection)
+    assert isinstance(found, LinearLogits)
     np.testing.assert_allclose(found.logits, dense(x), rtol=1e-6)
     assert (dense.predict(x, Mode(training=False)).numpy() == dense(x).numpy()).all()
     assert dense.predict(x[:4], takes).shape == (4, CLASSES)
