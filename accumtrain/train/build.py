@@ -70,6 +70,7 @@ def spec_for(config: Config, inputs: Inputs, outputs: int, *, precision: str = "
         inputs=inputs.kinds(),
         vocabulary=inputs.vocabulary_size,
         of_bytes=inputs.of_bytes,
+        adds_mask=inputs.adds_mask,
         per_token=MASKED if TASKS[config.task.kind].targets == TOKENS else None,
     )
 

@@ -84,6 +84,10 @@ class Tokens(Inputs):
         return self.vocabulary.tokenizer == BYTES
 
     @property
+    def adds_mask(self) -> bool:
+        return self.vocabulary.adds_mask
+
+    @property
     def stored_shape(self) -> tuple[int, ...]:
         """The shape of a stored example: [T], or [2, T] of a pair."""
         return (2, *self.shape) if self.pairs else self.shape
