@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from accumtrain.errors import ConfigError, DataError
-from accumtrain.measure.verify.published import PublishedReference
+from accumtrain.measure.verify.published.encoders import PublishedReference
 from tests.models.published.folders import CLASSES, MASKED, draw_inputs, write_folder, write_tensors
 from tests.programs import output_of
 
@@ -208,7 +208,7 @@ def test_a_damaged_folder_is_refused(tmp_path, damage, message):
 
 def test_without_the_library_the_extra_is_named(tmp_path, monkeypatch):
     folder = write_folder(tmp_path / "folder", "bert")
-    monkeypatch.setattr("accumtrain.measure.verify.published_files.find_spec", lambda name: None)
+    monkeypatch.setattr("accumtrain.measure.verify.published.files.find_spec", lambda name: None)
     with pytest.raises(
         ConfigError, match=r"folder needs the library safetensors: pip install 'accumtrain\[pretrained\]'"
     ):
