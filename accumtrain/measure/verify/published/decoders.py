@@ -58,6 +58,7 @@ class DecoderReference:
         begins = np.pad(documents[:, 1:] != documents[:, :-1], [(0, 0), (1, 0)], constant_values=True)
         places = row - np.maximum.accumulate(np.where(begins, row, 0), axis=1)
         seen = (row <= row[:, np.newaxis]) & (documents[:, np.newaxis] == documents[:, :, np.newaxis])
+        seen &= (tokens >= 0)[:, np.newaxis]
         depth = self._config.get("n_layer", 12) if self._is_gpt2 else self._config.get("num_hidden_layers", 32)
         states = [self._embed(np.maximum(tokens, 0), places)]
         for number in range(depth):
