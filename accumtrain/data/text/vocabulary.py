@@ -124,7 +124,7 @@ class Vocabulary:
 
     @property
     def adds_mask(self) -> bool:
-        """Whether the mask is an id behind those of the tokenizer, which no text has."""
+        """True if the mask is an id behind those of the tokenizer, which no text has."""
         return self.mask == self.size - 1 and not any(json.dumps(name) in self.tokenizer for name in _MASKS)
 
     def as_json(self) -> dict[str, Any]:

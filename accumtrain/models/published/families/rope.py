@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, TypedDict
 
-import numpy as np
-
 from accumtrain.errors import ConfigError
 from accumtrain.fields import POSITIVE, convert, format_value, shorten, suggest_names
 from accumtrain.models.published.families.rules import NO, SIZE, Always
@@ -58,9 +56,9 @@ def read_frequencies(keys: RopeKeys, channels: int) -> tuple[float, ...]:
     name, content = ("rope_scaling", older) if older else ("rope_parameters", newer or {})
     angles: _Angles = convert(_Angles, content, name)
     theta = angles.get("rope_theta", keys.get("rope_theta", THETA))
-    frequencies = theta ** -(np.arange(0, channels, 2) / channels)
+    frequencies = tuple(theta ** (-place / channels) for place in range(0, channels, 2))
     scaled = _read_scaling(name, content)
-    return tuple((frequencies if scaled is None else _scale(frequencies, scaled)).tolist())
+    return frequencies if scaled is None else tuple(_scale(each, scaled) for each in frequencies)
 
 
 def _read_scaling(name: str, content: Mapping[str, Any]) -> _Scaled | None:
@@ -87,9 +85,8 @@ def _read_scaling(name: str, content: Mapping[str, Any]) -> _Scaled | None:
     return scaled
 
 
-def _scale(frequencies: np.ndarray, scaled: _Scaled) -> np.ndarray:
-    turns = scaled["original_max_position_embeddings"] * frequencies / (2 * math.pi)  # of a wave, in an early text
+def _scale(frequency: float, scaled: _Scaled) -> float:
+    turns = scaled["original_max_position_embeddings"] * frequency / (2 * math.pi)  # of the wave, in an early text
     low, high = scaled["low_freq_factor"], scaled["high_freq_factor"]
-    kept = np.clip((turns - low) / (high - low), 0.0, 1.0)
-    slowed: np.ndarray = frequencies * (kept + (1.0 - kept) / scaled["factor"])
-    return slowed
+    kept = min(max((turns - low) / (high - low), 0.0), 1.0)
+    return frequency * (kept + (1.0 - kept) / scaled["factor"])
