@@ -31,8 +31,9 @@ from accumtrain.engine.step import Step  # noqa: E402
 from accumtrain.engine.window import Window  # noqa: E402
 from accumtrain.measure.flops import count_flops  # noqa: E402
 from accumtrain.models.build import build_model  # noqa: E402
-from accumtrain.models.layers import MASKED, ModelSpec  # noqa: E402
-from accumtrain.tasks.masked_tokens import token_cross_entropy  # noqa: E402
+from accumtrain.fields import MASKED  # noqa: E402
+from accumtrain.models.layers import ModelSpec  # noqa: E402
+from accumtrain.tasks.tokens import token_cross_entropy  # noqa: E402
 from accumtrain.train.build import build_optimizer  # noqa: E402
 
 MB = 2**20

@@ -240,7 +240,8 @@ def build_objective(config: Config, stored: Dataset, facts: Facts | None = None)
 
 def open_stored(config: Config) -> Dataset:
     """Return the data of a run with the targets as they are stored. Raise what `open_data` raises."""
-    return open_data(config.data, config.run.seed, TASKS[config.task.kind].targets, folder_of(config))
+    targets = TASKS[config.task.kind].targets
+    return open_data(config.data, config.run.seed, targets, folder_of(config), config.task.rows)
 
 
 def open_objective(config: Config) -> Objective:

@@ -21,14 +21,13 @@ from accumtrain.data.text.by_length import trim
 from accumtrain.data.text.encode import Encoded, check_some_are_usable, encode_texts
 from accumtrain.data.text.texts import TABLES, Text, read_file, read_lines
 from accumtrain.data.text.token_split import TokenSplit, cut, describe_cuts, take_ids
-from accumtrain.data.text.vocabulary import BYTES, MASK, PADDING, Vocabulary
+from accumtrain.data.text.vocabulary import BYTES, MASK, NONE, PADDING, Vocabulary
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import convert, format_value
 
 _GIVE = "give a file with a text a line, a table, a folder of texts, or an .npz file of tokens"
 TEXT = "text"  # the column of the texts of a table, for a run that was trained on no table
 BEGINNING = 36  # characters that are shown of a text
-NONE = -1  # where there is no token, position or id
 # ---- samples of an export
 _NUMBER = 4
 _MASKED = 0.2  # share of masks

@@ -37,7 +37,7 @@ def open_npz(config: NpzConfig, wanted: Wanted) -> Source:
     with NpzFile.opened(path) as file:
         if file.inputs == TOKENS:
             content = _read_tokens(config, wanted)
-            return make_token_source(config, content if wanted.of_run else divide(content, config.test_fraction))
+            return make_token_source(config, content if wanted.of_run else divide(content, config.test_fraction), wanted)
         if wanted.reader is None:
             raise DataError(f"{path} holds no tokens, which are learned: save them, [N, T], as the array tokens")
         prefixes = file.prefixes

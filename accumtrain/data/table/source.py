@@ -484,7 +484,7 @@ def _make_texts(
         )
     check_memory(Path(config.path), sum(column.nbytes for column in columns))
     texts = read_texts([examples.cells(column) for column in columns], examples.locate)
-    encoded, _ = encode_texts(texts, vocabulary.encode, vocabulary.template, skips=config.on_error == "skip")
+    encoded, _ = encode_texts(texts, vocabulary.tokenize, vocabulary.template, skips=config.on_error == "skip")
     check_some_are_usable(encoded)
     targets = examples.targets
     labels = targets.values.copy()
