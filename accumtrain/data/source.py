@@ -23,6 +23,7 @@ from accumtrain.data.inputs.trained_on import TrainedOn
 from accumtrain.data.stream import UNREADABLE
 from accumtrain.data.targets.base import TargetReader
 from accumtrain.data.targets.classes import ClassTargets
+from accumtrain.data.text.config import DocumentRows
 from accumtrain.errors import DataError
 from accumtrain.fields import CLASSES, TOKENS
 from accumtrain.process.machine import spare_bytes

@@ -82,7 +82,7 @@ def test_what_a_run_keeps_makes_it_again(name, objective, answer):
 @of_every_task
 def test_losses_and_metrics_take_its_targets(name, objective, answer):
     batch, outputs, _ = answered(objective, answer)
-    functions = [objective.loss, *objective.means.values(), *(one for one, _ in objective.of_means.values())]
+    functions = [objective.loss, *objective.means.values(), *(one for one, _ in objective.of_means("test").values())]
     assert np.isfinite(np.array(weighted_sums(functions, outputs, batch))).all()
     if name != "masked_tokens":  # which has a target for each position
         assert tuple(batch["targets"].shape[1:]) == objective.target_shape

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -82,11 +82,16 @@ def _read_tokens(config: NpzConfig, wanted: Wanted) -> Content:
     if not isinstance(reader, ClassTargets | None):
         raise ConfigError(
             f"data.path={config.path}: tokens of an .npz file have classes or none: choose task=classify or "
-            "task=masked_tokens, or give the texts as a table, data=table data.text_column=<name>"
+            "one that learns tokens, or give the texts as a table, data=table data.text_column=<name>"
+        )
+    if wanted.rows is not None and wanted.rows.end is not None:
+        raise ConfigError(
+            f"task.end={wanted.rows.end}: the rows of an .npz file are learned as they are; write its id at their ends, "
+            "and leave it out"
         )
     vocabulary = None
     if wanted.of_run is not None or config.tokenizer != NpzConfig.tokenizer:
-        vocabulary = find_vocabulary(config, wanted)
+        vocabulary = find_vocabulary(config, replace(wanted, rows=None))
         if wanted.of_run is None and config.vocabulary is not None:
             raise ConfigError(
                 f"data.vocabulary={config.vocabulary}: the tokenizer says how many ids there are; leave it out"

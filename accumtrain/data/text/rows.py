@@ -67,13 +67,20 @@ class RowSplit(TokenSplit):
 
     Attributes:
         bytes_told: Those of the texts that the targets stand for; None if they are not known.
+        packed: Rows may be of several documents.
     """
 
     def __init__(
-        self, rows: np.ndarray, names: Sequence[str], bytes_told: int | None, left_out: Sequence[BadExample]
+        self,
+        rows: np.ndarray,
+        names: Sequence[str],
+        bytes_told: int | None,
+        left_out: Sequence[BadExample],
+        *,
+        packed: bool,
     ) -> None:
         super().__init__(rows, None, names)
-        self.bytes_told, self.left_out = bytes_told, left_out
+        self.bytes_told, self.left_out, self.packed = bytes_told, left_out, packed
 
     @property
     def targets(self) -> int:
@@ -88,6 +95,7 @@ class RowSplit(TokenSplit):
             [name for split in splits for name in split.names],
             sum(known) if len(known) == len(splits) else None,
             [example for split in splits for example in split.left_out],
+            packed=self.packed,
         )
 
 
@@ -162,4 +170,4 @@ def fill_rows(documents: Documents, length: int, *, packing: bool) -> RowSplit:
         documents.names[first] if first == last else f"{documents.names[first]} to {documents.names[last]}"
         for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
     ]
-    return RowSplit(rows, names, documents.bytes_told, documents.left_out)
+    return RowSplit(rows, names, documents.bytes_told, documents.left_out, packed=packing)
