@@ -161,7 +161,7 @@ def _check_packed(data: DataConfig) -> None:
     for key in ("buckets", "by_length"):
         if value := getattr(data, key, None):
             raise ConfigError(
-                f"data.{key}={format_value(value)}: packed rows are all as long; leave it out, or set task.packing=false"
+                f"data.{key}={format_value(value)}: packed rows are full; leave it out, or give task.packing=false"
             )
 
 

@@ -64,7 +64,18 @@ def has_builtin_layers(config: Config) -> bool:
 # Values of records and updates beside metrics.
 TAKEN = {
     *("loss", "step", "epoch", "split", "seconds", "examples", "examples_per_second", "learning_rate", "grad_norm"),
-    *("weight", "loss_scale", "skipped", "finite", "state_finite", "stop", "exact", "compared", "in_range", "bits_per_byte"),
+    *(
+        "weight",
+        "loss_scale",
+        "skipped",
+        "finite",
+        "state_finite",
+        "stop",
+        "exact",
+        "compared",
+        "in_range",
+        "bits_per_byte",
+    ),
 }
 
 # ---- registration ----

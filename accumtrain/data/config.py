@@ -452,7 +452,7 @@ class TextsConfig(TokenKeys):
     """Your own texts as files.
 
     `path`: a folder of files, each a text. There each class has a sub-folder, and train/, test/ and val/ above these
-    are the splits. For tasks that learn tokens also a file with a text a line, or a folder of such files by the names of
+    are the splits. Where tokens are learned, also a file with a text a line, or a folder of such files by the names of
     splits.
     `test_fraction`: share of the texts held out for testing, if there are no test or val texts.
     """

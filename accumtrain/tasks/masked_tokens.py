@@ -107,6 +107,9 @@ class TokenAnswer(Answer):
             rows=[[value for pair in (row + len(masks) * [blank])[: len(masks)] for value in pair] for row in firsts],
             records=[{"masks": [{**each[0], "top": each} for each in row]} for row in ranked],
             titles=["tokens", "or"],
-            shown=[[list_tokens(each[0] for each in row), "; ".join(list_tokens(each[1:]) for each in row)] for row in ranked],
+            shown=[
+                [list_tokens(each[0] for each in row), "; ".join(list_tokens(each[1:]) for each in row)]
+                for row in ranked
+            ],
             summary={"masks": sum(map(len, ranked))},
         )

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from accumtrain.backprop import linear_logits
 from accumtrain.engine.window import Window
+from accumtrain.fields import MASKED, NEXT
 from accumtrain.models.build import build_model
 from accumtrain.models.config import MlpConfig
-from accumtrain.fields import MASKED, NEXT
 from accumtrain.models.layers import ModelSpec
 from accumtrain.models.transformers.config import DecoderConfig, EncoderConfig, RevDecoderConfig, RevEncoderConfig
 from accumtrain.optim.config import OptimConfig

@@ -206,7 +206,7 @@ class Tokens(Inputs):
         return Tokenized(self.vocabulary.encode_with_masks(text))
 
     def _find_faults(self, texts: Encoded) -> dict[int, BadExample]:
-        """Return the texts with too many tokens, or where masks are needed other than 1 to `masks`, by their indices."""
+        """Return the texts with too many tokens, or with other than 1 to `masks` masks, by their indices."""
         (length,), faults = self.shape, dict[int, BadExample]()
         for index, (name, own) in enumerate(zip(texts.names, texts.ids, strict=True)):
             masks = int((own == self.vocabulary.mask).sum())
@@ -242,6 +242,11 @@ class Tokens(Inputs):
             )
         if self.pairs:
             self._check_types(array[:, 1])
+        if self.continues and (gap := (tokens[:, :-1] == PADDING) & (tokens[:, 1:] != PADDING)).any():
+            raise DataError(
+                f"the inputs hold padding before a token in row {int(np.argwhere(gap)[0][0])}: write it behind all "
+                "tokens, as the last one is continued"
+            )
         names = [f"row {row}" for row in range(len(array))]
         ids = [row[row != PADDING].astype(np.int32) for row in tokens]
         faults = self._find_faults(Encoded(names, ids, _count(len(ids)))) if self.masks else {}

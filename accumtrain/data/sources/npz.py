@@ -37,7 +37,9 @@ def open_npz(config: NpzConfig, wanted: Wanted) -> Source:
     with NpzFile.opened(path) as file:
         if file.inputs == TOKENS:
             content = _read_tokens(config, wanted)
-            return make_token_source(config, content if wanted.of_run else divide(content, config.test_fraction), wanted)
+            return make_token_source(
+                config, content if wanted.of_run else divide(content, config.test_fraction), wanted
+            )
         if wanted.reader is None:
             raise DataError(f"{path} holds no tokens, which are learned: save them, [N, T], as the array tokens")
         prefixes = file.prefixes
@@ -86,8 +88,8 @@ def _read_tokens(config: NpzConfig, wanted: Wanted) -> Content:
         )
     if wanted.rows is not None and wanted.rows.end is not None:
         raise ConfigError(
-            f"task.end={wanted.rows.end}: the rows of an .npz file are learned as they are; write its id at their ends, "
-            "and leave it out"
+            f"task.end={wanted.rows.end}: the rows of an .npz file are learned as they are; write its id at their "
+            "ends, and leave it out"
         )
     vocabulary = None
     if wanted.of_run is not None or config.tokenizer != NpzConfig.tokenizer:

@@ -112,7 +112,8 @@ def _list_texts(config: TextsConfig, files: dict[str, Path], notes: list[str], *
     if files:
         if by_class:
             raise DataError(
-                f"{files['train']} has a text a line, and no classes: {_BY_CLASS}, or train with task=next_token or masked_tokens"
+                f"{files['train']} has a text a line, and no classes: {_BY_CLASS}, or train with "
+                "task=next_token or task=masked_tokens"
             )
         return _TextListing({split: partial(read_lines, file) for split, file in files.items()}, [], notes)
     folders = _find_split_folders(path, by_class=by_class)

@@ -225,7 +225,7 @@ def _with_keys(config: TableConfig, reader: TargetReader | None) -> TargetReader
 
 
 def _check_tokens(config: TableConfig, reader: TargetReader | None, rows: DocumentRows | None) -> None:
-    """Raise ConfigError if tokens are learned, and there is no column of texts, or there are two; or for prompts else."""
+    """Raise ConfigError if tokens are learned without one column of texts, or prompts are given for another task."""
     if config.prompt_column is not None and rows is None:
         raise ConfigError(
             f"data.prompt_column={config.prompt_column}: is for task=next_token, which learns the answers to prompts; "

@@ -161,7 +161,7 @@ def fill_rows(documents: Documents, length: int, *, packing: bool) -> RowSplit:
     if not packing:  # all documents before are as long as their rows
         places += np.repeat((np.cumsum(needed) - needed) * length - (ends - counts), counts)
     filled = np.full([3, size * length], NONE, np.int32)
-    filled[: DOCUMENTS, places] = np.concatenate(documents.pairs, axis=1)
+    filled[:DOCUMENTS, places] = np.concatenate(documents.pairs, axis=1)
     filled[DOCUMENTS, places] = of_document
     rows = np.ascontiguousarray(filled.reshape(3, size, length).transpose(1, 0, 2))
     firsts, lasts = rows[:, DOCUMENTS, 0].copy(), rows[:, DOCUMENTS].max(axis=1)

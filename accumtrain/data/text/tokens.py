@@ -196,7 +196,7 @@ def _make_rows(config: TokenKeys, content: Content, length: int, rows: DocumentR
     splits = {split: fill_rows(own, length, packing=rows.packing) for split, own in documents.items()}
     texts, filled = sum(len(own.pairs) for own in documents.values()), sum(split.size for split in splits.values())
     padded = 1 - sum(int(split.lengths.sum()) for split in splits.values()) / (filled * length)
-    stand = "stand one behind the other" if rows.packing else "each begin a row,"
+    stand = "stand one behind the other" if rows.packing else "begin a row each,"
     notes.append(
         f"{format_things(texts, 'text')} {stand} in {format_things(filled, 'row')} of {length:,} tokens (data.length); "
         f"{padded:.1%} of the positions are padding"

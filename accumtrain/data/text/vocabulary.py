@@ -148,7 +148,11 @@ class Vocabulary:
         """Return what `as_json` has returned. Raise ConfigError, which begins with the key, for anything else."""
         found: _Kept = convert(_Kept, values, key)
         end = found.get("end")
-        for name, ids in (("mask", [found["mask"]]), ("special", found["special"]), ("end", [] if end is None else [end])):
+        for name, ids in (
+            ("mask", [found["mask"]]),
+            ("special", found["special"]),
+            ("end", [] if end is None else [end]),
+        ):
             if max(ids, default=0) >= found["size"]:
                 raise ConfigError(f"{key}.{name}={max(ids)}: must be below {key}.size={found['size']}")
         if found["tokenizer"] == BYTES and found["size"] != _BYTES + 1:
@@ -186,7 +190,7 @@ class Vocabulary:
             ends = [name for name in ENDS if self._library.token_to_id(name) in self.special]
             if len(ends) > 1:
                 raise ConfigError(
-                    f"data.tokenizer has {' and '.join(ends)}, and one token ends a text: say which, task.end='{ends[0]}'"
+                    f"data.tokenizer has {' and '.join(ends)}, and one ends a text: say which, task.end='{ends[0]}'"
                 )
             return replace(self, end=self._library.token_to_id(ends[0])) if ends else self
         end = self._library.token_to_id(named)
