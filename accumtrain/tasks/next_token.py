@@ -30,6 +30,11 @@ class NextToken(TokenObjective):
     [N, T, V] of the token behind each.
     """
 
+    def find_facts(self) -> dict[str, Any]:
+        """Return no facts. Raise DataError for other examples than rows of documents."""
+        _ = self._tokens
+        return {}
+
     @property
     def _tokens(self) -> Tokens:
         """The inputs. Raise DataError if they are no rows of documents."""
