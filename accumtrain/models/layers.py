@@ -24,7 +24,6 @@ from accumtrain.errors import ConfigError
 from accumtrain.process.private import could_possibly_record
 
 MANY_OUTPUTS = 1024  # of a last layer whose logits may be large
-MASKED, NEXT = "masked", "next"  # tokens that a model tells
 
 
 class Initializer:

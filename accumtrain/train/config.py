@@ -166,7 +166,7 @@ class PredictConfig:
     a glob, or an .npz file of tokens.
     `output`: a folder for predictions.csv and predictions.jsonl, or one such file; null: the run's folder.
     `top`: number of classes listed for each example, the most probable first. With task=masked_tokens: of tokens for
-    each mask.
+    each mask. With task=next_token: of tokens behind each text.
     `raw`: whether predictions.csv has texts as they are. Otherwise a text that a spreadsheet would compute, such as
     =1+1, begins with a quote ('), and control characters are escapes. predictions.jsonl always has texts as they are.
     """

@@ -9,12 +9,13 @@ import tensorflow as tf
 
 from accumtrain.backprop import linear_logits
 from accumtrain.engine.window import Window
+from accumtrain.fields import MASKED, NEXT
 from accumtrain.models.build import build_model
 from accumtrain.models.config import MlpConfig
-from accumtrain.models.layers import MASKED, NEXT, ModelSpec
+from accumtrain.models.layers import ModelSpec
 from accumtrain.models.transformers.config import DecoderConfig, EncoderConfig, RevDecoderConfig, RevEncoderConfig
 from accumtrain.optim.config import OptimConfig
-from accumtrain.tasks.masked_tokens import token_accuracy, token_cross_entropy
+from accumtrain.tasks.tokens import token_accuracy, token_cross_entropy
 from accumtrain.train.build import build_optimizer
 
 VOCABULARY, LENGTH, MASKS, EXAMPLES = 1500, 8, 5, 12

@@ -19,8 +19,9 @@ from accumtrain.backprop.pullback import Module
 from accumtrain.backprop.segments import Chain, Coupling, OnStreams, Segment, Stage
 from accumtrain.backprop.streams import JoinStreams, TwoStreams
 from accumtrain.errors import ConfigError
+from accumtrain.fields import MASKED, NEXT
 from accumtrain.models.config import STORE, ReversibleConfig
-from accumtrain.models.layers import MASKED, NEXT, Dense, ModelSpec, Numerics
+from accumtrain.models.layers import Dense, ModelSpec, Numerics
 from accumtrain.models.resnet.blocks import DropPath, drop_paths
 from accumtrain.models.transformers.blocks import (
     NORMS,
