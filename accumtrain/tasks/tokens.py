@@ -1,4 +1,4 @@
-"""What tasks have in common that learn tokens of texts: loss and metrics, names, and what job=evaluate finds."""
+"""Parts of the tasks that learn tokens of texts: loss and metrics, names, and what job=evaluate finds."""
 
 from __future__ import annotations
 

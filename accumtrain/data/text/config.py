@@ -1,4 +1,4 @@
-"""How texts become the rows of tokens that a causal model learns."""
+"""The way in which texts become the rows of tokens that a causal model learns: `DocumentRows`."""
 
 from __future__ import annotations
 

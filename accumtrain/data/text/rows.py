@@ -6,13 +6,13 @@ twice: of each document all tokens but the first are told once, or of an answer 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from accumtrain.console import format_bytes
-from accumtrain.data.source import BadExample, Split, UnreadableExample
+from accumtrain.data.source import BadExample, Split, UnreadableExample, hash_arrays
 from accumtrain.data.text.encode import Encoded, check_some_are_usable, raise_first
 from accumtrain.data.text.token_split import TokenSplit
 from accumtrain.data.text.vocabulary import NONE
@@ -20,26 +20,38 @@ from accumtrain.errors import DataError
 from accumtrain.process.machine import spare_bytes
 
 TOKENS, TARGETS, DOCUMENTS = range(3)  # the parts of a row
-_BYTES = (2 * 3 * 4, 4 * 8)  # of a position in a row, and of a pair while rows are filled
+_BYTES = 2 * 3 * 4  # of a position in a row, in two copies
 
 
 @dataclass(frozen=True)
 class Documents:
-    """Texts as pairs.
+    """Texts with all that stands around them.
 
     Attributes:
         names: Those of the texts.
-        pairs: The tokens of each, and below them the next ones, NONE where these are of a prompt: int32 [2, any].
+        tokens: Those of each, int32 [any].
+        given: The number of tokens at the beginning of each that are not told: the first one, or a prompt.
         sizes: The bytes of each that the next tokens stand for; None where they are not known.
         groups: The number of each text's group, int32 [N]; None: each is by itself.
         left_out: The texts that can't be used.
     """
 
     names: Sequence[str]
-    pairs: Sequence[np.ndarray]
+    tokens: Sequence[np.ndarray]
+    given: Sequence[int]
     sizes: Sequence[int | None]
     groups: np.ndarray | None
     left_out: Sequence[BadExample]
+
+    @property
+    def counts(self) -> np.ndarray:
+        """The number of pairs of each, int64 [N]."""
+        return np.array([len(own) - 1 for own in self.tokens], np.int64)
+
+    @property
+    def digest(self) -> str:
+        """A hash of all texts."""
+        return hash_arrays(self.counts, np.array(self.given, np.int64), *self.tokens)
 
     @property
     def bytes_told(self) -> int | None:
@@ -55,7 +67,8 @@ class Documents:
         chosen = indices.tolist()
         return Documents(
             [self.names[index] for index in chosen],
-            [self.pairs[index] for index in chosen],
+            [self.tokens[index] for index in chosen],
+            [self.given[index] for index in chosen],
             [self.sizes[index] for index in chosen],
             None if self.groups is None else self.groups[indices],
             left_out,
@@ -117,17 +130,10 @@ def make_documents(texts: Encoded, *, skips: bool) -> Documents:
     check_some_are_usable(marked)
     kept = marked.take(np.array([index for index in range(len(texts.ids)) if index not in marked.faults], np.int64))
     left_out = [marked.faults[index] for index in sorted(marked.faults)]
-    return Documents(kept.names, [*_iterate_pairs(kept)], _sizes_told(kept), kept.groups, left_out)
-
-
-def _iterate_pairs(texts: Encoded) -> Iterator[np.ndarray]:
-    template, before = texts.template, texts.template.count_before
-    for own in texts.texts:
-        document, _ = template.frame([np.concatenate(own)], sum(map(len, own)) + template.count_added(1))
-        following = document[1:].copy()
-        if texts.seconds is not None:
-            following[: before + len(own[0]) - 1] = NONE
-        yield np.stack([document[:-1], following])
+    frame, before = texts.template.frame, texts.template.count_before
+    tokens = [frame([np.concatenate(own)], sum(map(len, own)) + added)[0] for own in kept.texts]
+    given = [1] * len(tokens) if texts.seconds is None else [before + len(prompt) for prompt in kept.ids]
+    return Documents(kept.names, tokens, given, _sizes_told(kept), kept.groups, left_out)
 
 
 def _sizes_told(texts: Encoded) -> list[int | None]:
@@ -147,23 +153,16 @@ def fill_rows(documents: Documents, length: int, *, packing: bool) -> RowSplit:
     Raises:
         DataError: They have no room in memory.
     """
-    counts = np.array([pairs.shape[1] for pairs in documents.pairs], np.int64)
-    ends = np.cumsum(counts)
-    total, needed = int(ends[-1]), -(-counts // length)
-    size = -(-total // length) if packing else int(needed.sum())
-    if (taken := _BYTES[0] * size * length + _BYTES[1] * total) > (spare := spare_bytes()):
+    counts = documents.counts
+    needed = -(-counts // length)
+    size = -(-int(counts.sum()) // length) if packing else int(needed.sum())
+    if (taken := _BYTES * size * length) > (spare := spare_bytes()):
         raise DataError(
             f"data.length={length}: {size:,} rows of so many tokens take {format_bytes(taken)}, and "
             f"{format_bytes(spare)} of memory are free; give fewer texts"
         )
-    of_document = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-    places = np.arange(total)
-    if not packing:  # all documents before are as long as their rows
-        places += np.repeat((np.cumsum(needed) - needed) * length - (ends - counts), counts)
-    filled = np.full([3, size * length], NONE, np.int32)
-    filled[:DOCUMENTS, places] = np.concatenate(documents.pairs, axis=1)
-    filled[DOCUMENTS, places] = of_document
-    rows = np.ascontiguousarray(filled.reshape(3, size, length).transpose(1, 0, 2))
+    room = counts if packing else needed * length
+    rows = _fill(documents, np.cumsum(room) - room, size, length)
     firsts, lasts = rows[:, DOCUMENTS, 0].copy(), rows[:, DOCUMENTS].max(axis=1)
     rows[:, DOCUMENTS] -= np.where(rows[:, DOCUMENTS] == NONE, 0, firsts[:, np.newaxis])
     names = [
@@ -171,3 +170,15 @@ def fill_rows(documents: Documents, length: int, *, packing: bool) -> RowSplit:
         for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
     ]
     return RowSplit(rows, names, documents.bytes_told, documents.left_out, packed=packing)
+
+
+def _fill(documents: Documents, starts: np.ndarray, size: int, length: int) -> np.ndarray:
+    """Return rows, int32 [size, 3, length], whose positions, one row behind the other, have documents from `starts`."""
+    filled = np.full([3, size * length], NONE, np.int32)
+    of_all = zip(documents.tokens, documents.given, starts.tolist(), strict=True)
+    for number, (tokens, given, start) in enumerate(of_all):
+        end = start + len(tokens) - 1
+        filled[TOKENS, start:end] = tokens[:-1]
+        filled[TARGETS, start + given - 1 : end] = tokens[given:]
+        filled[DOCUMENTS, start:end] = number
+    return np.ascontiguousarray(filled.reshape(3, size, length).transpose(1, 0, 2))

@@ -52,7 +52,7 @@ class Template:
 
     @property
     def opening(self) -> Template:
-        """What stands before a text that is to be continued."""
+        """The same without what stands behind a single text, which is to be continued."""
         place = next(place for place, part in enumerate(self.single) if part.text is not None)
         return Template(self.single[: place + 1])
 

@@ -185,16 +185,16 @@ def _make_rows(config: TokenKeys, content: Content, length: int, rows: DocumentR
     """Return rows of documents, of which some are held out to validate on unless they are for a trained run."""
     vocabulary, skips = content.vocabulary, config.on_error == "skip"
     documents = {split: make_documents(texts, skips=skips) for split, texts in content.splits.items()}
-    digests = {f"data.{name}.texts": hash_arrays(*own.pairs) for name, own in documents.items()}
+    digests = {f"data.{name}.texts": own.digest for name, own in documents.items()}
     notes = [*content.notes, *_describe_end(vocabulary)]
-    if not for_run and (fraction := find_fraction(len(own.pairs) if (own := documents.get("val")) else None, config)):
+    if not for_run and (fraction := find_fraction(len(own.tokens) if (own := documents.get("val")) else None, config)):
         train = documents["train"]
-        held = draw_held_out(np.zeros(len(train.pairs), np.int64), train.groups, fraction)
+        held = draw_held_out(np.zeros(len(train.tokens), np.int64), train.groups, fraction)
         check_held_out(int(held.sum()), fraction, "there is a single text or group to train on, which is not divided")
         documents["train"], documents["val"] = train.divided(held)
         notes.append(note_held_out(int(held.sum()), fraction, "training text"))
     splits = {split: fill_rows(own, length, packing=rows.packing) for split, own in documents.items()}
-    texts, filled = sum(len(own.pairs) for own in documents.values()), sum(split.size for split in splits.values())
+    texts, filled = sum(len(own.tokens) for own in documents.values()), sum(split.size for split in splits.values())
     padded = 1 - sum(int(split.lengths.sum()) for split in splits.values()) / (filled * length)
     stand = "stand one behind the other" if rows.packing else "begin a row each,"
     notes.append(

@@ -158,8 +158,11 @@ class Vocabulary:
         if found["tokenizer"] == BYTES and found["size"] != _BYTES + 1:
             raise ConfigError(f"{key}.size={found['size']}: must be {_BYTES + 1} of {key}.tokenizer={BYTES}")
         framed = found.get("framed", False)
+        of_tokenizer = f"{key}.tokenizer={found['tokenizer'] or repr('')}"
         if framed and found["tokenizer"] in ("", BYTES):
-            raise ConfigError(f"{key}.framed=true: must be false of {key}.tokenizer={found['tokenizer'] or repr('')}")
+            raise ConfigError(f"{key}.framed=true: must be false of {of_tokenizer}")
+        if end is not None and found["tokenizer"] in ("", BYTES):
+            raise ConfigError(f"{key}.end={end}: must be left out of {of_tokenizer}")
         return cls(found["size"], found["mask"], tuple(found["special"]), found["tokenizer"], framed, end)
 
     @cached_property
