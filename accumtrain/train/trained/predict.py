@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.backprop.mode import EVALUATION
 from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import escape_controls, say, table, warn
@@ -45,8 +44,7 @@ def compile_answers(trained: Trained, strategy: tf.distribute.Strategy) -> Answe
     """Return a compiled function from a batch to the labels, weights and answers of its examples."""
 
     def answer(examples: Batch) -> tuple[tf.Tensor, ...]:
-        inputs = examples["inputs"]
-        found = trained.answer(inputs, trained.model(inputs, EVALUATION))
+        found = trained.answer.answer(trained.model, examples)
         return examples["targets"], example_weights(examples), found
 
     @tf.function(autograph=False)
