@@ -249,8 +249,8 @@ class TokenKeys(DataConfig):
 
     `tokenizer`: bytes: tokens are the bytes of UTF-8. Or the tokenizer.json of the library tokenizers, or the folder of
     a published model. Its post-processor puts special tokens around texts.
-    `length`: tokens of an example, special ones among them: longer texts are cut, shorter ones padded. null: 128, or
-    the columns of an .npz file.
+    `length`: tokens of an example, special ones among them: longer texts are cut, shorter ones padded. With
+    task=next_token: of a row. null: 128, or the columns of an .npz file.
     `by_length`: blocks of 32 texts have a similar length. The order of the blocks is random.
     `buckets`: lengths, increasing: each micro-batch is cut to the first of them that holds its longest text. Empty:
     every batch has data.length.
