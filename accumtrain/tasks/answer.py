@@ -84,9 +84,13 @@ class Answer:
         return tf.cast(outputs, tf.float32)
 
     def answer(self, model: Model, batch: Batch) -> tf.Tensor:
-        """Return the answers of job=predict to the examples of a batch, [N, ...]. Called in graphs."""
+        """Return the answers to the examples of a batch, float32 [N, K]. Called in graphs."""
         inputs = batch["inputs"]
         return self(inputs, model(inputs, EVALUATION))
+
+    def predict(self, model: Model, batch: Batch) -> tf.Tensor:
+        """Return what job=predict tells of the examples of a batch, [N, ...]. Called in graphs."""
+        return self.answer(model, batch)
 
     @property
     def columns(self) -> list[str]:
@@ -114,7 +118,7 @@ class Answer:
         return keras.layers.Identity(name=self.name)
 
     def tell(self, answers: np.ndarray) -> AnswersInWords:
-        """Return answers, float32 [N, K], in words: each by its name."""
+        """Return answers, float32 [N, K], in words, each by its name; or what `predict` has returned."""
         values = [[round_float32(value) for value in row] for row in answers.tolist()]
         return AnswersInWords(
             columns=self.columns,

@@ -90,11 +90,11 @@ class NextTokenAnswer(Answer):
 
     name = "probabilities"
 
-    def answer(self, model: Model, batch: Batch) -> tf.Tensor:
+    def predict(self, model: Model, batch: Batch) -> tf.Tensor:
         """Return the tokens that continue each text, int32 [N, predict.tokens], NONE behind the last one."""
         keys, (number,) = self.config.predict, tf.nest.flatten(batch["targets"])
         if not keys.tokens:
-            return super().answer(model, batch)
+            return self.answer(model, batch)
         sampling = Sampling(keys.temperature, keys.top_k, keys.top_p)
         draws = tf.map_fn(
             lambda text: tf.random.stateless_uniform([keys.tokens], tf.stack([keys.seed, text])),
@@ -123,7 +123,7 @@ class NextTokenAnswer(Answer):
 
     def tell(self, answers: np.ndarray) -> AnswersInWords:
         """Tell what continues each text, or the predict.top most probable tokens behind it, falling."""
-        if self.config.predict.tokens:
+        if answers.dtype.kind == "i":
             return self._tell_continuations(answers)
         names = self.columns
         top = min(self.config.predict.top, len(names))
