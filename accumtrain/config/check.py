@@ -55,6 +55,12 @@ def check_config(config: Config) -> None:
             f"range_test.high={format_value(config.range_test.high)}: the rate rises from low to high; give a lower "
             "range_test.low"
         )
+    predict = config.predict
+    if predict.temperature == 0 and (predict.top_k is not None or predict.top_p < 1 or predict.seed):
+        raise ConfigError(
+            "predict.temperature=0: the most probable tokens are written, and none is drawn by predict.top_k, "
+            "predict.top_p or predict.seed; leave these out, or use predict.temperature=1"
+        )
     for group in REGISTRIES:
         choice: ComponentConfig = getattr(config, group)
         choice.check()

@@ -12,15 +12,19 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.backprop.model import Model
 from accumtrain.data.inputs.base import Inputs
 from accumtrain.data.inputs.tokens import Tokens
 from accumtrain.data.source import Split
 from accumtrain.data.text.rows import TARGETS, RowSplit
-from accumtrain.data.text.vocabulary import NONE
-from accumtrain.engine.losses import PerExample
+from accumtrain.data.text.vocabulary import NONE, Vocabulary
+from accumtrain.engine.losses import Batch, PerExample
 from accumtrain.errors import DataError
+from accumtrain.models.transformers.continuation import Sampling, continue_texts
 from accumtrain.tasks.answer import Answer, AnswersInWords
 from accumtrain.tasks.tokens import TokenObjective, count_ids, list_tokens, most_probable, token_cross_entropy
+
+SHOWN = 48  # characters of a continuation on the screen
 
 
 class NextToken(TokenObjective):
@@ -82,9 +86,34 @@ def bits_per_byte(tokens_per_byte: float, loss: float) -> float:
 
 
 class NextTokenAnswer(Answer):
-    """The probabilities of the token behind each text, [N, V]."""
+    """The probabilities of the token behind each text, [N, V]; of job=predict, the tokens that continue it."""
 
     name = "probabilities"
+
+    def predict(self, model: Model, batch: Batch) -> tf.Tensor:
+        """Return the tokens that continue each text, int32 [N, predict.tokens], NONE behind the last one."""
+        keys, (number,) = self.config.predict, tf.nest.flatten(batch["targets"])
+        if not keys.tokens:
+            return self.answer(model, batch)
+        sampling = Sampling(keys.temperature, keys.top_k, keys.top_p)
+        draws = tf.map_fn(
+            lambda text: tf.random.stateless_uniform([keys.tokens], tf.stack([keys.seed, text])),
+            tf.cast(number, tf.int32),
+            fn_output_signature=tf.float32,
+        )
+        end = self._vocabulary.template.single[-1].ids[-1:]
+        return continue_texts(
+            model,
+            batch["inputs"],
+            keys.tokens,
+            lambda logits, index: sampling.choose(logits, draws[:, index]),
+            end[0] if end else None,
+        )
+
+    @property
+    def _vocabulary(self) -> Vocabulary:
+        assert isinstance(self.inputs, Tokens)
+        return self.inputs.vocabulary
 
     def __call__(self, inputs: Any, outputs: tf.Tensor) -> tf.Tensor:
         """Return the softmax of the logits at the last token of each text, [N, V], from those at all, [N, T, V]."""
@@ -93,7 +122,9 @@ class NextTokenAnswer(Answer):
         return tf.cast(tf.nn.softmax(logits), tf.float32)
 
     def tell(self, answers: np.ndarray) -> AnswersInWords:
-        """Tell the predict.top most probable tokens behind each text, falling."""
+        """Tell what continues each text, or the predict.top most probable tokens behind it, falling."""
+        if answers.dtype.kind == "i":
+            return self._tell_continuations(answers)
         names = self.columns
         top = min(self.config.predict.top, len(names))
         ranked = [most_probable(row, names, top) for row in answers]
@@ -106,3 +137,21 @@ class NextTokenAnswer(Answer):
             shown=[[repr(row[0]["token"]), f"{row[0]['probability']:.4f}", list_tokens(row[1:])] for row in ranked],
             summary={"tokens": dict(Counter(row[0]["token"] for row in ranked).most_common())},
         )
+
+    def _tell_continuations(self, answers: np.ndarray) -> AnswersInWords:
+        counts = (answers != NONE).sum(axis=1).tolist()
+        texts = [self._vocabulary.decode(row) for row in answers.tolist()]
+        return AnswersInWords(
+            columns=["continuation"],
+            rows=[[text] for text in texts],
+            records=[{"continuation": text, "tokens": count} for text, count in zip(texts, counts, strict=True)],
+            titles=["goes on", "tokens"],
+            shown=[[_begin(text), str(count)] for text, count in zip(texts, counts, strict=True)],
+            summary={"tokens": sum(counts)},
+        )
+
+
+def _begin(text: str) -> str:
+    """Return the beginning of a text in one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= SHOWN else f"{line[: SHOWN - 3]}..."

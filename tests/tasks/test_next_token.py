@@ -17,7 +17,7 @@ from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.devices.resolve import resolve_devices
 from accumtrain.dispatch import run
 from accumtrain.engine.step import Step
-from accumtrain.errors import DataError
+from accumtrain.errors import ConfigError, DataError
 from accumtrain.export import reload
 from accumtrain.tasks.objective import open_objective
 from accumtrain.train.build import build_window
@@ -265,7 +265,8 @@ def test_other_texts_are_measured_whole(here, command):
 @pytest.mark.slow
 def test_the_token_behind_a_text_is_told(here, command):
     Path("new.txt").write_text("the c\nthe\n" + 17 * "x")
-    answer = command("job=predict", "run.name=one", "predict.input=new.txt", "predict.top=2", "data.on_error=skip")
+    keys = ("predict.input=new.txt", "predict.tokens=0", "predict.top=2", "data.on_error=skip")
+    answer = command("job=predict", "run.name=one", *keys)
     assert answer.code == 0, answer.err
     first, second = map(json.loads, (here / "predictions.jsonl").read_text().splitlines())
     assert [first["file"], second["file"]] == ["new.txt, line 1", "new.txt, line 2"]
@@ -274,6 +275,47 @@ def test_the_token_behind_a_text_is_told(here, command):
     with (here / "predictions.csv").open() as file:
         assert next(csv.reader(file)) == ["file", "token", "probability", "token_2", "probability_2"]
     assert "has 17 tokens, and the model takes 16" in answer.err
+
+
+@pytest.mark.slow
+def test_texts_are_continued_as_each_would_be_alone(here, command):
+    beginnings = ["the c", "a", "n"]
+    Path("new.txt").write_text("\n".join(beginnings))
+    answer = command("job=predict", "run.name=one", "predict.input=new.txt", "predict.tokens=13")
+    assert answer.code == 0, answer.err
+    found = list(map(json.loads, (here / "predictions.jsonl").read_text().splitlines()))
+    model = accumtrain.load_run("one").model
+    for beginning, record in zip(beginnings, found, strict=True):
+        text = list(beginning.encode())
+        while len(text) < min(LENGTH, len(beginning) + 13):
+            text.append(int(np.argmax(model(tf.constant([text]), EVALUATION)[0, -1])))
+        assert beginning + record["continuation"] == bytes(text).decode()
+        assert record["tokens"] == len(record["continuation"])
+    assert json_of(here, "predict")["tokens"] == 11 + 13 + 13
+    with (here / "predictions.csv").open() as file:
+        assert next(csv.reader(file)) == ["file", "continuation"]
+
+
+@pytest.mark.slow
+def test_draws_depend_on_the_seed_and_the_number_of_the_text(here, command):
+    def write(*lines, seed=1):
+        Path("new.txt").write_text("\n".join(lines))
+        keys = (f"predict.seed={seed}", "predict.temperature=2", "predict.tokens=8")
+        answer = command("job=predict", "run.name=one", "predict.input=new.txt", *keys)
+        assert answer.code == 0, answer.err
+        return [json.loads(line)["continuation"] for line in (here / "predictions.jsonl").read_text().splitlines()]
+
+    first = write("the", "the", "a dog")
+    assert first[0] != first[1]
+    assert write("the", "the", "a dog", *(9 * ["a"]))[:3] == first
+    assert write("the", "the") == first[:2]
+    assert write("the", "the", "a dog", seed=2) != first
+
+
+@pytest.mark.parametrize("key", ["predict.top_k=3", "predict.top_p=0.5", "predict.seed=1"])
+def test_keys_of_draws_without_draws_are_refused(compose, key):
+    with pytest.raises(ConfigError, match=r"predict\.temperature=0: the most probable tokens are written"):
+        compose(*SMALL, key)
 
 
 @pytest.mark.slow
@@ -323,7 +365,10 @@ def test_prompts_of_a_table_are_continued(command, tmp_path):
     answer = command("job=predict", "run.name=qa", "predict.input=new.csv")
     assert answer.code == 0, answer.err
     found = list(map(json.loads, Path("runs/qa/predictions.jsonl").read_text().splitlines()))
-    assert [(each["token"], each["number"]) for each in found] == [("c", "1"), ("b", "2")]
+    assert [(each["continuation"].strip(), each["tokens"], each["number"]) for each in found] == [
+        ("c", 1, "1"),
+        ("b", 1, "2"),
+    ]
 
 
 @pytest.mark.slow
