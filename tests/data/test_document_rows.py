@@ -181,13 +181,11 @@ def test_a_single_text_to_train_on_is_not_divided(tmp_path):
 # ---- texts that can't be used ----
 
 
-def test_a_text_of_one_token_is_named_or_left_out(tmp_path):
-    texts = [*TEXTS[:3], "x", *TEXTS[3:20]]
-    with pytest.raises(DataError, match=r"lines\.txt, line 4 has a single token, and none behind it to learn"):
-        opened(lines(tmp_path, texts))
-    data = opened(lines(tmp_path, texts, on_error="skip"))
+def test_a_text_of_one_token_is_left_out_and_told(tmp_path):
+    data = opened(lines(tmp_path, [*TEXTS[:3], "x", *TEXTS[3:20]]))
     assert sorted(text for split in data.splits.values() for text in texts_of(split)) == sorted(TEXTS[:20])
-    assert [each["name"] for each in data.skipped] == [f"{tmp_path}/lines.txt, line 4"]
+    assert data.skipped == []
+    assert "1 text of a single token, with none behind it to learn, left out" in data.notes
     with pytest.raises(DataError, match="none of 3 texts can be used"):
         opened(lines(tmp_path, ["x", "y", "z", "v"], on_error="skip", test_fraction=0.25))
 

@@ -34,6 +34,7 @@ class Documents:
         sizes: The bytes of each that the next tokens stand for; None where they are not known.
         groups: The number of each text's group, int32 [N]; None: each is by itself.
         left_out: The texts that can't be used.
+        single: The number of those that have a single token, and none behind it. They are left out.
     """
 
     names: Sequence[str]
@@ -42,6 +43,7 @@ class Documents:
     sizes: Sequence[int | None]
     groups: np.ndarray | None
     left_out: Sequence[BadExample]
+    single: int = 0
 
     @property
     def counts(self) -> np.ndarray:
@@ -126,14 +128,14 @@ def make_documents(texts: Encoded, *, skips: bool) -> Documents:
     }
     marked = replace(texts, faults={**texts.faults, **alone})
     if not skips:
-        raise_first(marked.faults)
+        raise_first(texts.faults)
     check_some_are_usable(marked)
     kept = marked.take(np.array([index for index in range(len(texts.ids)) if index not in marked.faults], np.int64))
-    left_out = [marked.faults[index] for index in sorted(marked.faults)]
+    left_out = [texts.faults[index] for index in sorted(texts.faults)]
     frame, before = texts.template.frame, texts.template.count_before
     tokens = [frame([np.concatenate(own)], sum(map(len, own)) + added)[0] for own in kept.texts]
     given = [1] * len(tokens) if texts.seconds is None else [before + len(prompt) for prompt in kept.ids]
-    return Documents(kept.names, tokens, given, _sizes_told(kept), kept.groups, left_out)
+    return Documents(kept.names, tokens, given, _sizes_told(kept), kept.groups, left_out, len(alone))
 
 
 def _sizes_told(texts: Encoded) -> list[int | None]:

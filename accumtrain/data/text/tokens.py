@@ -187,6 +187,8 @@ def _make_rows(config: TokenKeys, content: Content, length: int, rows: DocumentR
     documents = {split: make_documents(texts, skips=skips) for split, texts in content.splits.items()}
     digests = {f"data.{name}.texts": own.digest for name, own in documents.items()}
     notes = [*content.notes, *_describe_end(vocabulary)]
+    if single := sum(own.single for own in documents.values()):
+        notes.append(f"{format_things(single, 'text')} of a single token, with none behind it to learn, left out")
     if not for_run and (fraction := find_fraction(len(own.tokens) if (own := documents.get("val")) else None, config)):
         train = documents["train"]
         held = draw_held_out(np.zeros(len(train.tokens), np.int64), train.groups, fraction)
