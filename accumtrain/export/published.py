@@ -16,12 +16,13 @@ from accumtrain.data.text.vocabulary import BYTES
 from accumtrain.errors import ConfigError, VerificationError
 from accumtrain.export.formats import Exported
 from accumtrain.models.published.adapter_files import AdapterFolder, write_adapter
+from accumtrain.models.published.architecture import Architecture
 from accumtrain.models.published.build import PublishedModel
 from accumtrain.models.published.config import PretrainedConfig
 from accumtrain.models.published.export import export_arrays
 from accumtrain.models.published.folder import CONFIG, PIXELS, WEIGHTS, Folder
 from accumtrain.models.published.stored import StoredTensors
-from accumtrain.tasks.config import ClassifyConfig, MaskedTokensConfig, MultilabelConfig, RegressConfig
+from accumtrain.tasks.config import ClassifyConfig, MultilabelConfig, RegressConfig
 from accumtrain.tasks.regress import MEAN, STD
 
 PROBLEMS = {  # by task, in the words of config.json
@@ -94,6 +95,11 @@ def _find_model(exported: Exported) -> tuple[PublishedModel, PretrainedConfig]:
 def _list_arrays(exported: Exported, model: PublishedModel, config: PretrainedConfig) -> dict[str, np.ndarray]:
     arrays, answer = export_arrays(model), exported.answer
     if answer.config.task.kind == RegressConfig.kind:
+        if config.found.next_head is not None:
+            raise ConfigError(
+                f"export.format=safetensors: the last layer of {config.found.name} has no bias, so it can't tell "
+                "numbers in your units; use export.format=savedmodel or onnx"
+            )
         mean, std = (np.array(answer.facts[name], np.float32) for name in (MEAN, STD))
         kernel, bias = (f"{config.found.class_head.output}.{part}" for part in ("weight", "bias"))
         arrays[kernel], arrays[bias] = arrays[kernel] * std[:, np.newaxis], arrays[bias] * std + mean
@@ -103,9 +109,9 @@ def _list_arrays(exported: Exported, model: PublishedModel, config: PretrainedCo
 def _describe(exported: Exported, config: PretrainedConfig) -> dict[str, Any]:
     """Return the content of config.json: as it came, but for the head and what names its outputs."""
     content, found, task = dict(config.content), config.found, exported.answer.config.task.kind
-    content |= {"dtype": "float32", "architectures": [f"{found.name}{_name_head(exported, task)}"]}
+    content |= {"dtype": "float32", "architectures": [_name_class(exported, found, task)]}
     content.pop("torch_dtype", None)  # the name of dtype in older files
-    if task == MaskedTokensConfig.kind:
+    if task not in PROBLEMS:
         return content
     names = exported.answer.columns
     return {
@@ -116,10 +122,12 @@ def _describe(exported: Exported, config: PretrainedConfig) -> dict[str, Any]:
     }
 
 
-def _name_head(exported: Exported, task: str) -> str:
-    if task == MaskedTokensConfig.kind:
-        return "ForMaskedLM"
-    return "ForImageClassification" if isinstance(exported.inputs, Pixels) else "ForSequenceClassification"
+def _name_class(exported: Exported, found: Architecture, task: str) -> str:
+    """Return the name of the class of the whole model in transformers."""
+    if task not in PROBLEMS:
+        return f"{found.name}ForMaskedLM" if found.next_head is None else found.next_head.model
+    of = "Image" if isinstance(exported.inputs, Pixels) else "Sequence"
+    return f"{found.name}For{of}Classification"
 
 
 def _describe_pixels(inputs: Pixels) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Gradients
 from accumtrain.backprop.tracing import after, computed_after
 from accumtrain.errors import ConfigError
+from accumtrain.fields import MASKED
 from accumtrain.process.private import could_possibly_record
 
 MANY_OUTPUTS = 1024  # of a last layer whose logits may be large
@@ -188,30 +189,32 @@ class Conv(tf.Module):
 
 
 class Dense(tf.Module):
-    """x @ kernel + bias.
+    """x @ kernel + bias. It may have no bias.
 
     Attributes:
         defers_logits: `predict` may return a `LinearLogits`.
     """
 
-    def __init__(self, init: Initializer, inputs: int, outputs: int):
+    def __init__(self, init: Initializer, inputs: int, outputs: int, *, has_bias: bool = True):
         super().__init__()
         self.kernel = init.dense((inputs, outputs))
-        self.bias = init.constant(0.0, outputs, "bias")
+        self.bias = init.constant(0.0, outputs, "bias") if has_bias else None
         self.defers_logits = outputs >= MANY_OUTPUTS
 
     def predict(self, x: tf.Tensor, mode: Mode) -> tf.Tensor | LinearLogits:
         """Return logits [N, outputs], or their `LinearLogits` if they are large and the mode says so."""
         if not (self.defers_logits and mode.defers_logits):
             return self(x)
-        kernel, bias = (tf.cast(tf.convert_to_tensor(own), x.dtype) for own in (self.kernel, self.bias))
-        trains = mode.trains(self.kernel) or mode.trains(self.bias)
+        kernel = tf.cast(tf.convert_to_tensor(self.kernel), x.dtype)
+        bias = None if self.bias is None else tf.cast(tf.convert_to_tensor(self.bias), x.dtype)
+        trains = mode.trains(self.kernel) or (self.bias is not None and mode.trains(self.bias))
         return LinearLogits(x, kernel, bias, x.dtype, trains_kernel=trains).or_logits()
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         computed = kernel_dtype(x.dtype)
         product = tf.matmul(tf.cast(x, computed), tf.cast(tf.cast(self.kernel, x.dtype), computed))
-        return tf.cast(product, x.dtype) + tf.cast(self.bias, x.dtype)
+        product = tf.cast(product, x.dtype)
+        return product if self.bias is None else product + tf.cast(self.bias, x.dtype)
 
 
 class Bias(tf.Module):
@@ -239,6 +242,7 @@ class ModelSpec:
         inputs: the kind of the inputs, such as pixels or tokens, and those that it is a subclass of.
         vocabulary: number of different tokens; 0 for inputs that are no tokens.
         of_bytes: the tokens are the bytes of texts.
+        adds_mask: the last token is a mask that the tokenizer does not have, so none of its texts.
         per_token: the model tells tokens instead of the class of an example: MASKED ones, or the NEXT of each.
         init: creates variables with their initial values, in `variable_dtype`.
     """
@@ -251,6 +255,7 @@ class ModelSpec:
     inputs: tuple[str, ...] = ("pixels",)
     vocabulary: int = 0
     of_bytes: bool = False
+    adds_mask: bool = False
     per_token: str | None = None
     init: Initializer = field(init=False, repr=False, compare=False)
 
@@ -270,7 +275,8 @@ class ModelSpec:
                 f"data.length={self.shape[-1]}: {given} has positions for {positions} tokens; give data.length="
                 f"{positions} or less"
             )
-        if self.vocabulary > vectors or (self.of_bytes and self.vocabulary < vectors):
+        used = self.vocabulary - (self.adds_mask and self.per_token != MASKED)
+        if used > vectors or (self.of_bytes and self.vocabulary < vectors):
             raise ConfigError(
                 f"{given}: has vectors for {vectors:,} tokens, and those of the data are {self.vocabulary:,}; give "
                 "data.tokenizer the folder or the tokenizer.json of that model"

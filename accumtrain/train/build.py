@@ -70,6 +70,7 @@ def spec_for(config: Config, inputs: Inputs, outputs: int, *, precision: str = "
         inputs=inputs.kinds(),
         vocabulary=inputs.vocabulary_size,
         of_bytes=inputs.of_bytes,
+        adds_mask=inputs.adds_mask,
         per_token=TASKS[config.task.kind].tells,
     )
 

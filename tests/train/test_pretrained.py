@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.process.program import own_program
-from tests.models.published.folders import CLASSES, MASKED, write_folder
+from tests.models.published.folders import CLASSES, DECODERS, MASKED, write_folder
 from tests.train.conftest import assert_error, assert_same_tensors, json_of, records_of, tensors_of
 
 SHORT = ("data=table", "data.path=mails.csv", "data.length=12", "batch_size=8", "accum.steps=2", "train.steps=4")
@@ -60,8 +60,11 @@ def test_a_run_resumes_to_the_bit(keys, here, command):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("keys", [(), ("model.lora_rank=2",)])
-def test_an_export_goes_in_again_with_its_head(keys, here, command):
-    assert command(*MODEL, *MAILS, *keys, "run.name=one").code == 0
+@pytest.mark.parametrize("family", ["bert", *DECODERS])
+def test_an_export_goes_in_again_with_its_head(family, keys, here, command):
+    if family != "bert":
+        write_folder(here / family, family)
+    assert command("model=pretrained", f"model.path={family}", *MAILS, *keys, "run.name=one").code == 0
     answer = command("run.name=one", "job=export", "export.format=safetensors", "export.output=out")
     assert answer.code == 0, answer
     config = json.loads((here / "out/config.json").read_text())
@@ -72,6 +75,17 @@ def test_an_export_goes_in_again_with_its_head(keys, here, command):
     assert json_of(here / "runs/two", "weights")["left"] == {}
     before, after = (json_of(here / f"runs/{name}")["test"]["loss"] for name in ("one", "two"))
     assert abs(before - after) < 1e-6
+
+
+@pytest.mark.slow
+def test_numbers_of_a_decoder_do_not_go_out(here, command):
+    write_folder(here / "gpt2", "gpt2")
+    rows = (here / "mails.csv").read_text().replace(",a", ",1.5").replace(",b", ",2.5")
+    (here / "mails.csv").write_text(rows)
+    given = ("model=pretrained", "model.path=gpt2", *MAILS, "task=regress", "run.name=one")
+    assert command(*given).code == 0
+    refused = command("run.name=one", "job=export", "export.format=safetensors")
+    assert_error(refused, ConfigError, "the last layer of GPT2 has no bias, so it can't tell numbers in your units")
 
 
 @pytest.mark.slow

@@ -101,6 +101,11 @@ class Inputs(ABC):
         return False
 
     @property
+    def adds_mask(self) -> bool:
+        """True if the last token is a mask that no text has."""
+        return False
+
+    @property
     def is_checked(self) -> bool:
         """True if job=check reads them."""
         return bool(self.sizes)

@@ -93,6 +93,10 @@ class Tokens(Inputs):
         return self.vocabulary.tokenizer == BYTES
 
     @property
+    def adds_mask(self) -> bool:
+        return self.vocabulary.adds_mask
+
+    @property
     def stored_shape(self) -> tuple[int, ...]:
         """The shape of a stored example: [T], [2, T] of a pair, or [3, T] of a row of documents."""
         return (3, *self.shape) if self.rows else (2, *self.shape) if self.pairs else self.shape

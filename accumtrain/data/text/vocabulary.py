@@ -137,6 +137,11 @@ class Vocabulary:
         text: str = self._library.decode(ids, skip_special_tokens=False)
         return text
 
+    @property
+    def adds_mask(self) -> bool:
+        """True if the mask is an id behind those of the tokenizer, which no text has."""
+        return self.mask == self.size - 1 and not any(json.dumps(name) in self.tokenizer for name in _MASKS)
+
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON values, from which `from_json` makes it again."""
         values = {**asdict(self), "special": list(self.special)}

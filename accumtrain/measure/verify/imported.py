@@ -1,10 +1,11 @@
 """Check an imported model: its hidden states and logits, beside those of a second implementation.
 
-That one is in NumPy and float64, and reads the folder by itself (published.py). Both get the run's first examples.
+That one is in NumPy and float64, and reads the folder by itself (published/). Both get the run's first examples.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,15 @@ import tensorflow as tf
 
 from accumtrain.backprop.mode import EVALUATION, Mode
 from accumtrain.console import format_things
-from accumtrain.measure.verify.published import PublishedReference
+from accumtrain.measure.verify.published.decoders import DECODERS, DecoderReference
+from accumtrain.measure.verify.published.encoders import PublishedReference
 from accumtrain.measure.verify.result import CheckResult, max_or_nan
 from accumtrain.models.published.build import PublishedModel
 from accumtrain.models.published.config import PretrainedConfig
 
 EXAMPLES = 4  # a second of NumPy for a small BERT, ten for a large one
+TOKENS = 1024  # of a decoder's examples, but one is whole
+TOLD = 256  # the first tokens of each, whose next ones are compared: those of GPT-2 take 100 MB
 BOUND = {"float32": 1e-5, "bfloat16": 5e-2, "float64": 1e-12}  # on a difference, relative to the largest value
 
 
@@ -27,10 +31,14 @@ def check_import(config: PretrainedConfig, model: PublishedModel, inputs: Any, p
     Args:
         inputs: of the model, for some examples.
     """
-    few = tf.nest.map_structure(lambda array: tf.constant(array[:EXAMPLES]), inputs)
+    is_decoder = config.content["model_type"] in DECODERS
+    reference = DecoderReference(config.path) if is_decoder else PublishedReference(config.path)
+    length = tf.nest.flatten(inputs)[0].shape[1]
+    number = min(EXAMPLES, max(1, TOKENS // length)) if is_decoder else EXAMPLES
+    few = tf.nest.map_structure(lambda array: tf.constant(array[:number]), inputs)
     x, mode = model.begin(few, EVALUATION)
-    reference, side = PublishedReference(config.path), {name: tensor.numpy() for name, tensor in mode.side.items()}
-    theirs = reference.hidden_states(x.numpy(), side.get("types"))
+    side = {name: tensor.numpy() for name, tensor in mode.side.items()}
+    theirs = reference.hidden_states(x.numpy(), side.get("documents" if is_decoder else "types"))
     *own, logits = _find_states(model, x, mode)
     shown = side["mask"] if "mask" in side else np.ones(own[0].shape[:2], bool)
     states = [_difference(mine[shown], their[shown]) for mine, their in zip(own, theirs, strict=False)]
@@ -43,10 +51,12 @@ def check_import(config: PretrainedConfig, model: PublishedModel, inputs: Any, p
         f"of {examples} and {len(states)} states; the largest difference, relative to the largest value, is "
         f"{_name_state(states.index(worst))}",
     )
-    expected = _find_logits(reference, theirs[-1], side.get("positions"))
+    of_tokens = logits.ndim > 2
+    if is_decoder and of_tokens:
+        logits = logits[:, :TOLD]
+    expected, known = _find_logits(reference, theirs[-1], shown, side, of_tokens=of_tokens)
     if expected is None or expected.shape != logits.shape:
         return [result]
-    known = slice(None) if "positions" not in side else side["positions"] >= 0
     difference = _difference(logits[known], expected[known])
     name = "logits against those of the files, in float64"
     return [result, CheckResult(name, difference, BOUND[precision], f"of {examples}, relative to the largest logit")]
@@ -61,12 +71,25 @@ def _find_states(model: PublishedModel, x: tf.Tensor, mode: Mode) -> list[np.nda
     return states
 
 
-def _find_logits(reference: PublishedReference, final: np.ndarray, positions: np.ndarray | None) -> np.ndarray | None:
-    """Return the logits of the head that the files have for the task; None if they have none."""
-    if positions is None:
-        return reference.class_logits(final)
-    logits = reference.token_logits(final)
-    return None if logits is None else np.take_along_axis(logits, np.maximum(positions, 0)[..., np.newaxis], axis=1)
+def _find_logits(
+    reference: PublishedReference | DecoderReference,
+    final: np.ndarray,
+    shown: np.ndarray,
+    side: Mapping[str, np.ndarray],
+    *,
+    of_tokens: bool,
+) -> tuple[np.ndarray | None, Any]:
+    """Return the logits of the head that the files have for the task, None if they have none; and which ones count."""
+    if isinstance(reference, DecoderReference):
+        if of_tokens:
+            return reference.next_logits(final[:, :TOLD]), shown[:, :TOLD]
+        return reference.class_logits(final, shown), ...
+    if not of_tokens:
+        return reference.class_logits(final), ...
+    logits, positions = reference.token_logits(final), side["positions"]
+    if logits is not None:
+        logits = np.take_along_axis(logits, np.maximum(positions, 0)[..., np.newaxis], axis=1)
+    return logits, positions >= 0
 
 
 def _difference(own: np.ndarray, expected: np.ndarray) -> float:

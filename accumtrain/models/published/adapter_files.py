@@ -14,7 +14,7 @@ import numpy as np
 
 from accumtrain.errors import ConfigError
 from accumtrain.fields import POSITIVE, Constraint, convert, format_value, shorten
-from accumtrain.models.published.architecture import Architecture
+from accumtrain.models.published.architecture import Architecture, TokenHeadNames
 from accumtrain.models.published.build import PublishedModel
 from accumtrain.models.published.config import Adapters, PretrainedConfig
 from accumtrain.models.published.families.rules import NO, SIZE, Always
@@ -41,7 +41,6 @@ class _Empty(Constraint):
 
 class _AdapterOptions(TypedDict, total=False):
     bias: Annotated[str, Always("none")]
-    fan_in_fan_out: Annotated[bool, NO]
     lora_bias: Annotated[bool, NO]
     use_dora: Annotated[bool, NO]
     use_rslora: Annotated[bool, NO]
@@ -114,7 +113,7 @@ def write_adapter(model: PublishedModel, config: PretrainedConfig, folder: Path)
     }
     content = {
         "peft_type": "LORA",
-        "task_type": "SEQ_CLS" if config.inputs == "tokens" else None,
+        "task_type": _name_task(model, config),
         "base_model_name_or_path": config.path,
         "r": adapters.rank,
         "lora_alpha": int(adapters.alpha) if adapters.alpha.is_integer() else adapters.alpha,
@@ -122,7 +121,7 @@ def write_adapter(model: PublishedModel, config: PretrainedConfig, folder: Path)
         "target_modules": sorted(adapters.layers),
         "modules_to_save": modules,
         "bias": "none",
-        "fan_in_fan_out": False,
+        "fan_in_fan_out": not config.found.turned,
         "inference_mode": True,
     }
     with disk_errors(folder):
@@ -132,12 +131,21 @@ def write_adapter(model: PublishedModel, config: PretrainedConfig, folder: Path)
     shutil.copymode(folder / ADAPTER_CONFIG, folder / ADAPTER_WEIGHTS)  # the library writes for its user alone
 
 
+def _name_task(model: PublishedModel, config: PretrainedConfig) -> str | None:
+    """Return the word of PEFT for what the model tells; None of images."""
+    if config.inputs == "pixels":
+        return None
+    head = f"{config.found.class_head.output}.weight"
+    tells_classes = any(tensor.name == head for tensor in model.tensors.values())
+    return "SEQ_CLS" if tells_classes or config.found.next_head is None else "CAUSAL_LM"
+
+
 def _list_whole_modules(model: PublishedModel, found: Architecture, adapters: Adapters) -> list[str]:
     """Return the names of the modules beside the adapters that are trained. Raise ConfigError if one is so in part."""
     added, trained = model.added, set(model.trainable_paths)
     names = {path: tensor.name for path, tensor in model.tensors.items() if path not in added}
     of_head = found.token_head
-    odd = [name for name in names.values() if of_head is not None and name == of_head.bias]
+    odd = [name for name in names.values() if isinstance(of_head, TokenHeadNames) and name == of_head.bias]
     modules = dict[str, str]()
     for path in (path for path in model.trainable_paths if path not in added):
         layer, _, _ = names[path].rpartition(".")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
@@ -13,20 +14,31 @@ from accumtrain.backprop.model import Model
 from accumtrain.backprop.pullback import Module
 from accumtrain.backprop.segments import Chain
 from accumtrain.errors import ConfigError
-from accumtrain.fields import NEXT, format_value
+from accumtrain.fields import MASKED, NEXT, format_value
 from accumtrain.models.config import STORE
 from accumtrain.models.layers import FLOATS_ONLY, Dense, Initializer, ModelSpec, Numerics
-from accumtrain.models.published.architecture import Architecture, ClassHeadNames, PatchEmbedding, TokenEmbedding
+from accumtrain.models.published.architecture import (
+    Architecture,
+    ClassHeadNames,
+    NextHeadNames,
+    PatchEmbedding,
+    TokenEmbedding,
+    TokenHeadNames,
+)
 from accumtrain.models.published.config import PretrainedConfig
 from accumtrain.models.published.lora import ADAPTER_ENDINGS, LoraLinear
-from accumtrain.models.published.tensors import AS_IS, OF_ONE, TURNED, NamedVariables, Tensor, of_patches
+from accumtrain.models.published.tensors import AS_IS, OF_ONE, TURNED, Form, NamedVariables, Tensor, of_patches
 from accumtrain.models.transformers.activations import ACTIVATIONS
 from accumtrain.models.transformers.attention import Attention
-from accumtrain.models.transformers.blocks import AddTo
+from accumtrain.models.transformers.blocks import NORMS, AddTo
+from accumtrain.models.transformers.build import split_documents
 from accumtrain.models.transformers.dropout import Dropout
-from accumtrain.models.transformers.embed import DEVIATION, TokenTable, cut_patches
-from accumtrain.models.transformers.heads import TokenHead
-from accumtrain.models.transformers.layers import Beside, Cast, LayerNorm, Layers, Linear
+from accumtrain.models.transformers.embed import DEVIATION, EmbedText, TokenTable, cut_patches
+from accumtrain.models.transformers.heads import LastTokenHead, NextTokenHead, TokenHead
+from accumtrain.models.transformers.layers import Beside, Cast, LayerNorm, Layers, Linear, RMSNorm
+from accumtrain.models.transformers.rotary import Rotary
+
+Norm = TypeVar("Norm", LayerNorm, RMSNorm)
 
 
 class PublishedModel(Model):
@@ -55,31 +67,22 @@ def build_pretrained(config: PretrainedConfig, spec: ModelSpec) -> PublishedMode
     """Build the model of a folder, with initial values.
 
     Raises:
-        ConfigError: the data has other images, longer texts or more tokens than the model takes, or model.lora_targets
-            names no layer of it.
+        ConfigError: the data has other images, longer texts or more tokens than the model takes, the task asks for
+            other tokens than the model tells, or model.lora_targets names no layer of it.
     """
     found = config.found
     _check_data(config, found, spec)
-    if spec.per_token == NEXT:
-        raise ConfigError(
-            f"model.path={config.path}: its tokens attend to the next ones, and can't learn to tell them; use "
-            "model=decoder_tiny, or task=masked_tokens"
-        )
+    _check_told(config, found, spec)
     parts = _Parts(config, spec)
-    table = parts.embed()
-    embedding = [table, *parts.dropout(parts.rates.embedding)]
+    embedding = [parts.embed(), *parts.dropout(parts.rates.embedding)]
     segments = [Chain("store" if config.policy == STORE else "recompute", embedding)]
     for number in range(found.depth):
         memory = config.policy if number < found.depth - config.kept_blocks else STORE
         block = parts.block(number)
         segments.append(Chain(memory, block, twice=len(block) // 2))  # attention, so that the MLP's peak is without it
-    if spec.per_token:
-        assert isinstance(table, EmbedTokens)
-        segments.append(Chain("store", [parts.token_head(table.tokens)]))
-    else:
-        segments.append(Chain("store", [parts.class_head(found.class_head)]))
-    split = _split_tokens if isinstance(found.embedding, TokenEmbedding) else None
-    model = PublishedModel(segments, spec.compute_dtype, split)
+    segments.append(Chain("store", [parts.head()]))
+    of_tokens = _split_tokens if found.next_head is None else split_documents
+    model = PublishedModel(segments, spec.compute_dtype, of_tokens if config.inputs == "tokens" else None)
     model.config, model.tensors = config, parts.noted.by_path(model.named)
     if config.adapters is not None:
         added = model.added
@@ -108,15 +111,28 @@ def _check_data(config: PretrainedConfig, found: Architecture, spec: ModelSpec) 
     spec.check_tokens(given, embedding.vocabulary, embedding.longest)
 
 
+def _check_told(config: PretrainedConfig, found: Architecture, spec: ModelSpec) -> None:
+    if spec.per_token == NEXT and found.next_head is None:
+        raise ConfigError(
+            f"model.path={config.path}: its tokens attend to the next ones, and can't learn to tell them; use "
+            "model=decoder_tiny, or task=masked_tokens"
+        )
+    if spec.per_token == MASKED and found.next_head is not None:
+        raise ConfigError(
+            f"model.path={config.path}: its tokens attend to none behind them, and task=masked_tokens learns tokens "
+            "from both sides; use model=encoder_tiny"
+        )
+
+
 class EmbedTokens(tf.Module):
     """Tokens, their types and positions, then a layer norm: int32 [N, T] to [N, T, C] in the dtype of the weights.
 
     Types are `mode.side["types"]`, int32 [N, T]; without them all tokens have type 0.
     """
 
-    def __init__(self, init: Initializer, names: TokenEmbedding, width: int, epsilon: float):
+    def __init__(self, init: Initializer, table: TokenTable, names: TokenEmbedding, width: int, epsilon: float):
         super().__init__()
-        self.tokens, self.first = TokenTable(init, names.vocabulary, width), names.first_position
+        self.tokens, self.first = table, names.first_position
         self.types = init.normal((names.types, width), DEVIATION, "types") if names.types else None
         self.positions = init.normal((names.positions, width), DEVIATION, "positions")
         self.norm = LayerNorm(init, width, epsilon=epsilon)
@@ -171,7 +187,7 @@ class _Parts:
         """Return a layer with draws of its own; none where the family has none. Paths are the same for every rate."""
         return [] if rate is None else [Dropout(rate, next(self.dropouts))]
 
-    def linear(self, name: str, inputs: int, outputs: int, *, has_bias: bool = True) -> Linear:
+    def linear(self, name: str, inputs: int, outputs: int, form: Form = TURNED, *, has_bias: bool = True) -> Linear:
         layer: Linear
         if self.given is not None and name in self.given.layers:
             layer = LoraLinear(
@@ -181,28 +197,39 @@ class _Parts:
                 self.noted.note(kernel, f"{name}{ending}", TURNED)
         else:
             layer = Linear(self.init, inputs, outputs, has_bias=has_bias)
-        self.noted.note(layer.kernel, f"{name}.weight", TURNED)
+        self.noted.note(layer.kernel, f"{name}.weight", form)
         self.noted.note(layer.bias, f"{name}.bias")
         return layer
 
-    def norm(self, name: str, numerics: Numerics = FLOATS_ONLY) -> LayerNorm:
-        return self.note_norm(LayerNorm(self.init, self.found.width, numerics, epsilon=self.found.epsilon), name)
+    def norm(self, name: str, numerics: Numerics = FLOATS_ONLY) -> LayerNorm | RMSNorm:
+        layer = NORMS[self.found.norm](self.init, self.found.width, numerics, epsilon=self.found.epsilon)
+        return self.note_norm(layer, name)
 
-    def note_norm(self, layer: LayerNorm, name: str) -> LayerNorm:
+    def note_norm(self, layer: Norm, name: str) -> Norm:
         self.noted.note(layer.gamma, f"{name}.weight")
-        self.noted.note(layer.beta, f"{name}.bias")
+        if isinstance(layer, LayerNorm):
+            self.noted.note(layer.beta, f"{name}.bias")
         return layer
 
-    def embed(self) -> EmbedTokens | EmbedPatches:
+    def embed(self) -> EmbedTokens | EmbedText | EmbedPatches:
         names, width = self.found.embedding, self.found.width
-        if isinstance(names, TokenEmbedding):
-            tokens = EmbedTokens(self.init, names, width, self.found.epsilon)
-            self.noted.note(tokens.tokens.embedding, f"{names.token_table}.weight")
+        if isinstance(names, PatchEmbedding):
+            return self.embed_patches(names)
+        self.table = TokenTable(self.init, names.vocabulary, width)
+        self.noted.note(self.table.embedding, f"{names.token_table}.weight")
+        tokens: EmbedTokens | EmbedText
+        if names.norm is None:
+            rows = None if names.position_table is None else names.positions
+            tokens = EmbedText(self.init, self.table, rows, width)
+        else:
+            tokens = EmbedTokens(self.init, self.table, names, width, self.found.epsilon)
             self.noted.note(tokens.types, f"{names.type_table}.weight")
-            self.noted.note(tokens.positions, f"{names.position_table}.weight")
             self.note_norm(tokens.norm, names.norm)
-            return tokens
-        patches = EmbedPatches(self.init, names, width)
+        self.noted.note(tokens.positions, f"{names.position_table}.weight")
+        return tokens
+
+    def embed_patches(self, names: PatchEmbedding) -> EmbedPatches:
+        patches = EmbedPatches(self.init, names, self.found.width)
         self.noted.note(patches.linear.kernel, f"{names.projection}.weight", of_patches(names.patch, names.channels))
         self.noted.note(patches.linear.bias, f"{names.projection}.bias")
         self.noted.note(patches.positions, names.position_table, OF_ONE)
@@ -213,20 +240,28 @@ class _Parts:
     def block(self, number: int) -> list[Module]:
         """Return the layers of a block, whose norms come first, or behind the sums."""
         found, names, width = self.found, self.found.block, self.found.width
-        each = [
-            self.linear(name.format(number), width, width, has_bias=found.has_attention_bias)
-            for name in (names.query, names.key, names.value)
-        ]
+        form = TURNED if found.turned else AS_IS
+
+        def linear(name: str, inputs: int, outputs: int) -> Linear:
+            return self.linear(name.format(number), inputs, outputs, form, has_bias=name not in names.unbiased)
+
+        widths = zip(names.inward, found.inward_widths, strict=True)
         attention: list[Module] = [
-            Beside(each),
-            Attention(found.heads, *self.dropout(self.rates.shares)),
-            self.linear(names.attention_output.format(number), width, width),
+            _beside([linear(name, width, outputs) for name, outputs in widths]),
+            Attention(
+                found.heads,
+                *self.dropout(self.rates.shares),
+                kv_heads=found.kv_heads,
+                causal=found.next_head is not None,
+                rotary=None if found.frequencies is None else Rotary(np.array(found.frequencies)),
+            ),
+            linear(names.attention_output, found.attention_width, width),
             *self.dropout(self.rates.attention_output),
         ]
         mlp: list[Module] = [
-            self.linear(names.hidden.format(number), width, found.hidden),
+            _beside([linear(name, width, found.hidden) for name in names.hidden]),
             ACTIVATIONS[found.activation](),
-            self.linear(names.output.format(number), found.hidden, width),
+            linear(names.output, found.hidden, width),
             *self.dropout(self.rates.output),
         ]
         parts = ((names.attention_norm, attention), (names.output_norm, mlp))
@@ -240,8 +275,20 @@ class _Parts:
             for layer in (AddTo(Layers([cast, *layers])), self.norm(name.format(number)))
         ]
 
-    def class_head(self, names: ClassHeadNames) -> FirstToken:
+    def head(self) -> Module:
+        names = self.found.token_head
+        if not self.spec.per_token:
+            return self.class_head(self.found.class_head)
+        assert names is not None, "all families of tokens have one"
+        return self.next_head(names) if isinstance(names, NextHeadNames) else self.token_head(names)
+
+    def class_head(self, names: ClassHeadNames) -> FirstToken | LastTokenHead:
         width, before = self.found.width, list[Module]()
+        if self.found.next_head is not None:
+            assert names.norm is not None, "all decoders have one"
+            norm, logits = self.norm(names.norm), Dense(self.init, width, self.spec.num_classes, has_bias=False)
+            self.noted.note(logits.kernel, f"{names.output}.weight", TURNED)
+            return LastTokenHead(norm, logits)
         if names.norm is not None:
             before.append(self.norm(names.norm))
         if names.dense is not None:
@@ -253,14 +300,26 @@ class _Parts:
         self.noted.note(logits.bias, f"{names.output}.bias")
         return FirstToken(Layers(before), logits)
 
-    def token_head(self, table: TokenTable) -> TokenHead:
-        names, width = self.found.token_head, self.found.width
-        assert names is not None, "all families of tokens have one"
+    def token_head(self, names: TokenHeadNames) -> TokenHead:
+        width = self.found.width
         linear = self.linear(names.dense, width, width)
         activation, last_norm = ACTIVATIONS[names.activation](), self.norm(names.norm)
-        head = TokenHead(self.init, None, linear, activation, last_norm, table, self.spec.compute_dtype)
+        assert isinstance(last_norm, LayerNorm)
+        head = TokenHead(self.init, None, linear, activation, last_norm, self.table, self.spec.compute_dtype)
         self.noted.note(head.bias, names.bias, AS_IS)
         return head
+
+    def next_head(self, names: NextHeadNames) -> NextTokenHead:
+        norm, vectors = self.norm(names.norm), self.table.embedding
+        if not names.tied:
+            vectors = self.init.normal(tuple(vectors.shape), DEVIATION, "kernel")
+            self.noted.note(vectors, names.vectors)
+        return NextTokenHead(norm, None, vectors, self.spec.compute_dtype)
+
+
+def _beside(layers: Sequence[Module]) -> Module:
+    """Return layers of the same input as one."""
+    return layers[0] if len(layers) == 1 else Beside(layers)
 
 
 def _split_tokens(inputs: Any) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:

@@ -38,7 +38,8 @@ class Adapters:
 
 @dataclass(kw_only=True)
 class PretrainedConfig(InBlocksConfig):
-    """A published transformer: BERT, RoBERTa, XLM-RoBERTa, DistilBERT, ViT or DeiT, with the weights of its folder.
+    """A published transformer with the weights of its folder: BERT, RoBERTa, XLM-RoBERTa, DistilBERT, GPT-2, Llama, ViT
+    or DeiT.
 
     `path`: folder with config.json and model.safetensors. A run begins with its weights, unless model.weights names a
     run. A folder of adapters that PEFT has written, as model.weights, is loaded on top of them.
@@ -49,7 +50,7 @@ class PretrainedConfig(InBlocksConfig):
     all but the head, is then frozen; model.freeze takes back what it names behind a -. null: none, and all is trained.
     `lora_alpha`: outputs of adapters are multiplied by lora_alpha / lora_rank; 8 as in PEFT.
     `lora_targets`: the layers that have an adapter: endings of their names in the file, such as query or
-    attention.output.dense, or patterns of them. None: queries and values.
+    attention.output.dense, or patterns of them. None: queries and values, or the one layer that computes both.
     `lora_dropout`: rate at which the inputs of adapters are dropped out in training.
     """
 
@@ -92,8 +93,8 @@ class PretrainedConfig(InBlocksConfig):
         """The adapters; None if there are none. Raise ConfigError if model.lora_targets names no layer."""
         if self.lora_rank is None:
             return None
-        block = self.found.block
-        targets = self.lora_targets or [name.format("*") for name in (block.query, block.value)]
+        inward = self.found.block.inward
+        targets = self.lora_targets or [name.format("*") for name in (inward[0], inward[-1])]
         chosen = {name for target in targets for name in self._find_layers(target)}
         return Adapters(self.lora_rank, self.lora_alpha, frozenset(chosen), self.lora_dropout)
 

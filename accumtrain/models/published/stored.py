@@ -14,7 +14,7 @@ import ml_dtypes  # noqa: F401 - with it NumPy knows bfloat16
 import numpy as np
 
 from accumtrain.errors import CheckpointError, ConfigError, first_line
-from accumtrain.models.published.architecture import Architecture
+from accumtrain.models.published.architecture import Architecture, NextHeadNames, TokenEmbedding
 from accumtrain.models.published.folder import CONFIG, Folder
 
 EXTRA = "pretrained"
@@ -88,6 +88,26 @@ class StoredTensors:
                     f"{self.folder.given}: {stored} in {self._tensors[stored].file.name} is "
                     f"{list(self.shapes[stored])}, and {CONFIG} describes {list(shape)}; take the files of one model"
                 )
+        if found.next_head is not None:
+            self._check_next_head(found, found.next_head)
+
+    def _check_next_head(self, found: Architecture, head: NextHeadNames) -> None:
+        """Check the vectors of next tokens, which a file may leave out. Tied ones are those of the table of tokens."""
+        if head.vectors not in self.shapes:
+            return
+        assert isinstance(found.embedding, TokenEmbedding), "decoders read tokens"
+        table, given = self.find_name(f"{found.embedding.token_table}.weight", found.prefix), self.folder.given
+        assert table is not None, "it is one of the large tensors"
+        if self.shapes[head.vectors] != self.shapes[table]:
+            raise CheckpointError(
+                f"{given}: {head.vectors} is {list(self.shapes[head.vectors])}, and {table} "
+                f"{list(self.shapes[table])}; take the files of one model"
+            )
+        if head.tied and not np.array_equal(self.read(head.vectors), self.read(table)):
+            raise CheckpointError(
+                f"{given}: {head.vectors} is not {table}, and {CONFIG} describes both as one "
+                "(tie_word_embeddings); set tie_word_embeddings to false there if the weights were trained so"
+            )
 
     def read(self, name: str) -> np.ndarray:
         """Return a tensor, float32 or float64.

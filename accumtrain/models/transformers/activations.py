@@ -92,4 +92,10 @@ class SwiGLU(OwnGradient):
 
 
 # by their names in configurations
-ACTIVATIONS: dict[str, type[OwnGradient]] = {"gelu": GELU, "gelu_tanh": TanhGELU, "relu": ReLU, "tanh": Tanh}
+ACTIVATIONS: dict[str, type[OwnGradient]] = {
+    "gelu": GELU,
+    "gelu_tanh": TanhGELU,
+    "relu": ReLU,
+    "tanh": Tanh,
+    "swiglu": SwiGLU,
+}

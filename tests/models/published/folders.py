@@ -19,9 +19,19 @@ from tests.models.published.preparation import preprocessor_keys, write_tokenize
 Shapes = dict[str, tuple[int, ...]]  # by the names of tensors
 
 TEXTS = ("bert", "roberta", "xlm-roberta", "distilbert")
+DECODERS = ("gpt2", "llama")
 IMAGES = ("vit", "deit")
-PREFIXES = {"xlm-roberta": "roberta"}  # of tensors, where it is not the family itself
-CLASSES, MASKED = "classes", "masked_tokens"  # the heads
+# of tensors, where it is not the family itself
+PREFIXES = {"xlm-roberta": "roberta", "gpt2": "transformer", "llama": "model"}
+CLASSES, MASKED, NEXT = "classes", "masked_tokens", "next_tokens"  # the heads
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
 ARCHITECTURES = {
     "bert": "Bert",
     "roberta": "Roberta",
@@ -29,6 +39,8 @@ ARCHITECTURES = {
     "distilbert": "DistilBert",
     "vit": "ViT",
     "deit": "DeiT",
+    "gpt2": "GPT2",
+    "llama": "Llama",
 }
 
 
@@ -39,6 +51,7 @@ class Sizes:
     depth: int = 2
     width: int = 24
     heads: int = 3
+    kv_heads: int = 1
     hidden: int = 40
     vocabulary: int = 60
     positions: int = 40
@@ -62,8 +75,8 @@ def write_folder(
 
     Args:
         path: the folder, which is made.
-        family: a model_type of TEXTS or IMAGES.
-        head: CLASSES, MASKED (texts alone), or None for the base model, whose tensors have no prefix.
+        family: a model_type of TEXTS, DECODERS or IMAGES.
+        head: CLASSES, MASKED of TEXTS, NEXT of DECODERS, or None for the base model, whose tensors have no prefix.
         seed: of the tensors.
         dtype: of the tensors: float32, float16, bfloat16 or float64.
         shards: the number of files. More than one have an index.
@@ -76,10 +89,10 @@ def write_folder(
     tensors = draw_tensors(tensor_shapes(family, head, size, keys), seed)
     _write_json(path / "config.json", keys)
     write_tensors(path, {name: tensor.astype(dtype) for name, tensor in tensors.items()}, shards)
-    if family in TEXTS:
-        write_tokenizer(path / "tokenizer.json", family, size.vocabulary)
-    else:
+    if family in IMAGES:
         _write_json(path / "preprocessor_config.json", preprocessor_keys(family, size.image))
+    else:
+        write_tokenizer(path / "tokenizer.json", family, size.vocabulary)
     return path
 
 
@@ -122,13 +135,18 @@ def draw_tensors(shapes: Shapes, seed: int) -> dict[str, np.ndarray]:
 
 def config_keys(family: str, head: str | None, size: Sizes) -> dict[str, Any]:
     """Return the keys of config.json."""
-    ending = {CLASSES: "ForSequenceClassification", MASKED: "ForMaskedLM", None: "Model"}[head]
+    of_next = "LMHeadModel" if family == "gpt2" else "ForCausalLM"
+    ending = {CLASSES: "ForSequenceClassification", MASKED: "ForMaskedLM", NEXT: of_next, None: "Model"}[head]
     if family in IMAGES:
         ending = ending.replace("Sequence", "Image")
     keys: dict[str, Any] = {"architectures": [ARCHITECTURES[family] + ending], "model_type": family}
     if head == CLASSES:
         labels = {f"kind {number}": number for number in range(size.labels)}
         keys |= {"id2label": {str(number): label for label, number in labels.items()}, "label2id": labels}
+    if family == "gpt2":
+        keys |= {"n_layer": size.depth, "n_embd": size.width, "n_head": size.heads, "n_inner": size.hidden}
+        keys |= {"n_positions": size.positions, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5}
+        return keys | {"vocab_size": size.vocabulary, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     if family == "distilbert":
         keys |= {"n_layers": size.depth, "dim": size.width, "n_heads": size.heads, "hidden_dim": size.hidden}
         keys |= {"activation": "gelu", "sinusoidal_pos_embds": False}
@@ -136,6 +154,11 @@ def config_keys(family: str, head: str | None, size: Sizes) -> dict[str, Any]:
         keys |= {"num_hidden_layers": size.depth, "hidden_size": size.width, "num_attention_heads": size.heads}
         keys |= {"intermediate_size": size.hidden, "hidden_act": "gelu"}
         keys |= {"layer_norm_eps": 1e-5 if PREFIXES.get(family, family) == "roberta" else 1e-12}
+    if family == "llama":
+        keys |= {"hidden_act": "silu", "rms_norm_eps": 1e-6, "num_key_value_heads": size.kv_heads}
+        keys |= {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "attention_bias": False}
+        keys |= {"vocab_size": size.vocabulary, "max_position_embeddings": size.positions, "mlp_bias": False}
+        return keys | {"tie_word_embeddings": False, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     if family in IMAGES:
         return keys | {"image_size": size.image, "patch_size": size.patch, "num_channels": 3, "qkv_bias": True}
     keys |= {"vocab_size": size.vocabulary, "max_position_embeddings": size.positions, "tie_word_embeddings": True}
@@ -146,6 +169,15 @@ def config_keys(family: str, head: str | None, size: Sizes) -> dict[str, Any]:
 
 def tensor_shapes(family: str, head: str | None, size: Sizes, keys: dict[str, Any]) -> Shapes:
     """Return the shapes of all tensors by name."""
+    if family in DECODERS:
+        base = _gpt2_shapes(size) if family == "gpt2" else _llama_shapes(size, keys)
+        if head is None:
+            return base
+        shapes = {f"{PREFIXES[family]}.{name}": shape for name, shape in base.items()}
+        if head == CLASSES:
+            return shapes | {"score.weight": (size.labels, size.width)}
+        untied = not keys.get("tie_word_embeddings", family == "gpt2")
+        return shapes | ({"lm_head.weight": (size.vocabulary, size.width)} if untied else {})
     base = _image_shapes(family, size, keys) if family in IMAGES else _text_shapes(family, size, keys)
     if (family, head) == ("bert", CLASSES) or (family != "distilbert" and head is None):
         base |= _linear("pooler.dense", size.width, size.width)
@@ -172,6 +204,37 @@ def _text_shapes(family: str, size: Sizes, keys: dict[str, Any]) -> Shapes:
                 shapes |= _linear(f"{at}.attention.{name}", size.width, size.width)
             shapes |= _norm(f"{at}.attention.output.LayerNorm", size) | _norm(f"{at}.output.LayerNorm", size)
             shapes |= _mlp(f"{at}.intermediate.dense", f"{at}.output.dense", size)
+    return shapes
+
+
+def _gpt2_shapes(size: Sizes) -> Shapes:
+    width, hidden = size.width, size.hidden
+    shapes: Shapes = {"wte.weight": (size.vocabulary, width), "wpe.weight": (size.positions, width)}
+    for place in range(size.depth):
+        at = f"h.{place}"
+        sizes = {"attn.c_attn": (width, 3 * width), "attn.c_proj": (width, width)}
+        sizes |= {"mlp.c_fc": (width, hidden), "mlp.c_proj": (hidden, width)}
+        for name, (inputs, outputs) in sizes.items():
+            shapes |= {f"{at}.{name}.weight": (inputs, outputs), f"{at}.{name}.bias": (outputs,)}
+        shapes |= _norm(f"{at}.ln_1", size) | _norm(f"{at}.ln_2", size)
+    return shapes | _norm("ln_f", size)
+
+
+def _llama_shapes(size: Sizes, keys: dict[str, Any]) -> Shapes:
+    head = keys.get("head_dim") or size.width // size.heads
+    queries, of_keys = size.heads * head, keys["num_key_value_heads"] * head
+    attention = {"q": (queries, size.width), "k": (of_keys, size.width), "v": (of_keys, size.width)}
+    attention |= {"o": (size.width, queries)}
+    mlp = {"gate": (size.hidden, size.width), "up": (size.hidden, size.width), "down": (size.width, size.hidden)}
+    shapes: Shapes = {"embed_tokens.weight": (size.vocabulary, size.width), "norm.weight": (size.width,)}
+    for place in range(size.depth):
+        at = f"layers.{place}"
+        for part, sizes, biased in (("self_attn", attention, "attention_bias"), ("mlp", mlp, "mlp_bias")):
+            for name, (outputs, inputs) in sizes.items():
+                linear = _linear(f"{at}.{part}.{name}_proj", outputs, inputs)
+                shapes |= {name: shape for name, shape in linear.items() if keys[biased] or len(shape) == 2}
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            shapes[f"{at}.{name}.weight"] = (size.width,)
     return shapes
 
 

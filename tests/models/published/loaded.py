@@ -20,7 +20,7 @@ from accumtrain.models.published.tensors import StoredArrays
 from accumtrain.optim.config import SgdConfig
 from accumtrain.train.build import build_optimizer
 from accumtrain.train.weights import Started, start_from
-from tests.models.published.folders import TEXTS, Sizes, draw_inputs
+from tests.models.published.folders import IMAGES, Sizes, draw_inputs
 
 CLASSES = 3
 
@@ -30,8 +30,8 @@ def load_model(folder: Path, precision: str = "float64", **keys: Any) -> tuple[P
     config = PretrainedConfig(path=str(folder), **{"dropout": 0.0} | keys)
     config.check()
     family = Folder(folder).config["model_type"]
-    shape = (11,) if family in TEXTS else (Sizes.image, Sizes.image, 3)
-    kind = "tokens" if family in TEXTS else "pixels"
+    shape = (Sizes.image, Sizes.image, 3) if family in IMAGES else (11,)
+    kind = "pixels" if family in IMAGES else "tokens"
     model = build_model(config, ModelSpec(shape, CLASSES, precision, seed=1, inputs=(kind,)))
     assert isinstance(model, PublishedModel)
     return model, start_from(model, StoredArrays(StoredTensors(Folder(folder)), model.tensors, config.found.prefix))
@@ -41,7 +41,7 @@ def draw_batch(family: str) -> dict[str, Any]:
     """Return four examples, some with padding."""
     drawn, types = draw_inputs(family)
     inputs: Any = drawn
-    if family in TEXTS:
+    if family not in IMAGES:
         inputs = np.int32(drawn) if types is None else {"tokens": np.int32(drawn), "types": np.int32(types)}
     inputs = tf.nest.map_structure(tf.constant, inputs)
     return {"inputs": inputs, "targets": tf.constant([0, 2, 1, 2]), "weight": tf.ones([4])}

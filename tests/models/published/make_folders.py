@@ -18,7 +18,8 @@ import numpy as np
 import torch
 import transformers
 
-from tests.models.published.folders import IMAGES, draw_inputs
+from tests.models.published.folders import IMAGES, LLAMA3, draw_inputs
+from tests.models.published.in_float64 import in_float64
 
 TEXT = {
     "num_hidden_layers": 2,
@@ -32,6 +33,8 @@ TEXT = {
 ROBERTA = TEXT | {"type_vocab_size": 1, "layer_norm_eps": 1e-5}
 IMAGE = {name: TEXT[name] for name in ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")}
 IMAGE |= {"num_labels": 3, "image_size": 16, "patch_size": 8}
+DECODER = TEXT | {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+GROUPED = DECODER | {"num_key_value_heads": 1}
 # by the name of the folder: the model, the keys of its configuration, and those of save_pretrained
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "bert": ("BertModel", TEXT, {}),
@@ -48,6 +51,15 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "distilbert": ("DistilBertModel", TEXT | {"hidden_dim": 40}, {}),
     "distilbert_classes": ("DistilBertForSequenceClassification", TEXT | {"hidden_dim": 40, "activation": "relu"}, {}),
     "distilbert_masked": ("DistilBertForMaskedLM", TEXT | {"hidden_dim": 40}, {}),
+    "gpt2": ("GPT2Model", DECODER | {"activation_function": "gelu"}, {}),
+    "gpt2_classes": ("GPT2ForSequenceClassification", DECODER | {"n_inner": 40}, {"max_shard_size": "9KB"}),
+    "gpt2_next": ("GPT2LMHeadModel", DECODER, {}),
+    "gpt2_untied": ("GPT2LMHeadModel", DECODER | {"tie_word_embeddings": False}, {}),
+    "llama": ("LlamaModel", DECODER, {}),
+    "llama_classes": ("LlamaForSequenceClassification", GROUPED, {"max_shard_size": "9KB"}),
+    "llama_next": ("LlamaForCausalLM", GROUPED | {"attention_bias": True, "mlp_bias": True}, {}),
+    "llama_tied": ("LlamaForCausalLM", GROUPED | {"tie_word_embeddings": True, "head_dim": 10}, {}),
+    "llama_scaled": ("LlamaForCausalLM", DECODER | {"rope_parameters": LLAMA3}, {}),
     "vit": ("ViTModel", IMAGE | {"pooler_act": "relu"}, {}),
     "vit_classes": ("ViTForImageClassification", IMAGE | {"qkv_bias": False, "hidden_act": "gelu_pytorch_tanh"}, {}),
     "deit_classes": ("DeiTForImageClassification", IMAGE, {}),
@@ -82,7 +94,7 @@ def write_expected(path: Path) -> None:
     if types is not None:
         given["token_type_ids"] = torch.tensor(types)
     model = getattr(transformers, keys["architectures"][0]).from_pretrained(path, dtype=torch.float64).double().eval()
-    with torch.no_grad():
+    with torch.no_grad(), in_float64(model):
         output = model(**given, output_hidden_states=True)
     arrays = {f"state_{place}": state.numpy() for place, state in enumerate(output.hidden_states)}
     arrays |= {"inputs": inputs} | ({} if types is None else {"types": types})

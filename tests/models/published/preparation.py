@@ -16,9 +16,12 @@ START, PADDING, END, UNKNOWN, MASK = "<s>", "<pad>", "</s>", "<unk>", "<mask>"  
 def write_tokenizer(file: Path, family: str, vocabulary: int) -> None:
     """Write a tokenizer.json of so many tokens: WordPiece, byte-level BPE, or Unigram, as the family has.
 
+    That of gpt2 puts nothing around texts, that of llama a token before them, and neither has a mask.
+
     It knows WORDS and the letters a to z; what else there is becomes the unknown token.
     """
-    make = {"roberta": _bpe, "xlm-roberta": _unigram}.get(family, _word_piece)
+    makers = {"roberta": _bpe, "xlm-roberta": _unigram, "gpt2": _plain_bpe, "llama": _begun_bpe}
+    make = makers.get(family, _word_piece)
     tokenizer: Tokenizer = make(vocabulary)
     if tokenizer.get_vocab_size() != vocabulary:
         raise ValueError(f"a vocabulary of {vocabulary} tokens holds no {tokenizer.get_vocab_size()}")
@@ -58,18 +61,33 @@ def _word_piece(vocabulary: int) -> Tokenizer:
 
 
 def _bpe(vocabulary: int) -> Tokenizer:
+    tokenizer = _plain_bpe(vocabulary, MASK)
+    tokenizer.post_processor = processors.RobertaProcessing((END, 2), (START, 0), add_prefix_space=False)
+    return tokenizer
+
+
+def _begun_bpe(vocabulary: int) -> Tokenizer:
+    tokenizer = _plain_bpe(vocabulary)
+    begun = processors.TemplateProcessing(
+        single=f"{START} $A", pair=f"{START} $A {START}:1 $B:1", special_tokens=[(START, 0)]
+    )
+    tokenizer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), begun])
+    return tokenizer
+
+
+def _plain_bpe(vocabulary: int, *last: str) -> Tokenizer:
+    """Return a tokenizer without a post-processor, whose last tokens are given."""
     tokens = [START, PADDING, END, UNKNOWN, "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}", *LETTERS]
     merges: dict[str, tuple[str, str]] = {}
     of_words = [(word[:end], word[end]) for word in WORDS for end in range(1, len(word))]
     for pair in chain(of_words, product(LETTERS, LETTERS)):
-        if len(tokens) + len(merges) < vocabulary - 1:
+        if len(tokens) + len(merges) < vocabulary - len(last):
             merges.setdefault("".join(pair), pair)
-    numbers = {token: place for place, token in enumerate([*tokens, *merges, MASK])}
+    numbers = {token: place for place, token in enumerate([*tokens, *merges, *last])}
     tokenizer = Tokenizer(models.BPE(numbers, [*merges.values()], unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.RobertaProcessing((END, 2), (START, 0), add_prefix_space=False)
-    _add_special(tokenizer)
+    _add_special(tokenizer, *last)
     return tokenizer
 
 
@@ -84,10 +102,11 @@ def _unigram(vocabulary: int) -> Tokenizer:
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{START} $A {END}", pair=f"{START} $A {END} {END} $B {END}", special_tokens=[(START, 0), (END, 2)]
     )
-    _add_special(tokenizer)
+    _add_special(tokenizer, MASK)
     return tokenizer
 
 
-def _add_special(tokenizer: Tokenizer) -> None:
+def _add_special(tokenizer: Tokenizer, *masks: str) -> None:
     """Tell which tokens of roberta are special. Its mask takes the space before it."""
-    tokenizer.add_special_tokens([START, PADDING, END, UNKNOWN, AddedToken(MASK, lstrip=True, special=True)])
+    masked = [AddedToken(mask, lstrip=True, special=True) for mask in masks]
+    tokenizer.add_special_tokens([START, PADDING, END, UNKNOWN, *masked])

@@ -19,7 +19,13 @@ from tests.models.published.loaded import load_model
 from tests.programs import output_of
 
 TABLE = ("model=pretrained", "data=table", "data.path=mails.csv", "data.text_column=text", "data.label_column=kind")
-TARGETS = {"bert": "query,attention.output.dense", "roberta": "key,value", "distilbert": "q_lin,lin2"}
+TARGETS = {
+    "bert": "query,attention.output.dense",
+    "roberta": "key,value",
+    "distilbert": "q_lin,lin2",
+    "gpt2": "c_attn,c_proj,c_fc",
+    "llama": "q_proj,v_proj,o_proj,down_proj",
+}
 
 
 def make_adapters(folder, family="bert", **keys):
@@ -45,7 +51,7 @@ def keys_for(family, alpha=6):
     return "model.lora_rank=3", f"model.lora_alpha={alpha}", f"model.lora_targets=[{TARGETS[family]}]"
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+@pytest.mark.parametrize("family", TARGETS)
 def test_adapters_are_read_as_they_were_written(compose, tmp_path, family):
     model = make_adapters(tmp_path, family)
     again, started = begin(compose, tmp_path, "ours", *keys_for(family))
@@ -126,7 +132,7 @@ def test_what_the_files_can_not_hold_is_not_written(tmp_path, pattern):
 
 
 @pytest.mark.skipif(not all(map(find_spec, ("torch", "transformers", "peft"))), reason="needs torch and peft")
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+@pytest.mark.parametrize("family", TARGETS)
 def test_peft_computes_the_same(compose, tmp_path, family):
     model = make_adapters(tmp_path, family)
     tokens, _ = draw_inputs(family)

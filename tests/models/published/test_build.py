@@ -23,8 +23,11 @@ from accumtrain.models.published.tensors import StoredArrays
 from accumtrain.train.weights import start_from
 from tests.models.published.folders import (
     CLASSES,
+    DECODERS,
     IMAGES,
+    LLAMA3,
     MASKED,
+    NEXT,
     TEXTS,
     Sizes,
     draw_inputs,
@@ -33,38 +36,35 @@ from tests.models.published.folders import (
 )
 
 SIZES = Sizes()
-EVERY = [
-    (family, head)
-    for family in (*TEXTS, *IMAGES)
-    for head in (None, CLASSES, MASKED)
-    if (family in TEXTS) or head != MASKED
-]
+HEADS = dict.fromkeys(TEXTS, (None, CLASSES, MASKED)) | dict.fromkeys(DECODERS, (None, CLASSES, NEXT))
+EVERY = [(family, head) for family in (*TEXTS, *DECODERS, *IMAGES) for head in HEADS.get(family, (None, CLASSES))]
+TOLD = {MASKED: "masked", NEXT: "next"}  # tokens, by the head
 POSITIONS = np.int32([[0, 2, -1], [2, 1, 0], [6, -1, -1], [0, -1, -1]])  # of tokens, none of padding
 
 
-def spec_of(family, precision, *, masked=False):
+def spec_of(family, precision, head=None):
     if family in IMAGES:
         return ModelSpec((SIZES.image, SIZES.image, 3), SIZES.labels, precision=precision)
     tokens = ("tokens",)
-    told = "masked" if masked else None
+    told = TOLD.get(head)
     return ModelSpec((11,), SIZES.labels, precision=precision, inputs=tokens, vocabulary=60, per_token=told)
 
 
-def inputs_of(family, *, masked=False):
+def inputs_of(family, head=None):
     """Of four examples: images, tokens, tokens and their types, or tokens and the positions of masks."""
     given, types = draw_inputs(family)
     if family in IMAGES:
         return given
     tokens = np.int32(given)
-    if masked:
+    if head == MASKED:
         return {"tokens": tokens, "positions": POSITIONS}
     return tokens if types is None else {"tokens": tokens, "types": np.int32(types)}
 
 
-def load(path, family, precision="float64", *, memory="store", masked=False):
+def load(path, family, precision="float64", head=None, *, memory="store"):
     """The model of a folder with its weights, and what was loaded."""
     config = PretrainedConfig(path=str(path), memory=memory, dropout=0.0)
-    model = build_model(config, spec_of(family, precision, masked=masked))
+    model = build_model(config, spec_of(family, precision, head))
     stored = StoredTensors(Folder(path))
     stored.check_shapes(config.found)
     return model, start_from(model, StoredArrays(stored, model.tensors, config.found.prefix))
@@ -73,10 +73,9 @@ def load(path, family, precision="float64", *, memory="store", masked=False):
 @pytest.mark.parametrize(("family", "head"), EVERY)
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 def test_states_and_logits_are_those_of_the_second_implementation(family, head, precision, tmp_path):
-    masked = head == MASKED
     path = write_folder(tmp_path / "model", family, head=head)
-    model, started = load(path, family, precision, masked=masked)
-    results = check_import(model.config, model, inputs_of(family, masked=masked), precision)
+    model, started = load(path, family, precision, head)
+    results = check_import(model.config, model, inputs_of(family, head), precision)
     assert len(results) == (1 if head is None else 2)
     assert all(result.passed for result in results), results
     assert bool(started.left) == (head is None), "the head alone is new"
@@ -90,6 +89,12 @@ def test_states_and_logits_are_those_of_the_second_implementation(family, head, 
         ("roberta", {"hidden_act": "relu", "type_vocab_size": 2}),
         ("distilbert", {"activation": "relu"}),
         ("vit", {"qkv_bias": False, "hidden_act": "gelu_pytorch_tanh"}),
+        ("gpt2", {"activation_function": "relu", "layer_norm_epsilon": 1e-3}),
+        ("llama", {"rope_parameters": LLAMA3, "rms_norm_eps": 1e-3}),
+        ("llama", {"rope_parameters": None, "rope_theta": 30.0, "rope_scaling": None}),
+        ("llama", {"rope_parameters": None, "rope_scaling": LLAMA3}),
+        ("llama", {"head_dim": 10, "num_key_value_heads": 3}),
+        ("llama", {"attention_bias": True, "mlp_bias": True}),
     ],
 )
 def test_keys_of_the_file_count(family, config, tmp_path):
@@ -125,24 +130,24 @@ def test_old_names_of_norms_are_read(tmp_path):
 @pytest.mark.parametrize(("family", "head"), [each for each in EVERY if each[1] is not None])
 def test_tensors_go_out_as_they_came_in(family, head, tmp_path):
     path = write_folder(tmp_path / "model", family, head=head)
-    model, _ = load(path, family, "float32", masked=head == MASKED)
+    model, _ = load(path, family, "float32", head)
     stored, arrays = load_file(path / "model.safetensors"), export_arrays(model)
     assert arrays.keys() == stored.keys()
     assert all(np.array_equal(array, stored[name]) and array.dtype == np.float32 for name, array in arrays.items())
 
 
 @pytest.mark.parametrize(
-    ("family", "head"), [("bert", CLASSES), ("roberta", MASKED), ("distilbert", None), ("deit", CLASSES)]
+    ("family", "head"),
+    [("bert", CLASSES), ("roberta", MASKED), ("distilbert", None), ("deit", CLASSES), ("gpt2", NEXT), ("llama", NEXT)],
 )
 @pytest.mark.parametrize("memory", ["store", "recompute"])
 def test_the_gradient_is_that_of_a_tape(family, head, memory, tmp_path):
-    masked = head == MASKED
     path = write_folder(tmp_path / "model", family, head=head)
-    model, _ = load(path, family, memory=memory, masked=masked)
-    inputs = tf.nest.map_structure(tf.constant, inputs_of(family, masked=masked))
+    model, _ = load(path, family, head=head, memory=memory)
+    inputs = tf.nest.map_structure(tf.constant, inputs_of(family, head))
 
     def loss(logits):
-        shown = logits if not masked else tf.boolean_mask(logits, POSITIONS >= 0)
+        shown = logits if head != MASKED else tf.boolean_mask(logits, POSITIONS >= 0)
         return tf.reduce_sum(tf.sin(shown))
 
     found = {variable.ref(): tf.zeros_like(variable) for variable in model.trainable_variables}

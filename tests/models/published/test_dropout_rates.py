@@ -9,7 +9,7 @@ from accumtrain.errors import ConfigError
 from accumtrain.models.published.config import PretrainedConfig
 from accumtrain.models.transformers.attention import Attention
 from accumtrain.models.transformers.dropout import Dropout
-from tests.models.published.folders import CLASSES, IMAGES, TEXTS, write_folder
+from tests.models.published.folders import CLASSES, DECODERS, IMAGES, TEXTS, write_folder
 from tests.models.published.loaded import draw_batch, gradients_of, load_model
 
 HIDDEN = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3}
@@ -33,6 +33,13 @@ LORA = {"lora_rank": 2, "lora_dropout": 0.2}
         ),
         ("vit", HIDDEN, OF_BERT | {"logits": None}),
         ("deit", {}, dict.fromkeys(OF_BERT, 0.0) | {"dense": None, "logits": None}),
+        (
+            "gpt2",
+            {"embd_pdrop": 0.4, "attn_pdrop": 0.3, "resid_pdrop": 0.2},
+            OF_BERT | {"embedding": 0.4, "logits": None},
+        ),
+        ("llama", {"attention_dropout": 0.3}, dict.fromkeys(OF_BERT) | {"shares": 0.3}),
+        ("llama", {"attention_dropout": None}, dict.fromkeys(OF_BERT) | {"shares": 0.0}),
     ],
 )
 def test_the_rates_are_those_of_the_file_or_the_key(tmp_path, family, config, expected):
@@ -50,7 +57,14 @@ def test_a_rate_of_1_in_the_file_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     ("family", "places"),  # embedding, two of each block, and before the layers of the head
-    [("bert", 1 + 4 + 1), ("roberta", 1 + 4 + 2), ("distilbert", 1 + 2 + 1), ("vit", 1 + 4)],
+    [
+        ("bert", 1 + 4 + 1),
+        ("roberta", 1 + 4 + 2),
+        ("distilbert", 1 + 2 + 1),
+        ("vit", 1 + 4),
+        ("gpt2", 1 + 4),
+        ("llama", 0),
+    ],
 )
 def test_every_layer_has_draws_of_its_own(tmp_path, family, places):
     folder = write_folder(tmp_path / "folder", family, head=CLASSES)
@@ -63,7 +77,7 @@ def test_every_layer_has_draws_of_its_own(tmp_path, family, places):
     assert model.named.keys() == load_model(folder, lora_rank=2)[0].named.keys()
 
 
-@pytest.mark.parametrize("family", [*TEXTS, *IMAGES])
+@pytest.mark.parametrize("family", [*TEXTS, *DECODERS, *IMAGES])
 def test_an_evaluation_drops_nothing(tmp_path, family):
     folder, inputs = write_folder(tmp_path / "folder", family, head=CLASSES), draw_batch(family)["inputs"]
     dropping, _ = load_model(folder, dropout=0.5, **LORA)

@@ -19,7 +19,7 @@ from accumtrain.optim.config import SgdConfig
 from accumtrain.train.build import build_optimizer
 from accumtrain.train.weights import begin_with_weights
 from tests.engine.small import train
-from tests.models.published.folders import CLASSES, IMAGES, MASKED, TEXTS, Sizes, write_folder
+from tests.models.published.folders import CLASSES, DECODERS, IMAGES, MASKED, TEXTS, Sizes, write_folder
 from tests.models.published.loaded import draw_batch, gradients_of, load_model
 
 RATE = 0.5
@@ -48,14 +48,15 @@ def relative(actual, expected):
     return np.abs(actual - expected).max() / np.abs(expected).max()
 
 
-@pytest.mark.parametrize("family", [*TEXTS, *IMAGES])
+@pytest.mark.parametrize("family", [*TEXTS, *DECODERS, *IMAGES])
 def test_a_model_begins_with_the_logits_of_its_base(tmp_path, family):
     folder, inputs = write_folder(tmp_path / "folder", family, head=CLASSES), draw_batch(family)["inputs"]
     (base, _), (model, started) = load_model(folder), load_model(folder, lora_rank=4)
-    assert len(model.adapted) == 2 * DEPTH
+    layers = 1 if family == "gpt2" else 2  # its queries and values are of one layer
+    assert len(model.adapted) == layers * DEPTH
     np.testing.assert_array_equal(model(inputs), base(inputs))
     assert set(started.left) == set(model.added)
-    assert len(model.added) == 4 * DEPTH
+    assert len(model.added) == 2 * layers * DEPTH
 
 
 def test_what_is_trained_are_adapters_and_the_head(bert):
@@ -130,7 +131,7 @@ def test_an_update_of_full_rank_is_that_of_the_full_gradient(bert, alpha):
         np.testing.assert_allclose(array - before[name], wanted - before[name], rtol=1e-9, atol=1e-14)
 
 
-@pytest.mark.parametrize("family", [*TEXTS, *IMAGES])
+@pytest.mark.parametrize("family", [*TEXTS, *DECODERS, *IMAGES])
 @pytest.mark.parametrize("memory", ["store", "recompute"])
 def test_gradients_are_those_of_the_kernel_that_was_merged(tmp_path, family, memory):
     """Of A they are s * G B', of B they are s * A' G, for the gradient G of the merged kernel."""

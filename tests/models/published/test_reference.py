@@ -9,11 +9,14 @@ import pytest
 from safetensors.numpy import load_file
 
 from accumtrain.errors import ConfigError, DataError
-from accumtrain.measure.verify.published import PublishedReference
-from tests.models.published.folders import CLASSES, MASKED, draw_inputs, write_folder, write_tensors
+from accumtrain.measure.verify.published.decoders import DECODERS, DecoderReference
+from accumtrain.measure.verify.published.encoders import PublishedReference
+from tests.models.published.folders import CLASSES, LLAMA3, MASKED, NEXT, draw_inputs, write_folder, write_tensors
 from tests.programs import output_of
 
 NO_PEERS = "needs torch and transformers"
+OLDER = {"rope_parameters": None, "rope_scaling": LLAMA3, "tie_word_embeddings": True}
+BIASED = {"attention_bias": True, "mlp_bias": True, "head_dim": 10, "num_key_value_heads": 3}
 TANH = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-4}
 # The arguments of write_folder and what `digest` makes of the reference's numbers there. The first test compares all
 # numbers of the very same folders with PyTorch's.
@@ -55,14 +58,48 @@ STORED = {
         {"head": MASKED, "depth": 3, "width": 32, "heads": 4, "hidden": 64, "vocabulary": 90},
         [0.8172859, -1.513728, 0.5202193, -0.2686676],
     ),
+    "gpt2": ("gpt2", {}, [0.8402336, -0.2623374, 0.8402336, 0.8334604]),
+    "gpt2_classes": ("gpt2", {"head": CLASSES}, [0.8371778, -0.1814195, 0.660618, -0.7518776]),
+    "gpt2_next": (
+        "gpt2",
+        {"head": NEXT, "dtype": "float16", "shards": 3},
+        [0.7726379, 0.1355668, 0.435999, 0.2477094],
+    ),
+    "llama": ("llama", {}, [0.8085477, -2.040447, 0.8085477, 0.2159084]),
+    "llama_classes": ("llama", {"head": CLASSES, "dtype": "bfloat16"}, [0.7631679, 2.053563, 0.5787792, -1.229612]),
+    "llama_next": ("llama", {"head": NEXT}, [0.8133805, 1.25859, 0.4396004, 0.1185317]),
+    "llama_scaled": (
+        "llama",
+        {"head": NEXT, "config": {"rope_parameters": LLAMA3}},
+        [0.8072531, 0.08432648, 0.4559045, -0.1063897],
+    ),
+    "llama_older": ("llama", {"head": NEXT, "config": OLDER}, [0.821949, -0.3468358, 0.4936962, -0.373463]),
+    "llama_biased": ("llama", {"head": NEXT, "config": BIASED}, [0.8226055, -0.845414, 0.4572615, -0.09989174]),
 }
 
 
-def digest(reference, inputs, types):
+def outputs_of(folder, inputs, types):
+    """The hidden states of a reference, and what its heads make of the last ones, by the names of make_folders.py."""
+    keys = json.loads((folder / "config.json").read_text())
+    if keys["model_type"] in DECODERS:
+        reference = DecoderReference(folder)
+        states = reference.hidden_states(inputs)
+        classes, tokens = reference.class_logits(states[-1], inputs >= 0), reference.next_logits(states[-1])
+        heads = {"class_logits": classes, "token_logits": tokens if "LM" in keys["architectures"][0] else None}
+        states = [*states[:-2], states[-1]]  # transformers shows the last block behind the norm alone
+    else:
+        reference = PublishedReference(folder)
+        states = reference.hidden_states(inputs, types)
+        classes, tokens = reference.class_logits(states[-1]), reference.token_logits(states[-1])
+        heads = {"class_logits": classes, "token_logits": tokens, "pooled": reference.pooled(states[-1])}
+    return states, heads
+
+
+def digest(folder, inputs, types):
     """A few numbers of the last hidden states, and of the head."""
-    final = reference.hidden_states(inputs, types)[-1]
-    heads = (reference.class_logits(final), reference.token_logits(final), reference.pooled(final))
-    head = next((each for each in heads if each is not None), final)
+    states, heads = outputs_of(folder, inputs, types)
+    final = states[-1]
+    head = next((each for each in heads.values() if each is not None), final)
     return [float(np.abs(final).mean()), float(final.flat[5]), float(np.abs(head).mean()), float(head.flat[-1])]
 
 
@@ -88,14 +125,8 @@ def test_the_reference_is_that_of_pytorch(tmp_path):
     for folder in folders:
         with np.load(folder / "expected.npz") as file:
             expected = dict(file)
-        reference = PublishedReference(folder)
-        states = reference.hidden_states(expected.pop("inputs"), expected.pop("types", None))
-        actual = {f"state_{place}": state for place, state in enumerate(states)} | {
-            "final": states[-1],
-            "pooled": reference.pooled(states[-1]),
-            "class_logits": reference.class_logits(states[-1]),
-            "token_logits": reference.token_logits(states[-1]),
-        }
+        states, heads = outputs_of(folder, expected.pop("inputs"), expected.pop("types", None))
+        actual = {f"state_{place}": state for place, state in enumerate(states)} | {"final": states[-1]} | heads
         assert {name: difference(actual[name], array) for name, array in expected.items()} == pytest.approx(
             dict.fromkeys(expected, 0.0), abs=1e-12
         ), folder.name
@@ -107,8 +138,7 @@ def test_the_reference_is_that_of_pytorch(tmp_path):
 @pytest.mark.parametrize("name", STORED)
 def test_the_reference_gives_the_stored_numbers(tmp_path, name):
     family, _, numbers = STORED[name]
-    reference = PublishedReference(write_stored(tmp_path, name))
-    assert digest(reference, *draw_inputs(family)) == pytest.approx(numbers, rel=1e-6)
+    assert digest(write_stored(tmp_path, name), *draw_inputs(family)) == pytest.approx(numbers, rel=1e-6)
 
 
 def states_of(folder, inputs, types=None):
@@ -208,7 +238,7 @@ def test_a_damaged_folder_is_refused(tmp_path, damage, message):
 
 def test_without_the_library_the_extra_is_named(tmp_path, monkeypatch):
     folder = write_folder(tmp_path / "folder", "bert")
-    monkeypatch.setattr("accumtrain.measure.verify.published_files.find_spec", lambda name: None)
+    monkeypatch.setattr("accumtrain.measure.verify.published.files.find_spec", lambda name: None)
     with pytest.raises(
         ConfigError, match=r"folder needs the library safetensors: pip install 'accumtrain\[pretrained\]'"
     ):

@@ -19,6 +19,7 @@ import torch
 import transformers
 
 from tests.models.published.folders import draw_inputs
+from tests.models.published.in_float64 import in_float64
 
 LABELS = [0, 2, 1, 2]
 WRAPPERS = ("base_model.model.", ".default", ".modules_to_save")  # what PEFT puts into names
@@ -35,7 +36,8 @@ def write_gradients(path: Path, alpha: float) -> None:
     given = {"input_ids": torch.tensor(words), "attention_mask": torch.tensor(tokens >= 0).long()}
     if types is not None:
         given["token_type_ids"] = torch.tensor(types)
-    torch.nn.functional.cross_entropy(model(**given).logits, torch.tensor(LABELS)).backward()
+    with in_float64(model):
+        torch.nn.functional.cross_entropy(model(**given).logits, torch.tensor(LABELS)).backward()
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
     np.savez(path / "gradients.npz", **{plain_name(name): each.grad.numpy() for name, each in trained.items()})
 

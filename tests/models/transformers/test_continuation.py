@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from accumtrain.fields import NEXT
 from accumtrain.models.build import build_model
-from accumtrain.models.layers import NEXT, ModelSpec
+from accumtrain.models.layers import ModelSpec
 from accumtrain.models.transformers import attention, continuation
 from accumtrain.models.transformers.config import DecoderConfig, RevDecoderConfig
 from accumtrain.models.transformers.continuation import Sampling, continue_texts

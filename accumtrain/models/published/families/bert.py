@@ -104,12 +104,10 @@ def name_embedding(
 def _name_block(block: str) -> BlockNames:
     """Return the names of the layers of a block as BERT has them, after the name of the block."""
     return BlockNames(
-        query=f"{block}attention.self.query",
-        key=f"{block}attention.self.key",
-        value=f"{block}attention.self.value",
+        inward=tuple(f"{block}attention.self.{name}" for name in ("query", "key", "value")),
         attention_output=f"{block}attention.output.dense",
         attention_norm=f"{block}attention.output.LayerNorm",
-        hidden=f"{block}intermediate.dense",
+        hidden=(f"{block}intermediate.dense",),
         output=f"{block}output.dense",
         output_norm=f"{block}output.LayerNorm",
     )

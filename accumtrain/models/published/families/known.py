@@ -10,6 +10,8 @@ from accumtrain.fields import format_value, shorten, suggest_names
 from accumtrain.models.published.architecture import Architecture
 from accumtrain.models.published.families.bert import read_bert
 from accumtrain.models.published.families.distilbert import read_distilbert
+from accumtrain.models.published.families.gpt2 import read_gpt2
+from accumtrain.models.published.families.llama import read_llama
 from accumtrain.models.published.families.roberta import read_roberta, read_xlm_roberta
 from accumtrain.models.published.families.vit import read_deit, read_vit
 
@@ -18,6 +20,8 @@ FAMILIES: dict[str, Callable[[Mapping[str, Any]], Architecture]] = {
     "roberta": read_roberta,
     "xlm-roberta": read_xlm_roberta,
     "distilbert": read_distilbert,
+    "gpt2": read_gpt2,
+    "llama": read_llama,
     "vit": read_vit,
     "deit": read_deit,
 }

@@ -47,6 +47,7 @@ def _read(content: Mapping[str, Any], name: str, tokens: tuple[str, ...]) -> Arc
         raise ConfigError(f"patch_size={patch}: patches do not fill images of {height} x {width} (image_size)")
     rate = keys.get("hidden_dropout_prob", 0.0)
     block = f"{family}.encoder.layer.{{}}."
+    inward = tuple(f"{block}attention.attention.{name}" for name in ("query", "key", "value"))
     return Architecture(
         name=name,
         prefix=f"{family}.",
@@ -57,7 +58,6 @@ def _read(content: Mapping[str, Any], name: str, tokens: tuple[str, ...]) -> Arc
         activation=name_activation(keys["hidden_act"]),
         epsilon=keys.get("layer_norm_eps", 1e-12),
         norm_first=True,
-        has_attention_bias=keys.get("qkv_bias", True),
         embedding=PatchEmbedding(
             height=height,
             width=width,
@@ -68,14 +68,13 @@ def _read(content: Mapping[str, Any], name: str, tokens: tuple[str, ...]) -> Arc
             projection=f"{family}.embeddings.patch_embeddings.projection",
         ),
         block=BlockNames(
-            query=f"{block}attention.attention.query",
-            key=f"{block}attention.attention.key",
-            value=f"{block}attention.attention.value",
+            inward=inward,
             attention_output=f"{block}attention.output.dense",
             attention_norm=f"{block}layernorm_before",
-            hidden=f"{block}intermediate.dense",
+            hidden=(f"{block}intermediate.dense",),
             output=f"{block}output.dense",
             output_norm=f"{block}layernorm_after",
+            unbiased=() if keys.get("qkv_bias", True) else inward,
         ),
         class_head=ClassHeadNames("classifier", norm=f"{family}.layernorm"),
         dropout=DropoutRates(

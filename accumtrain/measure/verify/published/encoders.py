@@ -6,43 +6,13 @@ job=verify compares an imported model with them. They share no code with what is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from accumtrain.measure.verify.published_files import ReferenceKeys, ReferenceTensors
-
-# ---- functions of arrays ----
-
-
-def _gelu(x: np.ndarray) -> np.ndarray:
-    errors = np.fromiter(map(math.erf, (x / math.sqrt(2.0)).ravel().tolist()), np.float64, x.size)
-    return 0.5 * x * (1.0 + errors.reshape(x.shape))
-
-
-def _gelu_tanh(x: np.ndarray) -> np.ndarray:
-    return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
-
-
-def _relu(x: np.ndarray) -> np.ndarray:
-    return np.maximum(x, 0.0)
-
-
-_ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # by their names in config.json
-    "gelu": _gelu,
-    "gelu_new": _gelu_tanh,
-    "gelu_pytorch_tanh": _gelu_tanh,
-    "relu": _relu,
-    "tanh": np.tanh,
-}
-
-
-def _softmax(scores: np.ndarray) -> np.ndarray:
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True)
-
+from accumtrain.measure.verify.published.files import ReferenceKeys, ReferenceTensors
+from accumtrain.measure.verify.published.functions import ACTIVATIONS, gelu, relu, softmax
 
 # ---- what the families call their tensors and keys ----
 
@@ -147,7 +117,7 @@ class PublishedReference:
         self._family = family = _FAMILIES[self.model_type]
         (heads, depth, activation), (some, deep, usual) = family.keys, family.defaults
         self._heads, self._depth = self._config.get(heads, some), self._config.get(depth, deep)
-        self._activation = _ACTIVATIONS[self._config.get_known(activation, usual, _ACTIVATIONS)]
+        self._activation = ACTIVATIONS[self._config.get_known(activation, usual, ACTIVATIONS)]
         self._epsilon = 1e-12 if family is _DISTILBERT else self._config.get("layer_norm_eps", 1e-12)
         self._tensors = ReferenceTensors(Path(folder))
         self._base = f"{family.prefix}." if self._tensors.has_prefix(f"{family.prefix}.") else ""
@@ -176,7 +146,7 @@ class PublishedReference:
         """Return the pooler's vectors [N, C] of the last hidden states, or None if the file has no pooler."""
         if f"{self._base}pooler.dense.weight" not in self._tensors:
             return None
-        activation = _ACTIVATIONS[self._config.get_known("pooler_act", "tanh", _ACTIVATIONS)]
+        activation = ACTIVATIONS[self._config.get_known("pooler_act", "tanh", ACTIVATIONS)]
         return activation(self._linear(final[:, 0], f"{self._base}pooler.dense"))
 
     def class_logits(self, final: np.ndarray) -> np.ndarray | None:
@@ -194,7 +164,7 @@ class PublishedReference:
         if self._family is not _DISTILBERT:
             vector = self.pooled(final)
         elif "pre_classifier.weight" in self._tensors:
-            vector = _relu(self._linear(first, "pre_classifier"))
+            vector = relu(self._linear(first, "pre_classifier"))
         else:
             vector = None  # the classifier is one of each token
         return None if vector is None else self._linear(vector, "classifier")
@@ -205,7 +175,7 @@ class PublishedReference:
         if names is None or f"{names[0]}.weight" not in self._tensors:
             return None
         dense, norm, decoder, bias = names
-        activation = _gelu if self._family is _ROBERTA else self._activation  # exact whatever its config.json says
+        activation = gelu if self._family is _ROBERTA else self._activation  # exact whatever its config.json says
         x = self._norm(activation(self._linear(final, dense)), norm)
         kernel, tied = f"{self._base}embeddings.word_embeddings.weight", self._config.get("tie_word_embeddings", True)
         if not tied or f"{decoder}.weight" in self._tensors:
@@ -253,7 +223,7 @@ class PublishedReference:
         query, key, value = (part.transpose(0, 2, 1, 3) for part in parts)
         scores = query @ key.swapaxes(-1, -2) / math.sqrt(query.shape[-1])
         scores = np.where(present[:, None, None, :], scores, np.finfo(np.float64).min)
-        mixed = _softmax(scores) @ value
+        mixed = softmax(scores) @ value
         return self._linear(mixed.transpose(0, 2, 1, 3).reshape(x.shape), outward)
 
     def _mlp(self, x: np.ndarray, at: str) -> np.ndarray:
