@@ -121,6 +121,7 @@ from .tasks.config import HuberConfig as HuberConfig
 from .tasks.config import LossConfig as LossConfig
 from .tasks.config import MaskedTokensConfig as MaskedTokensConfig
 from .tasks.config import MultilabelConfig as MultilabelConfig
+from .tasks.config import NextTokenConfig as NextTokenConfig
 from .tasks.config import RegressConfig as RegressConfig
 from .tasks.config import SigmoidCrossEntropyConfig as SigmoidCrossEntropyConfig
 from .tasks.config import SquaredErrorConfig as SquaredErrorConfig

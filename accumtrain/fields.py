@@ -207,6 +207,7 @@ MEAN_SHARE = Range(0, 1 - 2.0**-25)  # what is kept of a mean; float32 makes 1 o
 SHARE = Range(0, 1, closed=True)
 LOCAL_PATH = LocalPath()
 CLASSES, LABELS, NUMBERS, TOKENS = "classes", "labels", "numbers", "tokens"  # forms of targets, words of many rooms
+MASKED, NEXT = "masked", "next"  # tokens that a model tells
 WEIGHT = "weight"  # of the examples of updates, by which sums are divided
 TENSORFLOW, JAX = "tensorflow", "jax"  # values of device.runtime
 LONGEST = 200  # characters of a value in a message

@@ -29,10 +29,11 @@ from accumtrain.devices.resolve import resolve_devices  # noqa: E402
 from accumtrain.engine.losses import Batch, accuracy, cross_entropy  # noqa: E402
 from accumtrain.engine.step import Step  # noqa: E402
 from accumtrain.engine.window import Window  # noqa: E402
+from accumtrain.fields import MASKED  # noqa: E402
 from accumtrain.measure.flops import count_flops  # noqa: E402
 from accumtrain.models.build import build_model  # noqa: E402
-from accumtrain.models.layers import MASKED, ModelSpec  # noqa: E402
-from accumtrain.tasks.masked_tokens import token_cross_entropy  # noqa: E402
+from accumtrain.models.layers import ModelSpec  # noqa: E402
+from accumtrain.tasks.tokens import token_cross_entropy  # noqa: E402
 from accumtrain.train.build import build_optimizer  # noqa: E402
 
 MB = 2**20

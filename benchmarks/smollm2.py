@@ -13,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from accumtrain.fields import NEXT
 from accumtrain.measure.verify.published.decoders import DecoderReference
 from accumtrain.models.build import build_model
-from accumtrain.models.layers import NEXT, ModelSpec
+from accumtrain.models.layers import ModelSpec
 from accumtrain.models.published.build import PublishedModel
 from accumtrain.models.published.config import PretrainedConfig
 from accumtrain.models.published.folder import Folder

@@ -91,6 +91,7 @@ RUNS = frozenset(
         "report/test_classes.py",
         "report/test_report.py",
         "tasks/test_masked_tokens.py",
+        "tasks/test_next_token.py",
         "tasks/test_runs.py",
         "test_dead_worker.py",
         "test_golden.py",

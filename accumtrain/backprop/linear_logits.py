@@ -15,7 +15,7 @@ import tensorflow as tf
 from accumtrain.backprop.kernels import kernel_dtype, product
 from accumtrain.backprop.tracing import after, computed_after, is_for_xla
 
-SHARE_OF_KERNEL = 2  # a chunk of logits takes the kernel's memory divided by this: each adds to the whole gradient
+SHARE_OF_KERNEL = 3  # a chunk of logits takes the kernel's memory divided by this: each adds to the whole gradient
 LEAST_BYTES = 2**24  # of a chunk of logits, if there are as many
 BLOCKS = 8  # of a kernel's gradient, to which products are added one after the other
 
@@ -67,6 +67,16 @@ class LinearLogits:
         values, _ = _run_loop(self, functions, beside, None)
         return values
 
+    def compute_trained(self, function: RowFunction, beside: Any) -> tf.Tensor:
+        """Return the values of a function as `compute` does, with gradients, which compute logits once more."""
+
+        @tf.custom_gradient
+        def compute_rows(*_: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+            (values,) = self.compute([function], beside)
+            return values, lambda d_values: _run_loop(self, [function], beside, d_values)[1]
+
+        return compute_rows(*self._trained)
+
     def compute_sum(
         self, functions: Sequence[RowFunction], beside: Any, weights: tf.Tensor
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
@@ -74,9 +84,6 @@ class LinearLogits:
 
         Only the sum has a gradient, which is computed with the values.
         """
-        trained = [self.hidden]
-        if self.trains_kernel:
-            trained += [self.kernel] if self.bias is None else [self.kernel, self.bias]
 
         @tf.custom_gradient
         def sum_rows(*_: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], Callable]:
@@ -87,8 +94,15 @@ class LinearLogits:
 
             return (tf.reduce_sum(weights * values[0]), *values), backward
 
-        total, *values = sum_rows(*trained)
+        total, *values = sum_rows(*self._trained)
         return total, values
+
+    @property
+    def _trained(self) -> list[tf.Tensor]:
+        """The tensors that have a gradient."""
+        if not self.trains_kernel:
+            return [self.hidden]
+        return [self.hidden, self.kernel] if self.bias is None else [self.hidden, self.kernel, self.bias]
 
     # ---- the product
 
@@ -163,8 +177,7 @@ def _run_loop(
         return index + 1, stacks, sums
 
     stacked = [tf.TensorArray(dtype, chunks) for _ in range(len(functions) + differentiates)]
-    trained = [of.kernel] if of.bias is None else [of.kernel, of.bias]
-    sums = [_zeros(tensor) for tensor in trained] if differentiates and of.trains_kernel else []
+    sums = [_zeros(tensor) for tensor in of._trained[1:]] if differentiates else []
     _, stacked, sums = tf.while_loop(
         lambda index, *_: index < chunks,
         run_chunk,

@@ -41,6 +41,7 @@ class Mode:
         side: tensors by name that any layer may read beside its input, such as the mask of padded tokens. They are
             constants of the pass, in its replays, too (`Model`).
         frozen: ids of the variables that keep their values. Their gradient is not computed (`Model`).
+        cache: the keys and values of earlier tokens, from which attention goes on; None if a pass has all tokens.
         defers_logits: the model may return a `LinearLogits` in place of large logits.
     """
 
@@ -55,6 +56,7 @@ class Mode:
     ):
         self.training, self.recording, self.seed, self.draws = training, recording, seed, draws
         self.defers_logits = defers_logits
+        self.cache: Any = None
         self.replaying = False
         self.statistics: dict[MovingStatistics, tuple[tf.Tensor, tf.Tensor]] = {}
         self.variance_factors: dict[tuple[int, int, tf.DType], tf.Tensor] = {}

@@ -13,7 +13,7 @@ from accumtrain.config.imagenet import check_imagenet
 from accumtrain.config.jobs import JOBS, Job
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
-from accumtrain.data.config import SOURCES
+from accumtrain.data.config import SOURCES, DataConfig
 from accumtrain.devices.config import TpuConfig
 from accumtrain.errors import ConfigError
 from accumtrain.export.config import FORMATS
@@ -54,6 +54,12 @@ def check_config(config: Config) -> None:
             f"range_test.low={format_value(config.range_test.low)} and "
             f"range_test.high={format_value(config.range_test.high)}: the rate rises from low to high; give a lower "
             "range_test.low"
+        )
+    predict = config.predict
+    if predict.temperature == 0 and (predict.top_k is not None or predict.top_p < 1 or predict.seed):
+        raise ConfigError(
+            "predict.temperature=0: the most probable tokens are written, and none is drawn by predict.top_k, "
+            "predict.top_p or predict.seed; leave these out, or use predict.temperature=1"
         )
     for group in REGISTRIES:
         choice: ComponentConfig = getattr(config, group)
@@ -101,6 +107,8 @@ def check_config(config: Config) -> None:
             f"data.buckets: batches differ in length, and {config.model.label} takes one in model={config.model.kind}; "
             "leave data.buckets out"
         )
+    if config.task.rows is not None and config.task.rows.packing:
+        _check_packed(config.data)
     if config.device.runtime == JAX and (reason := explain_missing_jax(config)):
         raise ConfigError(f"device.runtime=jax: {reason}, or use device.runtime=tensorflow")
     if config.debug.eager:
@@ -151,6 +159,15 @@ def _check_task(config: Config) -> None:
             raise ConfigError(
                 f"data.{key}={format_value(given)}: does not go with task={task.name}, whose targets are "
                 f"{task.targets}; leave it out"
+            )
+
+
+def _check_packed(data: DataConfig) -> None:
+    """Raise ConfigError for keys that save padding, as packed rows have none."""
+    for key in ("buckets", "by_length"):
+        if value := getattr(data, key, None):
+            raise ConfigError(
+                f"data.{key}={format_value(value)}: packed rows are full; leave it out, or give task.packing=false"
             )
 
 

@@ -13,7 +13,7 @@ from accumtrain.config.jobs import JOBS, Job
 from accumtrain.config.schema import Config
 from accumtrain.data.config import INPUTS, SOURCES, DataConfig, InputEntry, SourceEntry
 from accumtrain.devices.config import DEVICES
-from accumtrain.fields import CLASSES
+from accumtrain.fields import CLASSES, MASKED, TOKENS
 from accumtrain.models.config import MODELS, ModelConfig
 from accumtrain.models.keras.config import KERASHUB
 from accumtrain.models.published.config import PRETRAINED
@@ -64,7 +64,18 @@ def has_builtin_layers(config: Config) -> bool:
 # Values of records and updates beside metrics.
 TAKEN = {
     *("loss", "step", "epoch", "split", "seconds", "examples", "examples_per_second", "learning_rate", "grad_norm"),
-    *("weight", "loss_scale", "skipped", "finite", "state_finite", "stop", "exact", "compared", "in_range"),
+    *(
+        "weight",
+        "loss_scale",
+        "skipped",
+        "finite",
+        "state_finite",
+        "stop",
+        "exact",
+        "compared",
+        "in_range",
+        "bits_per_byte",
+    ),
 }
 
 # ---- registration ----
@@ -163,7 +174,8 @@ def register_task(
     if best not in (LOSS, *metrics):
         raise ValueError(f"task={name}: best={best} is none of its metrics; choose from {', '.join((LOSS, *metrics))}")
     mixes = balances = targets == CLASSES
-    TASKS.add(TaskEntry(keys, objective, answer, loss, tuple(metrics), best, targets, mixes=mixes, balances=balances))
+    tells = MASKED if targets == TOKENS else None
+    TASKS.add(TaskEntry(keys, objective, answer, loss, tuple(metrics), best, targets, mixes, balances, tells=tells))
     return keys
 
 

@@ -249,8 +249,8 @@ class TokenKeys(DataConfig):
 
     `tokenizer`: bytes: tokens are the bytes of UTF-8. Or the tokenizer.json of the library tokenizers, or the folder of
     a published model. Its post-processor puts special tokens around texts.
-    `length`: tokens of an example, special ones among them: longer texts are cut, shorter ones padded. null: 128, or
-    the columns of an .npz file.
+    `length`: tokens of an example, special ones among them: longer texts are cut, shorter ones padded. With
+    task=next_token: of a row. null: 128, or the columns of an .npz file.
     `by_length`: blocks of 32 texts have a similar length. The order of the blocks is random.
     `buckets`: lengths, increasing: each micro-batch is cut to the first of them that holds its longest text. Empty:
     every batch has data.length.
@@ -300,6 +300,8 @@ class TableConfig(TokenKeys):
     not hold the labels, or else the first.
     `text_column`: column of the texts; or a list of two, for pairs of texts. null: the only one whose texts have five
     words or more on average, if it is clear which columns have their labels. Without one the examples are no texts.
+    `prompt_column`: column of the prompts, to which the texts of data.text_column are the answers that task=next_token
+    learns. null: there are none.
     `number_columns`: columns of the numbers that are an example. [*]: all columns that no other key asks for. They are
     standardised by the rows to train on. null: the examples are no numbers.
     `label_column`: column of the labels; or a list, for several labels or numbers, or a class as a 1 beside zeros.
@@ -325,6 +327,7 @@ class TableConfig(TokenKeys):
     rows: Annotated[str, OneOf(("examples", "labels"))] = "examples"
     image_column: Annotated[str | int | None, COUNT] = None
     text_column: Annotated[str | int | list[str | int] | None, COUNT] = None
+    prompt_column: Annotated[str | int | None, COUNT] = None
     number_columns: list[str | int] | None = None
     label_column: Annotated[str | int | list[str | int] | None, COUNT] = None
     label_separator: str | None = None
@@ -346,9 +349,15 @@ class TableConfig(TokenKeys):
 
     @property
     def text_columns(self) -> list[str | int]:
-        """The column of the texts, or both of pairs; empty if the examples are no texts."""
+        """The column of the texts, or both of pairs, or of prompts and answers; empty if the examples are no texts."""
         asked = self.text_column
-        return asked if isinstance(asked, list) else [] if asked is None else [asked]
+        named = asked if isinstance(asked, list) else [] if asked is None else [asked]
+        return named if self.prompt_column is None else [self.prompt_column, *named]
+
+    @property
+    def asked_columns(self) -> list[str | int]:
+        """Those of `text_columns` that a trained run is asked."""
+        return self.text_columns if self.prompt_column is None else [self.prompt_column]
 
     def check(self) -> None:
         super().check()
@@ -356,6 +365,11 @@ class TableConfig(TokenKeys):
             raise ConfigError(
                 f"data.text_column={format_value(self.text_column)}: must be a column of texts, or two different ones, "
                 "of pairs; for example data.text_column=[premise,hypothesis]"
+            )
+        if self.prompt_column is not None and (self.text_column is None or isinstance(self.text_column, list)):
+            raise ConfigError(
+                f"data.prompt_column={self.prompt_column} and data.text_column={format_value(self.text_column)}: each "
+                "prompt has one answer; name their column, data.text_column=<name>"
             )
         names = self.label_column if isinstance(self.label_column, list) else [self.label_column]
         if not names or len(set(names)) < len(names):
@@ -438,7 +452,7 @@ class TextsConfig(TokenKeys):
     """Your own texts as files.
 
     `path`: a folder of files, each a text. There each class has a sub-folder, and train/, test/ and val/ above these
-    are the splits. For task=masked_tokens also a file with a text a line, or a folder of such files by the names of
+    are the splits. Where tokens are learned, also a file with a text a line, or a folder of such files by the names of
     splits.
     `test_fraction`: share of the texts held out for testing, if there are no test or val texts.
     """

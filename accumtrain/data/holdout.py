@@ -88,24 +88,64 @@ def hold_out_groups(groups: np.ndarray, order: np.ndarray, fraction: float, labe
     return held
 
 
+def draw_held_out(labels: np.ndarray, groups: np.ndarray | None, fraction: float) -> np.ndarray:
+    """Return a mask of the examples that are held out: a share of each class, or of all groups, drawn at random.
+
+    Args:
+        labels: int [N], the class of each example.
+        groups: int [N], the number of each example's group; None: each is by itself.
+    """
+    draw = np.random.default_rng(_SEED)
+    if groups is not None:
+        return hold_out_groups(groups, draw.permutation(int(groups.max()) + 1), fraction, labels)
+    held = np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        held[draw.permutation(members)[: holdout_size(len(members), fraction)]] = True
+    return held
+
+
 def hold_out_at_random(split: Split, fraction: float) -> tuple[Subset, Subset]:
     """Return the examples that are left, and those that are held out: a share of each class, drawn at random.
 
     If the labels are not known before the examples are read, or are no classes, they are drawn from all examples. If
     the split has groups, these are drawn.
     """
-    draw = np.random.default_rng(_SEED)
     labels = np.zeros(split.size, np.int64)
     if split.known_labels is not None and split.known_labels.ndim == 1:
         labels = split.known_labels
-    if split.groups is not None:
-        held = hold_out_groups(split.groups, draw.permutation(int(split.groups.max()) + 1), fraction, labels)
-        return Subset(split, np.flatnonzero(~held)), Subset(split, np.flatnonzero(held))
-    held = np.zeros(split.size, bool)
-    for label in np.unique(labels):
-        members = np.flatnonzero(labels == label)
-        held[draw.permutation(members)[: holdout_size(len(members), fraction)]] = True
+    held = draw_held_out(labels, split.groups, fraction)
     return Subset(split, np.flatnonzero(~held)), Subset(split, np.flatnonzero(held))
+
+
+def find_fraction(own: int | None, config: DataConfig) -> float:
+    """Return the share of the training examples that is held out; 0 if there are `own` examples to validate on.
+
+    Raises:
+        ConfigError: There are, and `data.val_fraction` asks for others.
+    """
+    if own is None:
+        return config.val_share
+    if config.val_fraction:
+        raise ConfigError(
+            f"data.val_fraction={config.val_fraction}: the data has {format_things(own, 'validation example')} of its "
+            "own; leave it out"
+        )
+    return 0.0
+
+
+def check_held_out(held: int, fraction: float, reason: str) -> None:
+    """Raise DataError, which says the reason, if no example could be held out."""
+    if not held:
+        raise DataError(
+            f"data.val_fraction={fraction:g}: {reason}; add some, or set data.val_fraction=0 to validate on the test "
+            "examples"
+        )
+
+
+def note_held_out(held: int, fraction: float, what: str = "training example") -> str:
+    counted = format_things(held, f"{what} is", f"{what}s are")
+    return f"{counted} held out to validate on (data.val_fraction={fraction:g})"
 
 
 def add_validation_split(source: Source, config: DataConfig) -> Source:
@@ -115,30 +155,17 @@ def add_validation_split(source: Source, config: DataConfig) -> Source:
         ConfigError: the source has one of its own, and `data.val_fraction` asks for another.
         DataError: no class has two training examples.
     """
-    if source.val is not None:
-        if config.val_fraction:
-            raise ConfigError(
-                f"data.val_fraction={config.val_fraction}: the data has "
-                f"{format_things(source.val.size, 'validation example')} of its own; leave it out"
-            )
-        return source
-    fraction = config.val_share
+    fraction = find_fraction(None if source.val is None else source.val.size, config)
     if not fraction:
         return source
     train, val = hold_out_at_random(source.train, fraction)
-    if not val.size:
-        reason = "no class has the two training examples that it takes to train and to validate on"
-        if source.train.groups is not None:
-            reason = "no group can be held out so that each class has examples left to train on"
-            if source.train.known_labels is None:
-                reason = "all training examples are of one group, such as the pieces of one text, and are not divided"
-        raise DataError(
-            f"data.val_fraction={fraction:g}: {reason}; add some, or set data.val_fraction=0 to validate on the test "
-            "examples"
-        )
-    held = format_things(val.size, "training example is", "training examples are")
-    note = f"{held} held out to validate on (data.val_fraction={fraction:g})"
-    return replace(source, train=train, val=val, notes=[*source.notes, note])
+    reason = "no class has the two training examples that it takes to train and to validate on"
+    if source.train.groups is not None:
+        reason = "no group can be held out so that each class has examples left to train on"
+        if source.train.known_labels is None:
+            reason = "all training examples are of one group, such as the pieces of one text, and are not divided"
+    check_held_out(val.size, fraction, reason)
+    return replace(source, train=train, val=val, notes=[*source.notes, note_held_out(val.size, fraction)])
 
 
 class _Chosen(Sequence[Path]):

@@ -17,27 +17,36 @@ from accumtrain.data.inputs.pixels import make_pixels
 from accumtrain.data.inputs.trained_on import read_trained_on
 from accumtrain.data.source import SPLIT_WORDS, Dataset, Source, Stream, Wanted, compute_fingerprint
 from accumtrain.data.targets.base import TargetReader
+from accumtrain.data.text.config import DocumentRows
 from accumtrain.errors import CheckpointError, ConfigError, DataError
 from accumtrain.fields import CLASSES, format_value
 from accumtrain.registry import load
 
 
-def open_data(config: DataConfig, seed: int, targets: str = CLASSES, folder: Path | None = None) -> Dataset:
+def open_data(
+    config: DataConfig,
+    seed: int,
+    targets: str = CLASSES,
+    folder: Path | None = None,
+    rows: DocumentRows | None = None,
+) -> Dataset:
     """Open the data set that `config` names, with the targets as they are stored.
 
     Args:
         seed: decides the images of sources that make their own.
         targets: the form of the targets, one of those that the source can have.
         folder: that of the run that trains on it, which may have begun; None: there is no run.
+        rows: the way in which texts become rows of tokens and of those that follow; None if they do not.
 
     Raises:
         ConfigError: Settings contradict each other or the images.
         DataError: Data is missing, not prepared, corrupt, or not as described.
     """
-    source = open_source(config, Wanted(seed, make_reader(targets), begun=_read_begun(config, folder)))
+    source = open_source(config, Wanted(seed, make_reader(targets), begun=_read_begun(config, folder), rows=rows))
     if isinstance(source, Dataset):  # examples that need no preparation
         return source
-    source = add_validation_split(source, config)
+    if rows is None:  # those are of many texts, which were held out before
+        source = add_validation_split(source, config)
     train = source.train
     for name, other in source.splits.items():
         if train.white != other.white:

@@ -23,6 +23,7 @@ from accumtrain.data.inputs.trained_on import TrainedOn
 from accumtrain.data.stream import UNREADABLE
 from accumtrain.data.targets.base import TargetReader
 from accumtrain.data.targets.classes import ClassTargets
+from accumtrain.data.text.config import DocumentRows
 from accumtrain.errors import DataError
 from accumtrain.fields import CLASSES, TOKENS
 from accumtrain.process.machine import spare_bytes
@@ -71,6 +72,7 @@ class Split(ABC):
         locate: From an example's index to its place in words, where it has no name of its own but has a place.
         groups: The number of each example's group, int32 [size]: no group is torn apart. None: each is by itself.
         lengths: The number of each example's tokens, int32 [size]; None of other inputs.
+        left_out: What could not be made examples of (data.on_error=skip).
     """
 
     size: int
@@ -82,6 +84,7 @@ class Split(ABC):
     locate: Callable[[int], str] | None = None
     groups: np.ndarray | None = None
     lengths: np.ndarray | None = None
+    left_out: Sequence[BadExample] = ()
 
     @abstractmethod
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -209,12 +212,14 @@ class Wanted:
         of_run: The trained run that all examples are for. None is held out, and they are read as the run read its own.
             None: they are to be trained on.
         begun: The inputs of the run that is trained on them, if it has begun and they are texts by a tokenizer's file.
+        rows: The way in which texts become rows of tokens and of those that follow; None if they do not.
     """
 
     seed: int = 0
     reader: TargetReader | None = field(default_factory=ClassTargets)
     of_run: TrainedOn | None = None
     begun: Inputs | None = None
+    rows: DocumentRows | None = None
 
 
 @dataclass(frozen=True)
@@ -316,7 +321,7 @@ class Dataset(Source):
         return [
             {"split": name, "name": bad.name, "reason": bad.reason}
             for name, split in self.whole_splits.items()
-            for bad in split.skipped.values()
+            for bad in (*split.left_out, *split.skipped.values())
         ]
 
     @property

@@ -8,4 +8,6 @@ from accumtrain.keras.layers import Recompute as Recompute
 from accumtrain.keras.layers import Reversible as Reversible
 from accumtrain.keras.layers import ReversibleSequence as ReversibleSequence
 from accumtrain.keras.layers import recompute as recompute
+from accumtrain.keras.linear_cross_entropy import LinearCrossEntropy as LinearCrossEntropy
+from accumtrain.keras.linear_cross_entropy import output_as_loss as output_as_loss
 from accumtrain.keras.replicas import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy

@@ -15,6 +15,7 @@ from typing import Any
 import keras
 
 from accumtrain.config.compiled import OR_SAY
+from accumtrain.keras.linear_cross_entropy import output_as_loss
 
 EXAMPLES, LAST, ALL = 0, -1, None  # the axis along which a function reduces by default
 # Functions of keras.losses, with their default axis. Those that keras.metrics has, too, have the same one.
@@ -150,7 +151,9 @@ def join_of(loss: keras.losses.Loss, output: Any, declared: Declared) -> Join:
 
 
 def is_known(loss: keras.losses.Loss, output: Any) -> bool:
-    """Return whether a loss is Keras's own, with values for each example that depend on that example alone."""
+    """Return whether a loss is Keras's own or `output_as_loss`, with values of examples that depend on them alone."""
+    if type(loss) is LOSS_OF_FUNCTION and loss.fn is output_as_loss:
+        return True
     return is_of_keras(loss) and _keeps_examples(keras.losses, FUNCTIONS, loss.fn, loss._fn_kwargs, output)
 
 

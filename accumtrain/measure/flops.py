@@ -24,8 +24,8 @@ CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 def count_flops(graph: tf.Graph, batch: int) -> int:
     """Return the floating-point operations of one run of a function's graph, replays included.
 
-    Operations that the runtime prunes are left out. The body of a loop counts once, and of the branches of a
-    conditional only the largest one.
+    Operations that the runtime prunes are left out. The body of a loop counts as often as its `maximum_iterations`, or
+    once without. Of the branches of a conditional only the largest one counts.
 
     Args:
         graph: the graph of a tf.function's concrete function.
@@ -40,8 +40,16 @@ def count_flops(graph: tf.Graph, batch: int) -> int:
             total += 2 * _COUNTS[operation.type](operation, batch)
         else:
             inner = [count_flops(called, batch) for called in called_graphs(graph, operation)]
-            total += max(inner) if operation.type in _CONDITIONALS and inner else sum(inner)
+            total += max(inner) if operation.type in _CONDITIONALS and inner else sum(inner) * _repeats(operation)
     return total
+
+
+def _repeats(operation: tf.Operation) -> int:
+    """Return how often the functions run that an operation calls, as far as it is known."""
+    if operation.type not in _LOOPS:
+        return 1
+    most = tf.get_static_value(operation.inputs[1])  # behind the counter of tf.while_loop
+    return 1 if most is None else max(1, int(most))
 
 
 def matmul_flops_per_second(dtype: tf.DType, runtime: Runtime | None = None) -> float:
@@ -139,3 +147,4 @@ _COUNTS: dict[str, Callable[[tf.Operation, int], int]] = {
     **{f"{name}BackpropFilter": _convolution(image=3, kernel=0) for name in CONVOLUTIONS},
 }
 _CONDITIONALS = ("If", "StatelessIf", "Case", "StatelessCase")
+_LOOPS = ("While", "StatelessWhile")

@@ -21,10 +21,10 @@ from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Gradients
 from accumtrain.backprop.tracing import after, computed_after
 from accumtrain.errors import ConfigError
+from accumtrain.fields import MASKED
 from accumtrain.process.private import could_possibly_record
 
 MANY_OUTPUTS = 1024  # of a last layer whose logits may be large
-MASKED, NEXT = "masked", "next"  # tokens that a model tells
 
 
 class Initializer:

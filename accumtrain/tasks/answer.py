@@ -9,8 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.backprop.mode import EVALUATION
+from accumtrain.backprop.model import Model
 from accumtrain.config.schema import Config
 from accumtrain.data.inputs.trained_on import TrainedOn
+from accumtrain.engine.losses import Batch
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.fields import convert
 from accumtrain.registry import load
@@ -52,6 +55,7 @@ class Answer:
         unit_name: That of a difference of answers, in words.
         facts: About the training examples and the answers.
         facts_type: Their TypedDict, whose lists have a value for each name. None: of any type.
+        inputs: Those of the run.
         class_names: Those of the model's outputs.
     """
 
@@ -60,7 +64,7 @@ class Answer:
     facts_type: ClassVar[Any] = None
 
     def __init__(self, config: Config, trained_on: TrainedOn, facts: Mapping[str, Any]) -> None:
-        self.config, self.class_names = config, list(trained_on.class_names)
+        self.config, self.inputs, self.class_names = config, trained_on.inputs, list(trained_on.class_names)
         self.facts = {**trained_on.facts, **facts}
 
     @classmethod
@@ -78,6 +82,15 @@ class Answer:
         Called in graphs.
         """
         return tf.cast(outputs, tf.float32)
+
+    def answer(self, model: Model, batch: Batch) -> tf.Tensor:
+        """Return the answers to the examples of a batch, float32 [N, K]. Called in graphs."""
+        inputs = batch["inputs"]
+        return self(inputs, model(inputs, EVALUATION))
+
+    def predict(self, model: Model, batch: Batch) -> tf.Tensor:
+        """Return what job=predict tells of the examples of a batch, [N, ...]. Called in graphs."""
+        return self.answer(model, batch)
 
     @property
     def columns(self) -> list[str]:
@@ -105,7 +118,7 @@ class Answer:
         return keras.layers.Identity(name=self.name)
 
     def tell(self, answers: np.ndarray) -> AnswersInWords:
-        """Return answers, float32 [N, K], in words: each by its name."""
+        """Return answers, float32 [N, K], in words, each by its name; or what `predict` has returned."""
         values = [[round_float32(value) for value in row] for row in answers.tolist()]
         return AnswersInWords(
             columns=self.columns,

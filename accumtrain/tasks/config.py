@@ -9,11 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
+from accumtrain.data.text.config import DocumentRows
 from accumtrain.errors import ConfigError
 from accumtrain.fields import (
     CLASSES,
     FRACTION,
     LABELS,
+    MASKED,
+    NEXT,
     NUMBERS,
     POSITIVE,
     SHARE,
@@ -209,7 +212,7 @@ class HuberConfig(LossConfig):
 
 @dataclass(kw_only=True)
 class TokenCrossEntropyConfig(LossConfig):
-    """-log softmax(logits)[token], in nats: the mean over all masked tokens of the examples of an update."""
+    """-log softmax(logits)[token], in nats: the mean over all tokens of an update that are to be told."""
 
     kind: str = "token_cross_entropy"
 
@@ -257,7 +260,7 @@ LOSSES.add(
     LossEntry(SquaredErrorConfig, "accumtrain.tasks.regress:build_squared_error", NUMBERS),
     LossEntry(AbsoluteErrorConfig, "accumtrain.tasks.regress:build_absolute_error", NUMBERS),
     LossEntry(HuberConfig, "accumtrain.tasks.regress:build_huber", NUMBERS),
-    LossEntry(TokenCrossEntropyConfig, "accumtrain.tasks.masked_tokens:build_token_cross_entropy", TOKENS),
+    LossEntry(TokenCrossEntropyConfig, "accumtrain.tasks.tokens:build_token_cross_entropy", TOKENS),
 )
 
 # ---- metrics, chosen by eval.metrics ---------------------------------------------------------------------------------
@@ -297,13 +300,13 @@ METRICS.add(
     MetricEntry("mae", "accumtrain.tasks.scores:mean_absolute_error", False, targets=NUMBERS, whole_split=True),
     MetricEntry("rmse", "accumtrain.tasks.scores:root_mean_squared_error", False, targets=NUMBERS, whole_split=True),
     MetricEntry("r2", "accumtrain.tasks.scores:r2", targets=NUMBERS, whole_split=True),
-    MetricEntry("token_accuracy", "accumtrain.tasks.masked_tokens:token_accuracy", targets=TOKENS),
+    MetricEntry("token_accuracy", "accumtrain.tasks.tokens:token_accuracy", targets=TOKENS),
     MetricEntry(
         "perplexity",
-        "accumtrain.tasks.masked_tokens:token_cross_entropy",
+        "accumtrain.tasks.tokens:token_cross_entropy",
         higher_is_better=False,
         targets=TOKENS,
-        of_mean="accumtrain.tasks.masked_tokens:perplexity",
+        of_mean="accumtrain.tasks.tokens:perplexity",
     ),
 )
 
@@ -313,6 +316,11 @@ METRICS.add(
 @dataclass(kw_only=True)
 class TaskConfig(ComponentConfig):
     """Base class of the keys of a task. It has no keys of its own."""
+
+    @property
+    def rows(self) -> DocumentRows | None:
+        """The way in which texts become rows of tokens and of those that follow; None if they do not."""
+        return None
 
 
 @dataclass(kw_only=True)
@@ -358,6 +366,26 @@ class MaskedTokensConfig(TaskConfig):
             )
 
 
+@dataclass(kw_only=True)
+class NextTokenConfig(TaskConfig):
+    """The next token of texts is learned, from those before it. A text, or a prompt with its answer, is a document.
+
+    `packing`: true: documents stand one behind the other in rows of data.length tokens, none of which sees another
+    document. false: each document begins a row, and rows are padded.
+    `end`: the token that ends each document, as the tokenizer's file writes it. null: that of the file's
+    post-processor, or else a special one with a well-known name, such as </s>. The tokens of data.tokenizer=bytes have
+    none.
+    """
+
+    kind: str = "next_token"
+    packing: bool = True
+    end: str | None = None
+
+    @property
+    def rows(self) -> DocumentRows:
+        return DocumentRows(self.packing, self.end)
+
+
 @dataclass(frozen=True)
 class TaskEntry(Entry[TaskConfig]):
     """A task. `build` is a subclass of `accumtrain.tasks.objective.Objective`, or "module:class".
@@ -371,6 +399,7 @@ class TaskEntry(Entry[TaskConfig]):
         mixes: the targets of two examples can be mixed, by data.mixup and data.cutmix.
         balances: its targets are classes, which data.sampling=balanced makes equally frequent.
         chooses_metrics: eval.metrics may choose others.
+        tells: the tokens that its model tells: MASKED ones, or the NEXT of each; None if it tells no tokens.
     """
 
     answer: Code = "accumtrain.tasks.answer:Answer"
@@ -381,6 +410,7 @@ class TaskEntry(Entry[TaskConfig]):
     mixes: bool = True
     balances: bool = True
     chooses_metrics: bool = True
+    tells: str | None = None
 
 
 TASKS: Registry[TaskEntry] = Registry("task.kind")
@@ -417,6 +447,19 @@ TASKS.add(
         targets=TOKENS,
         mixes=False,
         balances=False,
+        tells=MASKED,
+    ),
+    TaskEntry(
+        NextTokenConfig,
+        "accumtrain.tasks.next_token:NextToken",
+        "accumtrain.tasks.next_token:NextTokenAnswer",
+        loss=TokenCrossEntropyConfig,
+        metrics=("perplexity", "token_accuracy"),
+        best=LOSS,
+        targets=TOKENS,
+        mixes=False,
+        balances=False,
+        tells=NEXT,
     ),
 )
 

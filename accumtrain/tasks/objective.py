@@ -166,9 +166,8 @@ class Objective:
         chosen = (metric for metric in self._chosen if not metric.whole_split and metric.of_mean is None)
         return {metric.name: load(metric.function) for metric in chosen}
 
-    @property
-    def of_means(self) -> dict[str, tuple[PerExample, Callable[[float], float]]]:
-        """The metrics that are functions of a mean, by name: that of an example, and that of the mean."""
+    def of_means(self, split: str) -> dict[str, tuple[PerExample, Callable[[float], float]]]:
+        """Return the metrics of a split that are functions of a mean, by name: that of an example, that of the mean."""
         chosen = ((metric, metric.of_mean) for metric in self._chosen if metric.of_mean is not None)
         return {metric.name: (load(metric.function), load(of_mean)) for metric, of_mean in chosen}
 
@@ -240,7 +239,8 @@ def build_objective(config: Config, stored: Dataset, facts: Facts | None = None)
 
 def open_stored(config: Config) -> Dataset:
     """Return the data of a run with the targets as they are stored. Raise what `open_data` raises."""
-    return open_data(config.data, config.run.seed, TASKS[config.task.kind].targets, folder_of(config))
+    targets = TASKS[config.task.kind].targets
+    return open_data(config.data, config.run.seed, targets, folder_of(config), config.task.rows)
 
 
 def open_objective(config: Config) -> Objective:

@@ -15,10 +15,10 @@ from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.losses import LossScale
 from accumtrain.engine.window import Window
 from accumtrain.errors import CheckpointError, ConfigError
-from accumtrain.fields import TOKENS, format_value, shorten
+from accumtrain.fields import format_value, shorten
 from accumtrain.models.build import build_model, find_rate_factors
 from accumtrain.models.config import LEAST_WITH_BATCH_NORM, MODELS, ResNetConfig
-from accumtrain.models.layers import MASKED, ModelSpec
+from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.config import OPTIMIZERS, OptimConfig
 from accumtrain.optim.optimizer import Optimizer
 from accumtrain.registry import load, module_of
@@ -58,7 +58,7 @@ def spec_for(config: Config, inputs: Inputs, outputs: int, *, precision: str = "
     """Return the spec of the model of a run.
 
     Args:
-        outputs: number of classes, labels or numbers; with masked tokens that of tokens in the vocabulary.
+        outputs: number of classes, labels or numbers; where tokens are told that of the vocabulary.
         precision: in the place of that of the run.
     """
     return ModelSpec(
@@ -71,7 +71,7 @@ def spec_for(config: Config, inputs: Inputs, outputs: int, *, precision: str = "
         vocabulary=inputs.vocabulary_size,
         of_bytes=inputs.of_bytes,
         adds_mask=inputs.adds_mask,
-        per_token=MASKED if TASKS[config.task.kind].targets == TOKENS else None,
+        per_token=TASKS[config.task.kind].tells,
     )
 
 

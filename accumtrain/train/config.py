@@ -166,7 +166,14 @@ class PredictConfig:
     a glob, or an .npz file of tokens.
     `output`: a folder for predictions.csv and predictions.jsonl, or one such file; null: the run's folder.
     `top`: number of classes listed for each example, the most probable first. With task=masked_tokens: of tokens for
-    each mask.
+    each mask. With task=next_token: of tokens behind each text.
+    `tokens`: with task=next_token: the most tokens that are written behind each text; both together have at most
+    data.length. 0: the probabilities of the token behind it are told instead.
+    `temperature`: divides the logits, from whose softmax written tokens are drawn; 0: the most probable are written.
+    `top_k`: number of the most probable tokens that may be drawn; null: all.
+    `top_p`: sum of the probabilities of the tokens that may be drawn, the most probable first; the one that reaches it
+    is the last (Holtzman et al. 2019, arXiv:1904.09751).
+    `seed`: of the draws. These depend on it and on the number of the text alone.
     `raw`: whether predictions.csv has texts as they are. Otherwise a text that a spreadsheet would compute, such as
     =1+1, begins with a quote ('), and control characters are escapes. predictions.jsonl always has texts as they are.
     """
@@ -176,6 +183,11 @@ class PredictConfig:
     input: Annotated[str | None, NotEmpty("say which images, predict.input=<file, folder or glob>"), LOCAL_PATH] = None
     output: Annotated[str | None, NotEmpty("leave it out to write into the run's folder"), LOCAL_PATH] = None
     top: Annotated[int, COUNT] = 3
+    tokens: Annotated[int, NOT_NEGATIVE] = 100
+    temperature: Annotated[float, NOT_NEGATIVE] = 0.0
+    top_k: Annotated[int | None, COUNT] = None
+    top_p: Annotated[float, Range(0, 1, above=True, closed=True)] = 1.0
+    seed: Annotated[int, NOT_NEGATIVE] = 0
     raw: bool = False
 
 

@@ -48,7 +48,7 @@ def build_evaluator(
         batch: examples per batch over all replicas.
         reports: measure all that job=evaluate measures.
     """
-    of_means = objective.of_means
+    of_means = objective.of_means(split)
     means = {"loss": objective.evaluated_loss, **objective.means}
     means |= {name: function for name, (function, _) in of_means.items()}
     if reports and config.eval.metrics is None:

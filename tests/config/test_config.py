@@ -40,6 +40,7 @@ BESIDE = {  # what else a choice goes with
     "loss=sigmoid_cross_entropy": ["task=multilabel", *NPZ],
     "task=regress": NPZ,
     "task=masked_tokens": TEXTS,
+    "task=next_token": TEXTS,
     "loss=token_cross_entropy": ["task=masked_tokens", *TEXTS],
     **{f"loss={name}": ["task=regress", *NPZ] for name in ("squared_error", "absolute_error", "huber")},
 }

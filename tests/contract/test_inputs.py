@@ -24,6 +24,7 @@ EXAMPLES = {
     "pixels": Pixels((9, 10, 3), "none", (9, 10), [0.4, 0.5, 0.6], [0.25], 255, magnitude=9.0),
     "tokens": Tokens((12,), BYTES),
     "masked tokens": Tokens((12,), BYTES, masks=3),
+    "continued tokens": Tokens((12,), BYTES, continues=True),
     "pairs of tokens": Tokens((12,), BYTES, pairs=True, column="text"),
     "arrays": Arrays((4, 2)),
 }

@@ -10,10 +10,12 @@ import tensorflow as tf
 from accumtrain.config.schema import Config
 from accumtrain.data.config import DataConfig
 from accumtrain.data.inputs.arrays import Arrays
-from accumtrain.data.inputs.tokens import Tokens
+from accumtrain.data.inputs.tokens import APART, Tokens
 from accumtrain.data.inputs.trained_on import TrainedOn
 from accumtrain.data.pipeline import make_eval_batches
 from accumtrain.data.source import ArraySplit, Dataset
+from accumtrain.data.text.encode import Encoded, no_label
+from accumtrain.data.text.rows import fill_rows, make_documents
 from accumtrain.data.text.token_split import TokenSplit
 from accumtrain.data.text.vocabulary import open_vocabulary
 from accumtrain.engine.losses import weighted_sums
@@ -29,7 +31,8 @@ TARGETS = {
     "multilabel": RANDOM.integers(0, 2, [COUNT, 3]).astype(np.float32),
     "regress": RANDOM.normal(50.0, 9.0, [COUNT, 3]).astype(np.float32),
 }
-of_every_task = pytest.mark.parametrize("name", [*TARGETS, "masked_tokens"])
+OF_TOKENS = ("masked_tokens", "next_token")
+of_every_task = pytest.mark.parametrize("name", [*TARGETS, *OF_TOKENS])
 
 
 def config_of(name):
@@ -39,6 +42,11 @@ def config_of(name):
 
 def stored_of(name):
     """Data with targets as a source stores them."""
+    if name == "next_token":
+        ids = [RANDOM.integers(97, 122, 11).astype(np.int32) for _ in range(COUNT)]
+        documents = make_documents(Encoded(list(map(str, range(COUNT))), ids, no_label(COUNT)), skips=False)
+        split, inputs = fill_rows(documents, 10, packing=False), Tokens((10,), BYTES, rows=APART)
+        return Dataset(split, split, BYTES.size, inputs=inputs, targets=TASKS[name].targets)
     if name == "masked_tokens":
         tokens = RANDOM.integers(97, 122, [COUNT, 10]).astype(np.int32)
         split, inputs, names = TokenSplit(tokens, None, []), Tokens((10,), BYTES), []
@@ -50,7 +58,8 @@ def stored_of(name):
 def answered(objective, answer):
     """A batch of evaluation, and outputs for it as a model would give them, with their answers."""
     batch = next(iter(make_eval_batches(objective.data, batch=COUNT)))
-    shape = (COUNT, *answer.shape[:-1], len(objective.data.classes))
+    places = batch["targets"].shape[1:] if objective.config.task.kind in OF_TOKENS else []
+    shape = (COUNT, *places, len(objective.data.classes))
     outputs = tf.constant(RANDOM.normal(size=shape), tf.float32)
     return batch, outputs, answer(batch["inputs"], outputs)
 
@@ -66,7 +75,7 @@ def answer(objective):
 
 
 def test_every_task_is_tried():
-    assert {*TARGETS, "masked_tokens"} == {entry.name for entry in TASKS}, f"each task needs TARGETS in {__file__}"
+    assert {*TARGETS, *OF_TOKENS} == {entry.name for entry in TASKS}, f"each task needs TARGETS in {__file__}"
 
 
 @of_every_task
@@ -82,9 +91,9 @@ def test_what_a_run_keeps_makes_it_again(name, objective, answer):
 @of_every_task
 def test_losses_and_metrics_take_its_targets(name, objective, answer):
     batch, outputs, _ = answered(objective, answer)
-    functions = [objective.loss, *objective.means.values(), *(one for one, _ in objective.of_means.values())]
+    functions = [objective.loss, *objective.means.values(), *(one for one, _ in objective.of_means("test").values())]
     assert np.isfinite(np.array(weighted_sums(functions, outputs, batch))).all()
-    if name != "masked_tokens":  # which has a target for each position
+    if name not in OF_TOKENS:  # which have a target for each position
         assert tuple(batch["targets"].shape[1:]) == objective.target_shape
 
 
@@ -133,7 +142,7 @@ def test_its_report_is_json_and_draws(name, objective, answer, tmp_path):
 
 @of_every_task
 def test_the_longest_batches_have_the_same_targets(name, objective):
-    buckets = replace(objective.stored.inputs, buckets=(5,)) if name == "masked_tokens" else objective.stored.inputs
+    buckets = replace(objective.stored.inputs, buckets=(5,)) if name in OF_TOKENS else objective.stored.inputs
     longest = build_objective(objective.config, replace(objective.stored, inputs=buckets), objective.facts).longest
     assert longest.facts == objective.facts
     assert longest.stored.inputs == objective.stored.inputs

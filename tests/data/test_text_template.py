@@ -105,6 +105,10 @@ def test_json_keeps_the_template_and_an_older_one_has_none(tmp_path):
     assert "framed" not in older.as_json()
     with pytest.raises(ConfigError, match=r"kept\.framed=true: must be false of kept\.tokenizer=bytes"):
         Vocabulary.from_json({**open_vocabulary("bytes").as_json(), "framed": True}, "kept")
+    with pytest.raises(ConfigError, match=r"kept\.end=5: must be left out of kept\.tokenizer=bytes"):
+        Vocabulary.from_json({**open_vocabulary("bytes").as_json(), "end": 5}, "kept")
+    with pytest.raises(ConfigError, match=r"kept\.end=7: must be below kept\.size=7"):
+        Vocabulary.from_json({**vocabulary.as_json(), "end": 7}, "kept")
 
 
 def test_a_damaged_template_of_a_run_is_told(tmp_path):

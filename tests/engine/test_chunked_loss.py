@@ -1,5 +1,6 @@
 """A window whose losses and metrics are computed for some rows of logits at a time."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -8,11 +9,13 @@ import tensorflow as tf
 
 from accumtrain.backprop import linear_logits
 from accumtrain.engine.window import Window
+from accumtrain.fields import MASKED, NEXT
 from accumtrain.models.build import build_model
-from accumtrain.models.config import EncoderConfig, MlpConfig, RevEncoderConfig
+from accumtrain.models.config import MlpConfig
 from accumtrain.models.layers import ModelSpec
+from accumtrain.models.transformers.config import DecoderConfig, EncoderConfig, RevDecoderConfig, RevEncoderConfig
 from accumtrain.optim.config import OptimConfig
-from accumtrain.tasks.masked_tokens import token_accuracy, token_cross_entropy
+from accumtrain.tasks.tokens import token_accuracy, token_cross_entropy
 from accumtrain.train.build import build_optimizer
 
 VOCABULARY, LENGTH, MASKS, EXAMPLES = 1500, 8, 5, 12
@@ -70,13 +73,29 @@ def assert_same(chunked, whole, bound=1e-12):
 @pytest.mark.parametrize("config", [EncoderConfig(width=8), RevEncoderConfig(width=8)], ids=["plain", "reversible"])
 def test_masked_tokens(config, frozen, count_chunks):
     spec = partial(
-        ModelSpec, (LENGTH,), VOCABULARY, "float64", 0, inputs=("tokens",), vocabulary=VOCABULARY, per_token=True
+        ModelSpec, (LENGTH,), VOCABULARY, "float64", 0, inputs=("tokens",), vocabulary=VOCABULARY, per_token=MASKED
     )
     freeze = [path for path in build_model(config, spec()).named if "segments/0" in path] if frozen else []
     whole = run_window(config, spec, draw_texts(), freeze=freeze, **OF_TOKENS)
     counted = count_chunks()
     chunked = run_window(config, spec, draw_texts(), freeze=freeze, **OF_TOKENS)
     assert counted == [9]
+    assert_same(chunked, whole)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("config", [DecoderConfig(width=8), RevDecoderConfig(width=8)], ids=["plain", "reversible"])
+def test_next_tokens(config, tied, count_chunks):
+    spec = partial(ModelSpec, (LENGTH,), VOCABULARY, "float64", 0, inputs=("tokens",), vocabulary=VOCABULARY)
+    spec, config = partial(spec, per_token=NEXT), replace(config, tied=tied)
+    random = np.random.default_rng(0)
+    tokens, targets = (random.integers(0, VOCABULARY, [EXAMPLES, LENGTH], np.int32) for _ in range(2))
+    targets[:, -1] = -1
+    batch = {"inputs": tf.constant(tokens), "targets": tf.constant(targets)}
+    whole = run_window(config, spec, batch, **OF_TOKENS)
+    counted = count_chunks()
+    chunked = run_window(config, spec, batch, **OF_TOKENS)
+    assert counted == [14]
     assert_same(chunked, whole)
 
 

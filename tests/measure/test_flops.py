@@ -5,6 +5,7 @@ import time
 import pytest
 import tensorflow as tf
 
+from accumtrain.backprop.linear_logits import LinearLogits
 from accumtrain.engine.step import Step
 from accumtrain.measure import flops
 from accumtrain.measure.flops import PEAK_REPEATS, count_flops, live_operations, matmul_flops_per_second
@@ -152,3 +153,19 @@ def test_operations_that_a_control_dependency_waits_for_run():
 
     found = {operation.type for operation in live_operations(graph_of(function, [[2, 2]]))}
     assert found & {"Exp", "Sin"} == {"Exp"}
+
+
+def test_logits_in_chunks_count_for_all_rows():
+    rows, channels, classes = 9000, 4, 2000
+    hidden, kernel = tf.zeros([rows, channels]), tf.zeros([channels, classes])
+
+    @tf.function(autograph=False)
+    def differentiate():
+        with tf.GradientTape() as tape:
+            tape.watch([hidden, kernel])
+            logits = LinearLogits(hidden, kernel, None, tf.float32)
+            loss, _ = logits.compute_sum([lambda logits, _: tf.reduce_mean(logits, axis=1)], (), tf.ones([rows]))
+        return tape.gradient(loss, [hidden, kernel])
+
+    counted = count_flops(differentiate.get_concrete_function().graph, 1)
+    assert 0 <= counted - 2 * 3 * rows * channels * classes < 2 * 3 * 10 * channels * classes  # rows are padded

@@ -21,11 +21,11 @@ from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.data.source import Source
 from accumtrain.devices.resolve import resolve_devices
 from accumtrain.dispatch import run
+from accumtrain.engine import losses
 from accumtrain.engine.step import Step
 from accumtrain.errors import DataError, VerificationError
 from accumtrain.export import reload
-from accumtrain.tasks import masked_tokens
-from accumtrain.tasks.masked_tokens import name_tokens
+from accumtrain.tasks import tokens as of_tokens
 from accumtrain.tasks.objective import open_objective
 from accumtrain.train.build import build_window
 from accumtrain.train.evaluator import build_evaluator
@@ -112,16 +112,16 @@ def test_values_of_examples_are_means_over_their_places():
     ids[1, 2:], ids[2] = -1, -1
     arguments = tf.constant(ids, tf.int32), tf.constant(logits)
     for row, (loss, accuracy) in enumerate(
-        zip(masked_tokens.token_cross_entropy(*arguments), masked_tokens.token_accuracy(*arguments), strict=True)
+        zip(of_tokens.token_cross_entropy(*arguments), of_tokens.token_accuracy(*arguments), strict=True)
     ):
         expected = (0.0, 0.0) if row == 2 else reference_of(ids[row : row + 1], logits[row : row + 1])
         assert (float(loss), float(accuracy)) == pytest.approx(expected, rel=1e-14)
 
 
 def test_a_perplexity_beyond_all_numbers_is_infinite():
-    found = [masked_tokens.perplexity(loss) for loss in (0.0, 1.0, 1000.0, math.inf)]
+    found = [of_tokens.perplexity(loss) for loss in (0.0, 1.0, 1000.0, math.inf)]
     assert found == [1.0, math.e, math.inf, math.inf]
-    assert math.isnan(masked_tokens.perplexity(math.nan))
+    assert math.isnan(of_tokens.perplexity(math.nan))
 
 
 # ---- means over tokens ----
@@ -425,7 +425,7 @@ def test_an_export_answers_as_the_run(kind, here, command):
     assert f"float32 [N, {POSITIONS}, 257], probabilities of" in answer.out
     load, name = EXPORTS[kind]
     names, predict = load(str(here / name))
-    assert names == name_tokens(texts.VOCABULARY)
+    assert names == of_tokens.name_tokens(texts.VOCABULARY)
     tokens = texts.encode(["the c t sees it", "no dog e ts hay"])
     tokens[0, 5], tokens[1, 8] = 256, 256
     expected = accumtrain.load_run("one").predict(tokens).answers
@@ -478,9 +478,9 @@ def test_verify_passes(compose, tmp_path):
 
 @pytest.mark.slow
 def test_verify_finds_a_loss_that_counts_places_without_a_token(compose, tmp_path, monkeypatch):
-    def wrong(ids, values):
-        return tf.reduce_mean(tf.where(ids >= 0, values, tf.zeros_like(values)), axis=-1)
+    def wrong(ids, dtype):
+        return tf.ones_like(ids, dtype) / ids.shape[1]
 
-    monkeypatch.setattr(masked_tokens, "_mean_over_positions", wrong)
+    monkeypatch.setattr(losses, "_shares_of_positions", wrong)
     with pytest.raises(VerificationError, match="loss against an independent formula, in float64"):
         run(compose(*VERIFY, f"run.dir={tmp_path}"))

@@ -46,7 +46,8 @@ def check_data(config: Config) -> dict[str, Any]:
         DataError: examples are bad, or the data set can't be opened at all.
     """
     form = form_of_targets(config)
-    data = open_data(replace(config.data, on_error="skip"), config.run.seed, form)  # all bad examples are listed
+    rows = config.task.rows and replace(config.task.rows, packing=False)  # so that texts can be compared
+    data = open_data(replace(config.data, on_error="skip"), config.run.seed, form, rows=rows)  # all bad ones are listed
     inputs = data.inputs
     if not inputs.is_checked or form not in CHECKED:
         raise ConfigError(
@@ -77,7 +78,7 @@ def check_data(config: Config) -> dict[str, Any]:
         say(note)
     say(_verdict(result, targets, inputs))
     if bad:
-        total = sum(split.size for split in data.whole_splits.values())
+        total = sum(split.size + len(split.left_out) for split in data.whole_splits.values())
         skips = config.data.on_error == "skip"
         skipped = "a training goes" if skips else "train with data.on_error=skip to go"
         raise DataError(
@@ -128,7 +129,7 @@ def scan_split(split: Split, title: str, targets: CheckedTargets, report: Callab
     Raises:
         DataError: A whole file can't be read any more.
     """
-    statistics = SplitStatistics()
+    statistics = SplitStatistics(bad=[*split.left_out])
     for examples in _scan(split, title, targets):
         for example in examples:
             if isinstance(example, BadExample):

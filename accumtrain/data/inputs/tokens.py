@@ -19,16 +19,17 @@ from accumtrain.data.table.others import Row, read_others
 from accumtrain.data.text.arrays import ARRAYS, read_token_arrays
 from accumtrain.data.text.by_length import trim
 from accumtrain.data.text.encode import Encoded, check_some_are_usable, encode_texts
+from accumtrain.data.text.rows import RowSplit
 from accumtrain.data.text.texts import TABLES, Text, read_file, read_lines
 from accumtrain.data.text.token_split import TokenSplit, cut, describe_cuts, take_ids
-from accumtrain.data.text.vocabulary import BYTES, MASK, PADDING, Vocabulary
+from accumtrain.data.text.vocabulary import BYTES, MASK, NONE, PADDING, Tokenized, Vocabulary
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import convert, format_value
 
 _GIVE = "give a file with a text a line, a table, a folder of texts, or an .npz file of tokens"
 TEXT = "text"  # the column of the texts of a table, for a run that was trained on no table
 BEGINNING = 36  # characters that are shown of a text
-NONE = -1  # where there is no token, position or id
+PACKED, APART = "packed", "apart"  # rows of documents
 # ---- samples of an export
 _NUMBER = 4
 _MASKED = 0.2  # share of masks
@@ -46,6 +47,10 @@ class Tokens(Inputs):
             [N, masks]}, and what it is asked has one mask or more. 0: it takes tokens alone, in which [MASK] is text.
         pairs: Examples are pairs of texts, stored as [N, 2, T], tokens and below them their types, which are 0 at
             padding. The model takes {"tokens": [N, T], "types": [N, T]}.
+        rows: Examples are rows of documents, stored as [N, 3, T], tokens, targets and numbers of documents. PACKED: of
+            several, so that the model takes {"tokens": [N, T], "documents": [N, T]}. APART: of one; it takes tokens.
+        continues: The model tells what follows a text, so that what it is asked has no special token at its end, and is
+            not cut.
         column: The name of the column of texts that was found in a table; "" if the keys of the data name it.
     """
 
@@ -58,6 +63,8 @@ class Tokens(Inputs):
     buckets: tuple[int, ...] = ()
     masks: int = 0
     pairs: bool = False
+    rows: str = ""
+    continues: bool = False
     column: str = ""
 
     # ---- in training and evaluation
@@ -66,6 +73,8 @@ class Tokens(Inputs):
         tokens = trim(inputs, self.buckets) if self.buckets else inputs
         if self.pairs:
             return {"tokens": tokens[:, 0], "types": tokens[:, 1]}
+        if self.rows:
+            return {"tokens": tokens[:, 0], "documents": tokens[:, 2]} if self.rows == PACKED else tokens[:, 0]
         if not self.masks:
             return tokens
         tokens = tf.cast(tokens, tf.int32)
@@ -89,18 +98,19 @@ class Tokens(Inputs):
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """The shape of a stored example: [T], or [2, T] of a pair."""
-        return (2, *self.shape) if self.pairs else self.shape
+        """The shape of a stored example: [T], [2, T] of a pair, or [3, T] of a row of documents."""
+        return (3, *self.shape) if self.rows else (2, *self.shape) if self.pairs else self.shape
 
     def describe(self) -> str:
-        return f"{super().describe()} tokens of {self.vocabulary.size:,}{', in pairs of texts' if self.pairs else ''}"
+        of = ", in pairs of texts" if self.pairs else ", in packed rows" if self.rows == PACKED else ""
+        return f"{super().describe()} tokens of {self.vocabulary.size:,}{of}"
 
     # ---- in the files of a run
 
     def facts(self) -> dict[str, Any]:
         """Return all but the buckets, into which nothing that a run is asked is cut."""
         facts = {"kind": self.kind, "shape": list(self.shape), "vocabulary": self.vocabulary.as_json()}
-        others = {"masks": self.masks, "pairs": self.pairs, "column": self.column}
+        others = {"masks": self.masks, "pairs": self.pairs, "continues": self.continues, "column": self.column}
         return facts | {name: value for name, value in others.items() if value}
 
     @classmethod
@@ -114,9 +124,12 @@ class Tokens(Inputs):
         pairs: bool = convert(bool, facts.get("pairs", False), "inputs.pairs")
         if pairs and masks:
             raise ConfigError(f"inputs.pairs=true: must be false with inputs.masks={masks}")
+        continues: bool = convert(bool, facts.get("continues", False), "inputs.continues")
+        if continues and (pairs or masks):
+            raise ConfigError(f"inputs.continues=true: must be false with inputs.{'pairs' if pairs else 'masks'}")
         vocabulary = Vocabulary.from_json(facts.get("vocabulary"), "inputs.vocabulary")
         column: str = convert(str, facts.get("column", ""), "inputs.column")
-        return cls(shape, vocabulary, masks=masks, pairs=pairs, column=column)
+        return cls(shape, vocabulary, masks=masks, pairs=pairs, continues=continues, column=column)
 
     # ---- asked of a trained run
 
@@ -130,6 +143,8 @@ class Tokens(Inputs):
         return replace(config, length=self.shape[0], buckets=[]) if isinstance(config, TokenKeys) else config
 
     def match(self, split: Split, config: DataConfig) -> Tokens:
+        if isinstance(split, RowSplit) and self.continues:
+            return replace(self, rows=PACKED if split.packed else APART)
         if split.shape != self.stored_shape:
             is_pair = len(split.shape or ()) > 1
             own, others = ("pairs", "single texts") if is_pair else ("single texts", "pairs")
@@ -152,8 +167,8 @@ class Tokens(Inputs):
         (length,), config = self.shape, self.adapt(config)
         paths = [path for text in named for path in _find_named(text, key)]
         parts = [self._read(path, config, key) for path in paths]
-        if self.masks:
-            parts = [replace(part, faults=self._find_mask_faults(part) | dict(part.faults)) for part in parts]
+        if self.masks or self.continues:
+            parts = [replace(part, faults=self._find_faults(part) | dict(part.faults)) for part in parts]
         check_some_are_usable(*parts)
         ends = np.cumsum([len(part.ids) for part in parts])
         if not (total := int(ends[-1])):
@@ -182,16 +197,24 @@ class Tokens(Inputs):
         if path.suffix.lower() == ARRAYS and not self.pairs:
             keys = replace(config, path=str(path)) if isinstance(config, NpzConfig) else NpzConfig(path=str(path))
             return read_token_arrays(keys, None, self.vocabulary).splits["train"]
-        encode = self.vocabulary.encode_with_masks if self.masks else self.vocabulary.encode
-        encoded, _ = encode_texts(read_texts(path, config, key), encode, self.vocabulary.template, skips=True)
+        tokenize, template = self.vocabulary.tokenize, self.vocabulary.template
+        encoded, _ = encode_texts(
+            read_texts(path, config, key),
+            self._tokenize_with_masks if self.masks else tokenize,
+            template.opening if self.continues else template,
+            skips=True,
+        )
         return encoded
 
-    def _find_mask_faults(self, texts: Encoded) -> dict[int, BadExample]:
-        """Return the texts with other than 1 to `masks` masks, or with too many tokens, by their indices."""
+    def _tokenize_with_masks(self, text: str) -> Tokenized:
+        return Tokenized(self.vocabulary.encode_with_masks(text))
+
+    def _find_faults(self, texts: Encoded) -> dict[int, BadExample]:
+        """Return the texts with too many tokens, or with other than 1 to `masks` masks, by their indices."""
         (length,), faults = self.shape, dict[int, BadExample]()
         for index, (name, own) in enumerate(zip(texts.names, texts.ids, strict=True)):
             masks = int((own == self.vocabulary.mask).sum())
-            if not 1 <= masks <= self.masks:
+            if self.masks and not 1 <= masks <= self.masks:
                 remedy = f"write 1 to {self.masks} of them, each for a token to predict"
                 faults[index] = BadExample(name, f"has {masks} {MASK}", remedy)
             elif (tokens := len(own) + texts.added) > length:
@@ -223,9 +246,14 @@ class Tokens(Inputs):
             )
         if self.pairs:
             self._check_types(array[:, 1])
+        if self.continues and (gap := (tokens[:, :-1] == PADDING) & (tokens[:, 1:] != PADDING)).any():
+            raise DataError(
+                f"the inputs hold padding before a token in row {int(np.argwhere(gap)[0][0])}: write it behind all "
+                "tokens, as the last one is continued"
+            )
         names = [f"row {row}" for row in range(len(array))]
         ids = [row[row != PADDING].astype(np.int32) for row in tokens]
-        faults = self._find_mask_faults(Encoded(names, ids, _count(len(ids)))) if self.masks else {}
+        faults = self._find_faults(Encoded(names, ids, _count(len(ids)))) if self.masks else {}
         faults |= {row: UnreadableExample(names[row], "holds no token") for row, own in enumerate(ids) if not len(own)}
         return unlabelled(TokenSplit(array.astype(np.int32), _count(len(array)), names, faults), self)
 
@@ -289,7 +317,7 @@ def read_texts(path: Path, config: DataConfig, key: str) -> Iterable[Text]:
         key: That gives the path, for messages.
     """
     keys = _keys_of_table(path, config)
-    columns = keys.text_columns or [TEXT]
+    columns = keys.asked_columns or [TEXT]
     with readable():
         if len(columns) > 1 and not is_table(path):
             raise DataError(
@@ -306,7 +334,7 @@ def read_texts(path: Path, config: DataConfig, key: str) -> Iterable[Text]:
 def _read_others(path: Path, config: DataConfig, key: str) -> tuple[list[Row], list[str]]:
     """Return the cells of a table beside its texts, and notes of columns that are left out."""
     keys = _keys_of_table(path, config)
-    return read_others(path, key, keys.text_columns or [TEXT], header=keys.header)
+    return read_others(path, key, keys.asked_columns or [TEXT], header=keys.header)
 
 
 def _keys_of_table(path: Path, config: DataConfig) -> TableConfig:

@@ -17,11 +17,14 @@ from accumtrain.data.open_data import make_reader, open_source
 from accumtrain.data.source import Dataset, Source, Split, Wanted
 from accumtrain.data.targets.labels import LabelTargets
 from accumtrain.data.targets.numbers import NumberTargets
+from accumtrain.data.text.config import DocumentRows
 from accumtrain.errors import DataError
 from accumtrain.fields import CLASSES, TOKENS, normal_form
 
 
-def open_labelled(config: DataConfig, of_run: TrainedOn, trained: Mapping[str, Any], seed: int) -> Dataset:
+def open_labelled(
+    config: DataConfig, of_run: TrainedOn, trained: Mapping[str, Any], seed: int, rows: DocumentRows | None = None
+) -> Dataset:
     """Return the examples of all splits but those that are the run's own, as one test split with the labels of the run.
 
     Args:
@@ -29,6 +32,7 @@ def open_labelled(config: DataConfig, of_run: TrainedOn, trained: Mapping[str, A
         of_run: the inputs and targets of the run. Its classes may be without an example. Labels and numbers must have
             its names.
         trained: the fingerprint of the run's data.
+        rows: see `open_data`.
 
     Raises:
         ConfigError: A key asks for other inputs than those of the run.
@@ -38,7 +42,7 @@ def open_labelled(config: DataConfig, of_run: TrainedOn, trained: Mapping[str, A
     if isinstance(reader, LabelTargets | NumberTargets):
         reader = replace(reader, names=of_run.class_names)
     keys = of_run.inputs.adapt(config)
-    source = open_source(keys, Wanted(seed, reader, of_run))
+    source = open_source(keys, Wanted(seed, reader, of_run, rows=rows))
     kind = Pixels.kind if source.inputs is None else source.inputs.kind
     if kind != of_run.inputs.kind:
         raise DataError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -37,7 +37,9 @@ def open_npz(config: NpzConfig, wanted: Wanted) -> Source:
     with NpzFile.opened(path) as file:
         if file.inputs == TOKENS:
             content = _read_tokens(config, wanted)
-            return make_token_source(config, content if wanted.of_run else divide(content, config.test_fraction))
+            return make_token_source(
+                config, content if wanted.of_run else divide(content, config.test_fraction), wanted
+            )
         if wanted.reader is None:
             raise DataError(f"{path} holds no tokens, which are learned: save them, [N, T], as the array tokens")
         prefixes = file.prefixes
@@ -82,11 +84,16 @@ def _read_tokens(config: NpzConfig, wanted: Wanted) -> Content:
     if not isinstance(reader, ClassTargets | None):
         raise ConfigError(
             f"data.path={config.path}: tokens of an .npz file have classes or none: choose task=classify or "
-            "task=masked_tokens, or give the texts as a table, data=table data.text_column=<name>"
+            "one that learns tokens, or give the texts as a table, data=table data.text_column=<name>"
+        )
+    if wanted.rows is not None and wanted.rows.end is not None:
+        raise ConfigError(
+            f"task.end={wanted.rows.end}: the rows of an .npz file are learned as they are; write its id at their "
+            "ends, and leave it out"
         )
     vocabulary = None
     if wanted.of_run is not None or config.tokenizer != NpzConfig.tokenizer:
-        vocabulary = find_vocabulary(config, wanted)
+        vocabulary = find_vocabulary(config, replace(wanted, rows=None))
         if wanted.of_run is None and config.vocabulary is not None:
             raise ConfigError(
                 f"data.vocabulary={config.vocabulary}: the tokenizer says how many ids there are; leave it out"

@@ -63,14 +63,14 @@ def open_texts(config: TextsConfig, wanted: Wanted) -> Source:
         listing = _list_texts(config, files, notes, by_class=by_class)
     vocabulary = find_vocabulary(config, wanted)
     content = _read_content(config, listing, vocabulary, by_class=by_class)
-    return make_token_source(config, content if wanted.of_run else divide(content, config.test_fraction))
+    return make_token_source(config, content if wanted.of_run else divide(content, config.test_fraction), wanted)
 
 
 def _read_content(config: TextsConfig, listing: _TextListing, vocabulary: Vocabulary, *, by_class: bool) -> Content:
     skips = config.on_error == "skip"
     splits = {}
     for split, texts in listing.splits.items():
-        encoded, kinds = encode_texts(texts(), vocabulary.encode, vocabulary.template, skips=skips)
+        encoded, kinds = encode_texts(texts(), vocabulary.tokenize, vocabulary.template, skips=skips)
         check_some_are_usable(encoded)
         if not encoded.ids:
             raise DataError(f"{config.path} holds no text to {_PURPOSES[split]}: write some into it")
@@ -112,7 +112,8 @@ def _list_texts(config: TextsConfig, files: dict[str, Path], notes: list[str], *
     if files:
         if by_class:
             raise DataError(
-                f"{files['train']} has a text a line, and no classes: {_BY_CLASS}, or train with task=masked_tokens"
+                f"{files['train']} has a text a line, and no classes: {_BY_CLASS}, or train with "
+                "task=next_token or task=masked_tokens"
             )
         return _TextListing({split: partial(read_lines, file) for split, file in files.items()}, [], notes)
     folders = _find_split_folders(path, by_class=by_class)

@@ -166,7 +166,7 @@ def read_texts(columns: Sequence[Column], locate: Locate) -> Iterator[Text]:
     """Yield the texts of a column, or the pairs of two, by the names of their rows. Without a text they are bad."""
     for index, (content, *second) in enumerate(zip(*map(iterate_texts, columns), strict=True)):
         name, is_whole = locate(index), all([content, *second])
-        lacking = "has a pair without its second text" if content else "has a pair without its first text"
+        lacking = f"has a pair without its {'second' if content else 'first'} text"
         fault = None if is_whole else UnreadableExample(name, lacking if second else "has no text")
         yield Text(name, content or "", fault=fault, second=(second[0] or "") if second else None)
 

@@ -38,10 +38,10 @@ from accumtrain.data.targets.classes import ClassTargets
 from accumtrain.data.targets.labels import LabelTargets
 from accumtrain.data.targets.lists import WHOLE
 from accumtrain.data.targets.numbers import are_numbers
+from accumtrain.data.text.config import DocumentRows
 from accumtrain.data.text.encode import check_some_are_usable, encode_texts
 from accumtrain.data.text.texts import check_memory
 from accumtrain.data.text.tokens import Content, find_vocabulary, make_token_source
-from accumtrain.data.text.vocabulary import Vocabulary
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import format_value
 
@@ -62,7 +62,7 @@ def open_table(config: TableConfig, wanted: Wanted) -> Source:
     with readable():
         tables, folders = open_all(config), Folders()
         own, chosen_columns = choose_columns(config, reader, folders, tables[0][1])
-        _check_tokens(own, reader)
+        _check_tokens(own, reader, wanted.rows)
         examples = _read_examples(own, reader, tables, folders, chosen_columns)
     targets = examples.targets
     if wanted.of_run is not None:
@@ -224,9 +224,14 @@ def _with_keys(config: TableConfig, reader: TargetReader | None) -> TargetReader
     return reader and replace(reader, rules=CellRules.of(config))
 
 
-def _check_tokens(config: TableConfig, reader: TargetReader | None) -> None:
-    """Raise ConfigError if tokens are learned, and there is no column of texts, or there are two."""
-    if reader is None and len(config.text_columns) != 1:
+def _check_tokens(config: TableConfig, reader: TargetReader | None, rows: DocumentRows | None) -> None:
+    """Raise ConfigError if tokens are learned without one column of texts, or prompts are given for another task."""
+    if config.prompt_column is not None and rows is None:
+        raise ConfigError(
+            f"data.prompt_column={config.prompt_column}: is for task=next_token, which learns the answers to prompts; "
+            "leave it out, or give pairs of texts, 'data.text_column=[<name>,<name>]'"
+        )
+    if reader is None and (config.text_column is None or isinstance(config.text_column, list)):
         raise ConfigError(
             f"data.text_column={format_value(config.text_column)}: the tokens of texts are learned; name one column of "
             "texts"
@@ -459,7 +464,7 @@ def _make_source(
     wanted: Wanted,
 ) -> Source:
     if config.text_column is not None:
-        return _make_texts(examples, chosen, notes, config, find_vocabulary(config, wanted))
+        return _make_texts(examples, chosen, notes, config, wanted)
     if config.number_columns is not None:
         source = _make_numbers(examples, chosen, notes, config, wanted)
     else:
@@ -474,26 +479,25 @@ def _make_texts(
     chosen: Mapping[str, np.ndarray],
     notes: Sequence[str],
     config: TableConfig,
-    vocabulary: Vocabulary,
+    wanted: Wanted,
 ) -> Source:
-    columns = examples.rows.inputs
-    if len(columns) > 1 and not vocabulary.template.separates:
+    columns, vocabulary = examples.rows.inputs, find_vocabulary(config, wanted)
+    if isinstance(config.text_column, list) and not vocabulary.template.separates:
         raise ConfigError(
             f"data.text_column={format_value(config.text_column)}: data.tokenizer={config.tokenizer} puts no token "
             "between the texts of a pair; give one whose post-processor does, or write both into one column"
         )
     check_memory(Path(config.path), sum(column.nbytes for column in columns))
     texts = read_texts([examples.cells(column) for column in columns], examples.locate)
-    encoded, _ = encode_texts(texts, vocabulary.encode, vocabulary.template, skips=config.on_error == "skip")
+    encoded, _ = encode_texts(texts, vocabulary.tokenize, vocabulary.template, skips=config.on_error == "skip")
     check_some_are_usable(encoded)
     targets = examples.targets
     labels = targets.values.copy()
     labels[list(encoded.faults)] = UNREADABLE if labels.ndim == 1 else np.nan
     encoded = replace(encoded, labels=labels, groups=examples.groups)
     splits = {name: encoded.take(indices) for name, indices in chosen.items()}
-    return make_token_source(
-        config, Content(config.path, vocabulary, splits, targets.names, targets.count, list(notes))
-    )
+    content = Content(config.path, vocabulary, splits, targets.names, targets.count, list(notes))
+    return make_token_source(config, content, wanted)
 
 
 def _make_numbers(

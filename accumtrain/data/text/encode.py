@@ -11,7 +11,7 @@ from accumtrain.data.source import BadExample, UnreadableExample
 from accumtrain.data.stream import UNREADABLE
 from accumtrain.data.text.template import Template
 from accumtrain.data.text.texts import Text
-from accumtrain.data.text.vocabulary import UnencodableText
+from accumtrain.data.text.vocabulary import Tokenized, UnencodableText
 from accumtrain.errors import DataError
 
 
@@ -27,6 +27,8 @@ class Encoded:
         groups: The number of each text's group, int32 [N]; None: each is by itself.
         seconds: The tokens of the second text of each pair, int32 [any]; None of single texts.
         template: What is put around the tokens of each.
+        sizes: The bytes of each text, of pairs those of the second; None of texts that are not known.
+        firsts: The bytes that the first token of each stands for, None where they are not known.
     """
 
     names: Sequence[str]
@@ -36,6 +38,8 @@ class Encoded:
     groups: np.ndarray | None = None
     seconds: Sequence[np.ndarray] | None = None
     template: Template = field(default_factory=Template)
+    sizes: Sequence[int] | None = None
+    firsts: Sequence[int | None] = ()
 
     @property
     def texts(self) -> list[tuple[np.ndarray, ...]]:
@@ -63,6 +67,8 @@ class Encoded:
             None if self.groups is None else self.groups[indices],
             None if self.seconds is None else [self.seconds[index] for index in chosen],
             self.template,
+            None if self.sizes is None else [self.sizes[index] for index in chosen],
+            [self.firsts[index] for index in chosen] if self.firsts else (),
         )
 
     def tell_left_out(self) -> str:
@@ -80,12 +86,12 @@ def check_some_are_usable(*parts: Encoded) -> None:
 
 
 def encode_texts(
-    texts: Iterable[Text], encode: Callable[[str], list[int]], template: Template, *, skips: bool
+    texts: Iterable[Text], tokenize: Callable[[str], Tokenized], template: Template, *, skips: bool
 ) -> tuple[Encoded, list[str]]:
     """Return texts or pairs as tokens, without labels, and the name of the class of each. All may be left out.
 
     Args:
-        encode: returns the tokens of a text.
+        tokenize: returns the tokens of a text.
         template: what is put around them.
         skips: leave out texts that can't be used.
 
@@ -93,32 +99,38 @@ def encode_texts(
         DataError: A text can't be used, and may not be left out.
     """
     names, ids, kinds, faults = list[str](), list[list[np.ndarray]](), list[str](), dict[int, BadExample]()
+    sizes, first_sizes = list[int](), list[int | None]()
     for index, text in enumerate(texts):
-        own, fault = _encode(text, encode)
+        own, fault = _encode(text, tokenize)
         if fault is not None:
             faults[index] = fault
         names.append(text.name)
-        ids.append([np.array(part, np.int32) for part in own])
+        ids.append([np.array(part.ids, np.int32) for part in own])
         kinds.append(text.kind)
+        sizes.append(len((text.content if text.second is None else text.second).encode()))
+        first_sizes.append(own[0].first)
         if not skips:
             raise_first(faults)
     firsts, *seconds = zip(*ids, strict=True) if ids else [()]
     second = seconds[0] if seconds else None
-    return Encoded(names, firsts, no_label(len(ids)), faults, seconds=second, template=template), kinds
+    encoded = Encoded(
+        names, firsts, no_label(len(ids)), faults, seconds=second, template=template, sizes=sizes, firsts=first_sizes
+    )
+    return encoded, kinds
 
 
-def _encode(text: Text, encode: Callable[[str], list[int]]) -> tuple[list[list[int]], BadExample | None]:
+def _encode(text: Text, tokenize: Callable[[str], Tokenized]) -> tuple[list[Tokenized], BadExample | None]:
     """Return the tokens of a text, or of both of a pair, and the reason why it can't be used, if there is one."""
     contents = [text.content] if text.second is None else [text.content, text.second]
-    nothing: list[list[int]] = [[] for _ in contents]
+    nothing = [Tokenized([]) for _ in contents]
     if text.fault:
         return nothing, text.fault
     try:
-        ids = [encode(content) for content in contents]
+        found = [tokenize(content) for content in contents]
     except UnencodableText as error:
         remedy = "give the tokenizer a token for unknown ones, or remove it"
         return nothing, UnreadableExample(text.name, f"can't be made tokens of ({error})", remedy)
-    return ids, None if all(ids) else UnreadableExample(text.name, "holds no token")
+    return found, None if all(part.ids for part in found) else UnreadableExample(text.name, "holds no token")
 
 
 def raise_first(faults: Mapping[int, BadExample]) -> None:

@@ -45,6 +45,26 @@ class Template:
         first, second = (place for place, part in enumerate(self.pair) if part.text is not None)
         return any(part.ids for part in self.pair[first:second])
 
+    @property
+    def ends(self) -> bool:
+        """True if a special token stands behind a single text."""
+        return bool(self.single[-1].ids)
+
+    @property
+    def opening(self) -> Template:
+        """The same without what stands behind a single text, which is to be continued."""
+        place = next(place for place, part in enumerate(self.single) if part.text is not None)
+        return Template(self.single[: place + 1])
+
+    def ended_by(self, token: int) -> Template:
+        """Return the same with one more special token behind."""
+        return Template(*((*parts, Piece(None, (token,), parts[-1].type)) for parts in (self.single, self.pair)))
+
+    @property
+    def count_before(self) -> int:
+        """The number of special tokens before a single text."""
+        return self.opening.count_added(1)
+
     def count_added(self, texts: int) -> int:
         """Return the number of special tokens around one text or two."""
         return sum(len(part.ids) for part in self._parts(texts))

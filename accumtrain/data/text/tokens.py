@@ -9,12 +9,14 @@ import numpy as np
 
 from accumtrain.console import format_things
 from accumtrain.data.config import TokenKeys
-from accumtrain.data.holdout import hold_out_evenly
-from accumtrain.data.inputs.tokens import Tokens
+from accumtrain.data.holdout import check_held_out, draw_held_out, find_fraction, hold_out_evenly, note_held_out
+from accumtrain.data.inputs.tokens import APART, PACKED, Tokens
 from accumtrain.data.local_files import list_first
 from accumtrain.data.source import Source, Wanted, hash_arrays, hash_texts
 from accumtrain.data.stream import UNREADABLE
+from accumtrain.data.text.config import DocumentRows
 from accumtrain.data.text.encode import Encoded
+from accumtrain.data.text.rows import fill_rows, make_documents
 from accumtrain.data.text.token_split import TokenSplit, cut, cut_into_pieces, describe_cuts, describe_length
 from accumtrain.data.text.vocabulary import BYTES, Vocabulary, open_vocabulary
 from accumtrain.errors import ConfigError, DataError
@@ -54,6 +56,8 @@ def find_vocabulary(config: TokenKeys, wanted: Wanted) -> Vocabulary:
     if wanted.of_run is not None and isinstance(wanted.of_run.inputs, Tokens):
         return wanted.of_run.inputs.vocabulary
     opened = open_vocabulary(config.tokenizer)
+    if wanted.rows is not None:
+        opened = opened.ending(wanted.rows.end)
     if isinstance(wanted.begun, Tokens) and wanted.begun.vocabulary.tokenizer == opened.tokenizer:
         return wanted.begun.vocabulary
     return opened
@@ -118,24 +122,27 @@ def _hold_out(content: Content, fraction: float) -> np.ndarray:
 # ---- the source ----
 
 
-def make_token_source(config: TokenKeys, content: Content) -> Source:
-    """Return tokens with the labels of the texts; or pieces of the texts, whose tokens are the targets.
+def make_token_source(config: TokenKeys, content: Content, wanted: Wanted) -> Source:
+    """Return tokens with the labels of the texts; or pieces of the texts, whose tokens are the targets; or rows.
 
     Raises:
         ConfigError: A bucket is as long as an example, or that is too short for its special tokens.
+        DataError: A text can't be used in a row.
     """
     length = config.length or content.columns or config.LENGTH
+    if config.buckets and config.buckets[-1] >= length:
+        raise ConfigError(
+            f"data.buckets={format_value(config.buckets)}: must be below the {length} tokens of an example "
+            "(data.length); leave out those that are not"
+        )
+    if wanted.rows is not None:
+        return _make_rows(config, content, length, wanted.rows, for_run=wanted.of_run is not None)
     train, vocabulary = content.splits["train"], content.vocabulary
     are_pairs = train.seconds is not None
     if length < (least := train.added + (2 if are_pairs else 1)):
         raise ConfigError(
             f"data.length={length}: the tokenizer adds {format_things(train.added, 'special token')} to "
             f"{'a pair' if are_pairs else 'a text'}, so there is no room for it; give at least {least}"
-        )
-    if config.buckets and config.buckets[-1] >= length:
-        raise ConfigError(
-            f"data.buckets={format_value(config.buckets)}: must be below the {length} tokens of an example "
-            "(data.length); leave out those that are not"
         )
     shape = cut if content.count else cut_into_pieces
     splits = {split: shape(texts, length) for split, texts in content.splits.items()}
@@ -172,6 +179,50 @@ def _describe_lengths(content: Content, splits: Mapping[str, TokenSplit], length
         return f"{describe_cuts(longer, f'{len(counts):,} {one}s', length, added)} (data.length); {padded}"
     divided = f"{format_things(len(counts), 'text is cut', 'texts are cut')} into {format_things(pieces, 'piece')}"
     return f"{divided} of up to {describe_length(length, added)} (data.length); {padded}"
+
+
+def _make_rows(config: TokenKeys, content: Content, length: int, rows: DocumentRows, *, for_run: bool) -> Source:
+    """Return rows of documents, of which some are held out to validate on unless they are for a trained run."""
+    vocabulary, skips = content.vocabulary, config.on_error == "skip"
+    documents = {split: make_documents(texts, skips=skips) for split, texts in content.splits.items()}
+    digests = {f"data.{name}.texts": own.digest for name, own in documents.items()}
+    notes = [*content.notes, *_describe_end(vocabulary)]
+    if single := sum(own.single for own in documents.values()):
+        notes.append(f"{format_things(single, 'text')} of a single token, with none behind it to learn, left out")
+    if not for_run and (fraction := find_fraction(len(own.tokens) if (own := documents.get("val")) else None, config)):
+        train = documents["train"]
+        held = draw_held_out(np.zeros(len(train.tokens), np.int64), train.groups, fraction)
+        check_held_out(int(held.sum()), fraction, "there is a single text or group to train on, which is not divided")
+        documents["train"], documents["val"] = train.divided(held)
+        notes.append(note_held_out(int(held.sum()), fraction, "training text"))
+    splits = {split: fill_rows(own, length, packing=rows.packing) for split, own in documents.items()}
+    texts, filled = sum(len(own.tokens) for own in documents.values()), sum(split.size for split in splits.values())
+    padded = 1 - sum(int(split.lengths.sum()) for split in splits.values()) / (filled * length)
+    stand = "stand one behind the other" if rows.packing else "begin a row each,"
+    notes.append(
+        f"{format_things(texts, 'text')} {stand} in {format_things(filled, 'row')} of {length:,} tokens (data.length); "
+        f"{padded:.1%} of the positions are padding"
+    )
+    return Source(
+        splits["train"],
+        splits.get("test"),
+        vocabulary.size,
+        notes,
+        val=splits.get("val"),
+        fingerprint={"data.tokenizer": _digest_tokenizer(vocabulary), **digests},
+        inputs=Tokens((length,), vocabulary, tuple(config.buckets), rows=PACKED if rows.packing else APART),
+    )
+
+
+def _describe_end(vocabulary: Vocabulary) -> list[str]:
+    """Return a note on the token that ends each text, which no key may name."""
+    if vocabulary.tokenizer in ("", BYTES):
+        return []
+    if vocabulary.end is not None:
+        return [f"each text ends with {vocabulary.decode([vocabulary.end])} (task.end)"]
+    if vocabulary.template.ends:
+        return []
+    return ["texts have no token at their end, so that the model does not learn to stop: name one by task.end"]
 
 
 def _digest_tokenizer(vocabulary: Vocabulary) -> str:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import groupby
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, NamedTuple, TypedDict
 
 from accumtrain.console import format_bytes
 from accumtrain.data.text.template import Template, UnknownTemplateError, read_template
@@ -22,16 +22,17 @@ from accumtrain.data.text.tokenizer_files import (
     open_tokenizer,
 )
 from accumtrain.errors import CheckpointError, ConfigError
-from accumtrain.fields import Range, convert
+from accumtrain.fields import Range, convert, suggest_names
 from accumtrain.process.machine import spare_bytes
 from accumtrain.runs.run import REMEDY
 
-PADDING = -1
+PADDING = NONE = -1  # where there is no token; where there is no token, position or id to tell
 BYTES = "bytes"  # the tokenizer whose tokens are the bytes of UTF-8
 MASK = "[MASK]"  # in a text, in the place of a token
 LARGEST = 2**31 - 2  # id
 _BYTES = 256
 _MASKS = (MASK, "<mask>")  # as tokenizers name it
+ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")  # as tokenizers name the end
 _LONG, _BYTES_OF_CHARACTER = 2**20, 160  # of a text, and of memory while the library makes tokens of it
 
 _Id = Annotated[int, Range(0, LARGEST, closed=True)]
@@ -48,6 +49,14 @@ class _Kept(_Needed, total=False):
     """A vocabulary in inputs.json. Older ones lack `framed`: their texts have no special tokens around them."""
 
     framed: bool
+    end: _Id
+
+
+class Tokenized(NamedTuple):
+    """The tokens of a text, and the bytes of the text that the first one stands for; None if these are not known."""
+
+    ids: list[int]
+    first: int | None = None
 
 
 class UnencodableText(Exception):
@@ -64,6 +73,7 @@ class Vocabulary:
         special: Ids that are never masked nor drawn at random, that of the mask among them.
         tokenizer: "bytes", the JSON of a file of the library tokenizers, or "" for ids without a tokenizer.
         framed: The tokenizer's post-processor puts special tokens around texts.
+        end: The special token behind each text that the post-processor does not put there; None if there is none.
     """
 
     size: int
@@ -71,6 +81,7 @@ class Vocabulary:
     special: tuple[int, ...]
     tokenizer: str = ""
     framed: bool = False
+    end: int | None = None
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text, which are those of the tokenizer's file, without those of `template`.
@@ -79,8 +90,12 @@ class Vocabulary:
             ConfigError: There is no tokenizer, or its library is not installed.
             UnencodableText: The tokenizer has no tokens for it, or it is too long for the memory.
         """
+        return self.tokenize(text).ids
+
+    def tokenize(self, text: str) -> Tokenized:
+        """Return the tokens of a text as `encode` does, and the bytes of the first."""
         if self.tokenizer == BYTES:
-            return list(text.encode())
+            return Tokenized(list(text.encode()), 1)
         if not self.tokenizer:
             raise ConfigError(
                 "these tokens are ids without a tokenizer, so texts can't be read: give ids, as tokens [N, T] of an "
@@ -90,8 +105,8 @@ class Vocabulary:
         if len(text) > _LONG and (size := len(text) * _BYTES_OF_CHARACTER) > (spare := spare_bytes()):
             raise UnencodableText(f"they take up to {format_bytes(size)}, {format_bytes(spare)} of memory are free")
         with library_errors(UnencodableText):
-            ids: list[int] = library.encode(text, add_special_tokens=False).ids
-        return ids
+            encoding = library.encode(text, add_special_tokens=False)
+        return Tokenized(encoding.ids, _count_first(text, encoding))
 
     def encode_with_masks(self, text: str) -> list[int]:
         """Return the tokens of a text in which [MASK] stands for the mask token. Raise what `encode` raises."""
@@ -130,31 +145,68 @@ class Vocabulary:
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON values, from which `from_json` makes it again."""
         values = {**asdict(self), "special": list(self.special)}
-        return values if self.framed else {key: value for key, value in values.items() if key != "framed"}
+        absent = {"framed": not self.framed, "end": self.end is None}
+        return {key: value for key, value in values.items() if not absent.get(key)}
 
     @classmethod
     def from_json(cls, values: Any, key: str) -> Vocabulary:
         """Return what `as_json` has returned. Raise ConfigError, which begins with the key, for anything else."""
         found: _Kept = convert(_Kept, values, key)
-        for name, ids in (("mask", [found["mask"]]), ("special", found["special"])):
+        end = found.get("end")
+        for name, ids in (
+            ("mask", [found["mask"]]),
+            ("special", found["special"]),
+            ("end", [] if end is None else [end]),
+        ):
             if max(ids, default=0) >= found["size"]:
                 raise ConfigError(f"{key}.{name}={max(ids)}: must be below {key}.size={found['size']}")
         if found["tokenizer"] == BYTES and found["size"] != _BYTES + 1:
             raise ConfigError(f"{key}.size={found['size']}: must be {_BYTES + 1} of {key}.tokenizer={BYTES}")
         framed = found.get("framed", False)
+        of_tokenizer = f"{key}.tokenizer={found['tokenizer'] or repr('')}"
         if framed and found["tokenizer"] in ("", BYTES):
-            raise ConfigError(f"{key}.framed=true: must be false of {key}.tokenizer={found['tokenizer'] or repr('')}")
-        return cls(found["size"], found["mask"], tuple(found["special"]), found["tokenizer"], framed)
+            raise ConfigError(f"{key}.framed=true: must be false of {of_tokenizer}")
+        if end is not None and found["tokenizer"] in ("", BYTES):
+            raise ConfigError(f"{key}.end={end}: must be left out of {of_tokenizer}")
+        return cls(found["size"], found["mask"], tuple(found["special"]), found["tokenizer"], framed, end)
 
     @cached_property
     def template(self) -> Template:
         """The special tokens around texts. Raise what `encode` raises."""
-        if not self.framed:
-            return Template()
         try:
-            return _read_template(self._library, self.size)
+            template = _read_template(self._library, self.size) if self.framed else Template()
         except BadTokenizerError as error:
             raise _explain_damage(error) from error
+        return template if self.end is None else template.ended_by(self.end)
+
+    def ending(self, named: str | None) -> Vocabulary:
+        """Return the vocabulary of texts that have a special token at their end, if there is one.
+
+        Args:
+            named: task.end; None takes that of the post-processor, or else the one special token of ENDS.
+
+        Raises:
+            ConfigError: There is no such token, or several have well-known names.
+        """
+        if self.tokenizer in ("", BYTES):
+            if named is not None:
+                raise ConfigError(f"task.end={named}: {self.tokenizer or 'ids'} have no such token; leave it out")
+            return self
+        if named is None:
+            if self.template.ends:
+                return self
+            ends = [name for name in ENDS if self._library.token_to_id(name) in self.special]
+            if len(ends) > 1:
+                raise ConfigError(
+                    f"data.tokenizer has {' and '.join(ends)}, and one ends a text: say which, task.end='{ends[0]}'"
+                )
+            return replace(self, end=self._library.token_to_id(ends[0])) if ends else self
+        end = self._library.token_to_id(named)
+        if end is None:
+            known = [self._library.id_to_token(number) for number in self.special]
+            raise ConfigError(f"task.end={named}: data.tokenizer has no such token; {suggest_names(named, known)}")
+        last = self.template.single[-1].ids
+        return self if last[-1:] == (end,) else replace(self, end=end)
 
     @cached_property
     def _library(self) -> Any:
@@ -174,6 +226,14 @@ class Vocabulary:
             return None
         own: str | None = self._library.id_to_token(self.mask)
         return own if own is not None and self.encode(own) == [self.mask] else None
+
+
+def _count_first(text: str, encoding: Any) -> int | None:
+    """Return the bytes of a text up to the end of its first token; None if a character belongs to the second, too."""
+    spans = [encoding.token_to_chars(place) for place in range(min(len(encoding.ids), 2))]
+    if not spans or None in spans or (len(spans) == 2 and spans[1][0] < spans[0][1]):
+        return None
+    return len(text[: spans[0][1]].encode())
 
 
 def _explain_damage(error: Exception) -> CheckpointError:

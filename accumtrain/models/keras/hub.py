@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras.src.utils.naming import reset_uids
 
 from accumtrain.errors import ConfigError, first_line
-from accumtrain.fields import format_value
+from accumtrain.fields import NEXT, format_value
 from accumtrain.models.keras.applications import POLICIES, dtype_policy, set_norm_momentum
 from accumtrain.models.keras.config import KerasHubConfig
 from accumtrain.models.keras.cuts import SEED
@@ -59,8 +59,8 @@ def build_kerashub(config: KerasHubConfig, spec: ModelSpec) -> HubModel:
     """
     if spec.per_token:
         raise ConfigError(
-            f"{config.given} and task=masked_tokens: backbones of KerasHub have no head for tokens here; use "
-            "model=pretrained, or an encoder such as model=encoder_tiny"
+            f"{config.given}: backbones of KerasHub have no head for tokens here; use "
+            f"{'model=decoder_tiny' if spec.per_token == NEXT else 'model=pretrained, or model=encoder_tiny'}"
         )
     keras.utils.set_random_seed(spec.seed)
     with dtype_policy(POLICIES[spec.precision]):

@@ -14,9 +14,9 @@ from accumtrain.backprop.model import Model
 from accumtrain.backprop.pullback import Module
 from accumtrain.backprop.segments import Chain
 from accumtrain.errors import ConfigError
-from accumtrain.fields import format_value
+from accumtrain.fields import MASKED, NEXT, format_value
 from accumtrain.models.config import STORE
-from accumtrain.models.layers import FLOATS_ONLY, MASKED, NEXT, Dense, Initializer, ModelSpec, Numerics
+from accumtrain.models.layers import FLOATS_ONLY, Dense, Initializer, ModelSpec, Numerics
 from accumtrain.models.published.architecture import (
     Architecture,
     ClassHeadNames,

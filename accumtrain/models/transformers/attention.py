@@ -23,6 +23,7 @@ QUERIES = 256  # at a time: with heads of 64 channels their scores take no more 
 HIDDEN = -1e9  # added to hidden scores, whose share is then exactly 0
 ALL = slice(None)
 
+Waves = tuple[tf.Tensor, tf.Tensor]  # of Rotary.waves
 Heads = tuple[tf.Tensor, tf.Tensor, tf.Tensor]  # queries [N, heads, T, C], keys and values [N, kv_heads, T, C]
 
 
@@ -54,14 +55,33 @@ class Attention(OwnGradient):
         self.heads, self.kv_heads = heads, heads if kv_heads is None else kv_heads
         self.dropout, self.causal, self.rotary = dropout, causal, rotary
 
-    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
-        """Return y and its pullback. The shares of keys are kept if there is one part of queries."""
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        return super().__call__(x, mode) if mode.cache is None else self._go_on(x, mode)
+
+    def _go_on(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        """Return y for the tokens at `mode.side["places"]`, which read the cache up to their places."""
+        heads, *_ = self._turned_heads(x, mode)
+        queries, *new = heads
+        places = mode.side["places"]
+        keys, values = mode.cache.add(*new, places)
+        wide = _widen(self._product(queries, keys, transpose_b=True))
+        is_shown = tf.range(axis_size(keys, 2)) <= places[:, tf.newaxis, :, tf.newaxis]
+        share = tf.nn.softmax(wide + tf.cast(tf.where(is_shown, 0.0, HIDDEN), wide.dtype))
+        return self._from_heads(self._product(tf.cast(share, x.dtype), values))
+
+    def _turned_heads(self, x: tf.Tensor, mode: Mode) -> tuple[Heads, tf.Tensor, Waves | None]:
+        """Return scaled queries, keys and values, the scale, and by what queries and keys were turned."""
         queries, keys, values = self._split(x)
         waves = None if self.rotary is None else self.rotary.waves(queries, mode)
         if waves is not None:
             queries, keys = turn(queries, *waves), turn(keys, *waves)
         scale = tf.constant(queries.shape[-1] ** -0.5, x.dtype)
-        heads = (queries * scale, keys, values)
+        return (queries * scale, keys, values), scale, waves
+
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, Pullback]:
+        """Return y and its pullback. The shares of keys are kept if there is one part of queries."""
+        heads, scale, waves = self._turned_heads(x, mode)
+        queries, *_ = heads
         drop_out = self._drop_out(mode)
         parts = _parts(queries)
         kept, outputs = list[tf.Tensor | None](), list[tf.Tensor]()

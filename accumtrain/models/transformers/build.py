@@ -19,8 +19,9 @@ from accumtrain.backprop.pullback import Module
 from accumtrain.backprop.segments import Chain, Coupling, OnStreams, Segment, Stage
 from accumtrain.backprop.streams import JoinStreams, TwoStreams
 from accumtrain.errors import ConfigError
+from accumtrain.fields import MASKED, NEXT
 from accumtrain.models.config import STORE, ReversibleConfig
-from accumtrain.models.layers import MASKED, NEXT, Dense, ModelSpec, Numerics
+from accumtrain.models.layers import Dense, ModelSpec, Numerics
 from accumtrain.models.resnet.blocks import DropPath, drop_paths
 from accumtrain.models.transformers.blocks import (
     NORMS,
@@ -174,11 +175,16 @@ def _build(
 
 
 def split_documents(inputs: Any) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
-    """Return tokens, and what layers read beside them: their mask, and of packed rows documents and places in these."""
+    """Return tokens, and what layers read beside them: their mask, of packed rows documents and places in these.
+
+    Places may be given, too.
+    """
     given = inputs if isinstance(inputs, Mapping) else {"tokens": inputs}
     tokens, side = given["tokens"], {"mask": given["tokens"] >= 0}
     if "documents" in given:
         side |= {"documents": given["documents"], "places": _places(given["documents"])}
+    if "places" in given:
+        side["places"] = given["places"]
     return tokens, side
 
 

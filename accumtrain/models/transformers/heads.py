@@ -131,7 +131,7 @@ def has_many_tokens(vectors: tf.Variable) -> bool:
 def predict_tokens(
     x: tf.Tensor, vectors: tf.Variable, bias: tf.Variable | None, compute_dtype: tf.DType, mode: Mode
 ) -> tf.Tensor | LinearLogits:
-    """Return the logits x @ vectors^T + bias, [N, T, V], or their `LinearLogits` if they are large and the mode says so.
+    """Return the logits x @ vectors^T + bias, [N, T, V], or `LinearLogits` if they are large and the mode says so.
 
     Args:
         x: [N, T, C] in the dtype of the weights.

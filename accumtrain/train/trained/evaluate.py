@@ -89,7 +89,8 @@ def describe_evaluation(
     config: Config, measured: Measured, data: Dataset, trained: Trained, *, own: bool
 ) -> dict[str, Any]:
     """Return the result of `evaluate_run`, but for the pictures."""
-    left_out = data.splits[measured.split].skipped.values()
+    split = data.splits[measured.split]
+    left_out = [*split.left_out, *split.skipped.values()]
     chosen, monitor = config.eval.metrics, config.train.monitor
     best_by = BestBy.of(config.task, config.loss, chosen, monitor, measured.means)
     epochs = Epochs(config, trained.manifest["data"]["data.train.examples"])

@@ -108,7 +108,7 @@ def open_measured(config: Config) -> tuple[Objective, bool]:
     assert noted is not None
     from accumtrain.data.sources.labelled import open_labelled  # here, as a training has no use for it
 
-    data = open_labelled(config.data, noted.with_length(config.data), trained, config.run.seed)
+    data = open_labelled(config.data, noted.with_length(config.data), trained, config.run.seed, config.task.rows)
     return build_objective(config, data, noted.facts), False
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.backprop.mode import EVALUATION
+from accumtrain.backprop.model import Model
 from accumtrain.config.arithmetic import micro_batch_size
 from accumtrain.config.schema import Config
 from accumtrain.console import escape_controls, say, table, warn
@@ -41,12 +41,17 @@ COMPUTED = ("=", "+", "-", "@", "\t", "\r")  # the beginnings of texts that a sp
 AnswerFunction = Callable[[Batch], tuple[tf.Tensor, ...]]  # of a batch of each replica
 
 
-def compile_answers(trained: Trained, strategy: tf.distribute.Strategy) -> AnswerFunction:
-    """Return a compiled function from a batch to the labels, weights and answers of its examples."""
+def compile_answers(
+    trained: Trained, strategy: tf.distribute.Strategy, function: Callable[[Model, Batch], tf.Tensor]
+) -> AnswerFunction:
+    """Return a compiled function from a batch to the labels, weights and answers of its examples.
+
+    Args:
+        function: `answer` or `predict` of the answer of the run.
+    """
 
     def answer(examples: Batch) -> tuple[tf.Tensor, ...]:
-        inputs = examples["inputs"]
-        found = trained.answer(inputs, trained.model(inputs, EVALUATION))
+        found = function(trained.model, examples)
         return examples["targets"], example_weights(examples), found
 
     @tf.function(autograph=False)
@@ -174,7 +179,7 @@ def predict(config: Config) -> dict[str, Any]:
     answered, values, done = list[int](), list[np.ndarray](), 0
     with in_words(), DeferredSignals() as interrupt:
         with counting(kind, len(names)) as report:
-            function = compile_answers(trained, devices.strategy)
+            function = compile_answers(trained, devices.strategy, trained.answer.predict)
             for indices, found in predictions(function, data, batch=batch, strategy=devices.strategy):
                 answered += indices.tolist()
                 values.append(found)
