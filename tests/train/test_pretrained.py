@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.process.program import own_program
-from tests.models.published.folders import CLASSES, DECODERS, MASKED, write_folder
+from tests.models.published.folders import CLASSES, DECODERS, MASKED, NEXT, write_folder
 from tests.train.conftest import assert_error, assert_same_tensors, json_of, records_of, tensors_of
 
 SHORT = ("data=table", "data.path=mails.csv", "data.length=12", "batch_size=8", "accum.steps=2", "train.steps=4")
@@ -75,6 +75,26 @@ def test_an_export_goes_in_again_with_its_head(family, keys, here, command):
     assert json_of(here / "runs/two", "weights")["left"] == {}
     before, after = (json_of(here / f"runs/{name}")["test"]["loss"] for name in ("one", "two"))
     assert abs(before - after) < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", DECODERS)
+def test_a_decoder_of_next_tokens_goes_out(family, here, command):
+    write_folder(here / family, family, head=NEXT)
+    given = ("model=pretrained", f"model.path={family}", *SHORT, "data.text_column=text", "task=next_token")
+    assert command(*given, "run.name=one").code == 0
+    assert json_of(here / "runs/one", "weights")["left"] == {}
+    for kind in ("safetensors", "savedmodel"):
+        answer = command("run.name=one", "job=export", f"export.format={kind}", f"export.output={kind}")
+        assert answer.code == 0, answer
+    config, before = (json.loads((here / folder / "config.json").read_text()) for folder in ("safetensors", family))
+    assert config["architectures"] == before["architectures"]
+    tensors = [load_file(here / folder / "model.safetensors") for folder in ("safetensors", family)]
+    assert {name: array.shape for name, array in tensors[0].items()} == {
+        name: array.shape for name, array in tensors[1].items()
+    }
+    (here / "asked.txt").write_text("the cat\n")
+    assert command("run.name=one", "job=predict", "predict.input=asked.txt", "predict.tokens=3").code == 0
 
 
 @pytest.mark.slow

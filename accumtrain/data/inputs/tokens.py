@@ -97,6 +97,11 @@ class Tokens(Inputs):
         return self.vocabulary.adds_mask
 
     @property
+    def used_ids(self) -> int:
+        """The number of ids in what the model is asked: a mask that is added is none of a text."""
+        return self.vocabulary.size - (self.adds_mask and not self.masks)
+
+    @property
     def stored_shape(self) -> tuple[int, ...]:
         """The shape of a stored example: [T], [2, T] of a pair, or [3, T] of a row of documents."""
         return (3, *self.shape) if self.rows else (2, *self.shape) if self.pairs else self.shape
@@ -228,7 +233,7 @@ class Tokens(Inputs):
         Raises:
             DataError: They have another shape or dtype, or an id is not of the vocabulary.
         """
-        (length,), size = self.shape, self.vocabulary.size
+        (length,), size = self.shape, self.used_ids
         if array.dtype.kind not in "iu" or array.shape[1:] != self.stored_shape or not len(array):
             wanted = f"[N, 2, {length}], tokens and below them their types," if self.pairs else f"[N, {length}]"
             raise DataError(
@@ -275,10 +280,11 @@ class Tokens(Inputs):
         return tf.TensorSpec([None, *self.stored_shape], tf.int32, "inputs")
 
     def samples(self) -> list[np.ndarray]:
-        """Return tokens, masks among them, of several lengths; of pairs with types, the second half of which are 1."""
+        """Return tokens of several lengths, masks among them if texts have any; of pairs with types, half of them 1."""
         random, (length,) = np.random.default_rng(0), self.shape
-        tokens = random.integers(0, self.vocabulary.size, [_NUMBER, length], np.int32)
-        tokens[random.random(tokens.shape) < _MASKED] = self.vocabulary.mask
+        tokens = random.integers(0, self.used_ids, [_NUMBER, length], np.int32)
+        if self.used_ids > self.vocabulary.mask:
+            tokens[random.random(tokens.shape) < _MASKED] = self.vocabulary.mask
         ends = np.linspace(1, length, _NUMBER, dtype=np.int32)
         is_used = np.arange(length) < ends[:, np.newaxis]
         tokens = np.where(is_used, tokens, np.int32(PADDING))
