@@ -72,6 +72,16 @@ def test_the_files_are_those_of_peft(tmp_path):
     assert len(keys["target_modules"]) == 4
 
 
+def test_the_files_of_a_gpt2_tell_how_its_kernels_lie(tmp_path):
+    make_adapters(tmp_path, "gpt2")
+    keys = json.loads((tmp_path / "ours" / "adapter_config.json").read_text())
+    assert (keys["fan_in_fan_out"], keys["task_type"], keys["modules_to_save"]) == (True, "SEQ_CLS", ["score"])
+    tensors = load_file(tmp_path / "ours" / "adapter_model.safetensors")
+    layer = "base_model.model.transformer.h.0.attn.c_attn"
+    assert tensors[f"{layer}.lora_A.weight"].shape == (3, 24)
+    assert tensors[f"{layer}.lora_B.weight"].shape == (72, 3)
+
+
 def test_other_classes_get_a_new_head(compose, tmp_path):
     make_adapters(tmp_path)
     model, started = begin(compose, tmp_path, "ours", *keys_for("bert"), classes=5)
