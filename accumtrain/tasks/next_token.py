@@ -68,21 +68,36 @@ class NextToken(TokenObjective):
         }
 
     def of_means(self, split: str) -> dict[str, tuple[PerExample, Callable[[float], float]]]:
-        """Return perplexity, and bits per byte where the bytes of the texts are known."""
-        found, rows = super().of_means(split), self.stored.splits[split]
-        if not isinstance(rows, RowSplit) or not rows.bytes_told:
+        """Return perplexity, and bits per byte where the bytes of the texts of all splits are known."""
+        found, told = super().of_means(split), self._told
+        if told is None:
             return found
-        bits = partial(bits_per_byte, rows.targets / rows.bytes_told)
-        return {**found, "bits_per_byte": (token_cross_entropy, bits)}
+        return {**found, "bits_per_byte": (token_cross_entropy, partial(bits_per_byte, *told[split]))}
+
+    @property
+    def notes(self) -> list[str]:
+        if self._told is not None or not self._tokens.vocabulary.tokenizer:
+            return []
+        return ["bits_per_byte is not measured: the first token of a text ends within a character, or stands for none"]
+
+    @property
+    def _told(self) -> dict[str, tuple[int, int]] | None:
+        """The targets of each split, and the bytes that they stand for; None where these are not known."""
+        told = dict[str, tuple[int, int]]()
+        for name, split in self.stored.splits.items():
+            if not isinstance(split, RowSplit) or not split.bytes_told:
+                return None
+            told[name] = (split.targets, split.bytes_told)
+        return told
 
     def count_targets(self, split: Split) -> np.ndarray:
         """Return how often each token is a target in a split, int64 [V]."""
         return count_ids(split, self._tokens.vocabulary.size, TARGETS)
 
 
-def bits_per_byte(tokens_per_byte: float, loss: float) -> float:
-    """Return a loss in nats of a token as bits of a byte of the texts."""
-    return loss / math.log(2) * tokens_per_byte
+def bits_per_byte(tokens: int, size: int, loss: float) -> float:
+    """Return a loss in nats of each of so many tokens as bits of each of the `size` bytes that they stand for."""
+    return loss / math.log(2) * tokens / size
 
 
 class NextTokenAnswer(Answer):

@@ -115,6 +115,21 @@ def test_bits_are_those_of_the_bytes_of_words(config, tmp_path):
     assert evaluated(ids, 4)[0].keys() == {"loss", "token_accuracy", "perplexity", "examples"}
 
 
+def test_bits_are_those_of_all_splits_or_of_none(config, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    of_bytes = {token: number for number, token in enumerate(tokenizers.pre_tokenizers.ByteLevel.alphabet())}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(of_bytes, []))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    file = save(tokenizer, tmp_path / "letters.json")
+    Path("train.txt").write_text("\n".join(SENTENCES))
+    for last, is_known in (("ab", True), ("\u00e9b", False)):
+        Path("test.txt").write_text(f"a b c\n{last}")
+        objective = open_objective(config(f"data.tokenizer={file}", f"data.path={tmp_path}"))
+        assert {"bits_per_byte" in objective.of_means(split) for split in ("train", "val", "test")} == {is_known}
+        told = "bits_per_byte is not measured: the first token of a text ends within a character, or stands for none"
+        assert (told in objective.notes) != is_known
+
+
 def test_a_guess_is_the_loss_of_the_shares_of_targets(config):
     Path("train.txt").write_text("\n".join(SENTENCES[:50]))
     Path("test.txt").write_text("\n".join(SENTENCES[50:]))
