@@ -54,7 +54,7 @@ def check_import(config: PretrainedConfig, model: PublishedModel, inputs: Any, p
     of_tokens = logits.ndim > 2
     if is_decoder and of_tokens:
         logits = logits[:, :TOLD]
-    expected, known = _find_logits(reference, theirs[-1], shown, side, of_tokens=of_tokens)
+    expected, known = _find_logits(reference, x.numpy(), theirs[-1], side, of_tokens=of_tokens)
     if expected is None or expected.shape != logits.shape:
         return [result]
     difference = _difference(logits[known], expected[known])
@@ -73,8 +73,8 @@ def _find_states(model: PublishedModel, x: tf.Tensor, mode: Mode) -> list[np.nda
 
 def _find_logits(
     reference: PublishedReference | DecoderReference,
+    inputs: np.ndarray,
     final: np.ndarray,
-    shown: np.ndarray,
     side: Mapping[str, np.ndarray],
     *,
     of_tokens: bool,
@@ -82,8 +82,8 @@ def _find_logits(
     """Return the logits of the head that the files have for the task, None if they have none; and which ones count."""
     if isinstance(reference, DecoderReference):
         if of_tokens:
-            return reference.next_logits(final[:, :TOLD]), shown[:, :TOLD]
-        return reference.class_logits(final, shown), ...
+            return reference.next_logits(final[:, :TOLD]), inputs[:, :TOLD] >= 0
+        return reference.class_logits(final, inputs), ...
     if not of_tokens:
         return reference.class_logits(final), ...
     logits, positions = reference.token_logits(final), side["positions"]

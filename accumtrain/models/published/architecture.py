@@ -40,6 +40,7 @@ class TokenEmbedding:
         first_position: row of the first token's position.
         types: number of types of tokens; 0 if there is no table of them.
         norm: None if there is none.
+        padding: the id that tells no class, even where it ends a text; None if all do.
     """
 
     vocabulary: int
@@ -50,6 +51,7 @@ class TokenEmbedding:
     types: int = 0
     type_table: str = ""
     norm: str | None = None
+    padding: int | None = None
 
     inputs = "tokens"
 

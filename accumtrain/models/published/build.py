@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
@@ -10,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.backprop.mode import Mode
-from accumtrain.backprop.model import Model
+from accumtrain.backprop.model import Model, SplitInputs
 from accumtrain.backprop.pullback import Module
 from accumtrain.backprop.segments import Chain
 from accumtrain.errors import ConfigError
@@ -81,8 +82,7 @@ def build_pretrained(config: PretrainedConfig, spec: ModelSpec) -> PublishedMode
         block = parts.block(number)
         segments.append(Chain(memory, block, twice=len(block) // 2))  # attention, so that the MLP's peak is without it
     segments.append(Chain("store", [parts.head()]))
-    of_tokens = _split_tokens if found.next_head is None else split_documents
-    model = PublishedModel(segments, spec.compute_dtype, of_tokens if config.inputs == "tokens" else None)
+    model = PublishedModel(segments, spec.compute_dtype, _find_split(found))
     model.config, model.tensors = config, parts.noted.by_path(model.named)
     if config.adapters is not None:
         added = model.added
@@ -320,6 +320,20 @@ class _Parts:
 def _beside(layers: Sequence[Module]) -> Module:
     """Return layers of the same input as one."""
     return layers[0] if len(layers) == 1 else Beside(layers)
+
+
+def _find_split(found: Architecture) -> SplitInputs | None:
+    """Return the function from inputs to tokens and what layers read beside them; None of images."""
+    embedding = found.embedding
+    if isinstance(embedding, PatchEmbedding):
+        return None
+    return _split_tokens if found.next_head is None else partial(_split_rows, embedding.padding)
+
+
+def _split_rows(padding: int | None, inputs: Any) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
+    """Return what `split_documents` returns. The mask of tokens, by which the last one is found, hides padding, too."""
+    tokens, side = split_documents(inputs)
+    return tokens, side if padding is None else {**side, "mask": side["mask"] & (tokens != padding)}
 
 
 def _split_tokens(inputs: Any) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:

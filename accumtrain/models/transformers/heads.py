@@ -95,8 +95,9 @@ class LastTokenHead(tf.Module):
         self.norm, self.dense = norm, dense
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
-        last = tf.reduce_sum(tf.cast(mode.side["mask"], tf.int32), axis=1) - 1
-        return self.dense.predict(self.norm(tf.gather(x, tf.maximum(last, 0), batch_dims=1), mode), mode)
+        shown = mode.side["mask"]
+        last = tf.reduce_max(tf.where(shown, tf.range(tf.shape(shown)[1]), 0), axis=1)
+        return self.dense.predict(self.norm(tf.gather(x, last, batch_dims=1), mode), mode)
 
 
 class NextTokenHead(tf.Module):

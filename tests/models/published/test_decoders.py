@@ -9,6 +9,7 @@ from safetensors.numpy import load_file
 
 from accumtrain.data.text.vocabulary import open_vocabulary
 from accumtrain.errors import CheckpointError, ConfigError
+from accumtrain.measure.verify.imported import check_import
 from accumtrain.measure.verify.published.decoders import DecoderReference
 from accumtrain.models.build import build_model
 from accumtrain.models.layers import ModelSpec
@@ -60,6 +61,17 @@ def test_a_class_is_told_from_the_last_token(family, tmp_path):
     tokens = np.int32(draw_inputs(family)[0])
     alone = [model(row[np.newaxis, row >= 0]).numpy()[0] for row in tokens]
     np.testing.assert_allclose(model(tokens), alone, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("family", DECODERS)
+def test_the_token_of_padding_tells_no_class(family, tmp_path):
+    """As transformers has it, where a text ends with the token that is its padding, too."""
+    model, _ = load(write_folder(tmp_path / "model", family, head=CLASSES, config={"pad_token_id": 2}), family)
+    plain = np.int32([[5, 2, 7, 9, -1, -1], [2, 2, -1, -1, -1, -1]])
+    ended = np.int32([[5, 2, 7, 9, 2, -1], [2, 2, 2, -1, -1, -1]])
+    np.testing.assert_array_equal(model(plain), model(ended))
+    inputs = {"tokens": ended}
+    assert all(result.passed for result in check_import(model.config, model, inputs, "float64"))
 
 
 @pytest.mark.parametrize(("family", "tied"), [("gpt2", True), ("gpt2", False), ("llama", True), ("llama", False)])

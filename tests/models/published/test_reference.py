@@ -84,7 +84,7 @@ def outputs_of(folder, inputs, types):
     if keys["model_type"] in DECODERS:
         reference = DecoderReference(folder)
         states = reference.hidden_states(inputs)
-        classes, tokens = reference.class_logits(states[-1], inputs >= 0), reference.next_logits(states[-1])
+        classes, tokens = reference.class_logits(states[-1], inputs), reference.next_logits(states[-1])
         heads = {"class_logits": classes, "token_logits": tokens if "LM" in keys["architectures"][0] else None}
         states = [*states[:-2], states[-1]]  # transformers shows the last block behind the norm alone
     else:

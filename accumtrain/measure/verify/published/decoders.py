@@ -66,16 +66,17 @@ class DecoderReference:
             states.append(block(states[-1], number, places, seen[:, np.newaxis]))
         return [*states, self._norm(states[-1], "ln_f" if self._is_gpt2 else "norm")]
 
-    def class_logits(self, final: np.ndarray, shown: np.ndarray) -> np.ndarray | None:
+    def class_logits(self, final: np.ndarray, tokens: np.ndarray) -> np.ndarray | None:
         """Return the logits [N, K] of the file's own classes, or None if the file has no such head.
 
         Args:
             final: the last hidden states.
-            shown: whether there is a token, bool [N, T].
+            tokens: [N, T]. That of padding in config.json tells no class, nor those below 0.
         """
         if "score.weight" not in self._tensors:
             return None
-        last = final[np.arange(len(final)), shown.sum(1) - 1]
+        shown = (tokens >= 0) & (tokens != self._config.get("pad_token_id", None))
+        last = final[np.arange(len(final)), (np.arange(tokens.shape[1]) * shown).argmax(1)]
         return last @ self._tensors.read("score.weight").T
 
     def next_logits(self, final: np.ndarray) -> np.ndarray | None:

@@ -27,6 +27,7 @@ class _GPT2Options(TypedDict, total=False):
     scale_attn_by_inverse_layer_idx: Annotated[bool, NO]
     add_cross_attention: Annotated[bool, NO]
     tie_word_embeddings: bool
+    pad_token_id: int | None
     embd_pdrop: Annotated[float, FRACTION]
     attn_pdrop: Annotated[float, FRACTION]
     resid_pdrop: Annotated[float, FRACTION]
@@ -56,7 +57,13 @@ def read_gpt2(content: Mapping[str, Any]) -> Architecture:
         epsilon=keys.get("layer_norm_epsilon", 1e-5),
         norm_first=True,
         turned=False,
-        embedding=TokenEmbedding(keys["vocab_size"], keys["n_positions"], "transformer.wte", "transformer.wpe"),
+        embedding=TokenEmbedding(
+            vocabulary=keys["vocab_size"],
+            positions=keys["n_positions"],
+            token_table="transformer.wte",
+            position_table="transformer.wpe",
+            padding=keys.get("pad_token_id"),
+        ),
         block=BlockNames(
             inward=(f"{_BLOCK}attn.c_attn",),
             attention_output=f"{_BLOCK}attn.c_proj",

@@ -30,6 +30,7 @@ class _LlamaOptions(RopeKeys, total=False):
     mlp_bias: bool
     attention_dropout: Annotated[float, FRACTION] | None
     tie_word_embeddings: bool
+    pad_token_id: int | None
 
 
 class _Llama(_LlamaOptions):
@@ -68,7 +69,13 @@ def read_llama(content: Mapping[str, Any]) -> Architecture:
         norm="rms",
         epsilon=keys.get("rms_norm_eps", 1e-6),
         norm_first=True,
-        embedding=TokenEmbedding(keys["vocab_size"], keys["max_position_embeddings"], "model.embed_tokens", None),
+        embedding=TokenEmbedding(
+            vocabulary=keys["vocab_size"],
+            positions=keys["max_position_embeddings"],
+            token_table="model.embed_tokens",
+            position_table=None,
+            padding=keys.get("pad_token_id"),
+        ),
         frequencies=read_frequencies(keys, head_width),
         block=BlockNames(
             inward=attention[:3],
