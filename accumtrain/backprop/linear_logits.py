@@ -50,12 +50,12 @@ class LinearLogits:
         return tf.reshape(self._multiply(rows, tf.cast(self.kernel, self.compute_dtype)), [*inner, self._outputs])
 
     def or_logits(self) -> LinearLogits | tf.Tensor:
-        """Return the deferred, or the logits if all of them are one chunk."""
+        """Return the same, or the logits if all of them are one chunk."""
         rows = self.hidden.shape[:-1].num_elements()
         return self.logits if rows is not None and rows <= self._most_rows else self
 
     def map_hidden(self, function: Callable[[tf.Tensor], tf.Tensor]) -> LinearLogits:
-        """Return the deferred of function(hidden)."""
+        """Return the same with function(hidden) in the place of hidden."""
         return replace(self, hidden=function(self.hidden))
 
     def compute(self, functions: Sequence[RowFunction], beside: Any) -> list[tf.Tensor]:
