@@ -11,10 +11,11 @@ from tests.programs import run_python, with_path
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # take more than 10 s; .ci/run runs own_cnn with the wheel
 SLOW = {"mnist_convnet", "own_cnn", "fine_tuning", "gradient_tape", "mirrored", "plan_train_compare", "reversible"}
-SLOW |= {"load_run", "mlp", "transformer", "two_losses", "unet", "vgg16"}
+SLOW |= {"language_model", "load_run", "mlp", "transformer", "two_losses", "unet", "vgg16"}
 COMMANDS = {"own_transformer", "serving", "table_of_numbers"}  # take arguments: run by tests of their own
 WITH_RUNS = {"fine_tuning", "load_run", "plan_train_compare"}  # write into runs/
-WRITTEN = {"unet": {"masks.png"}} | {name: {"runs"} for name in WITH_RUNS}
+WRITTEN = {"unet": {"masks.png"}, "language_model": {"runs", "manual", "beginnings.txt"}}
+WRITTEN |= {name: {"runs"} for name in WITH_RUNS}
 LINES = {"unet": 200}
 ACCURACY = re.compile(r"(?:val_accuracy:|val accuracy|digit_accuracy:|test accuracy:|mean IoU:) (\d\.\d+)")
 
