@@ -1,7 +1,7 @@
 """A reversible language model of your own texts, byte by byte. Here it reads Python's manual, and writes some more.
 
-    python examples/language_model.py                    # minutes on two cores
-    python examples/language_model.py stories/ "Once "   # a folder of texts, and a beginning
+python examples/language_model.py                    # minutes on two cores
+python examples/language_model.py stories/ "Once "   # a folder of texts, and a beginning
 """
 
 import sys
