@@ -225,7 +225,7 @@ class _Rows:
         weights = tf.cast(example_weights(batch), dtype)
         of_examples = [function for function in functions if not isinstance(function, WholeBatch)]
         if rank == 2 and len(of_examples) == len(functions):
-            beside = {name: tensor for name, tensor in batch.items() if name != "inputs"}
+            beside = {name: batch[name] for name in ("targets", "other_targets", "share") if name in batch}
             return cls([partial(_value_of_rows, function) for function in of_examples], beside, weights)
         of_rows = [function.function for function in functions if isinstance(function, PerPosition)]
         if rank != 3 or "share" in batch or len(of_rows) < len(functions):
