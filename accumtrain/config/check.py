@@ -56,10 +56,10 @@ def check_config(config: Config) -> None:
             "range_test.low"
         )
     predict = config.predict
-    if predict.temperature == 0 and (predict.top_k is not None or predict.top_p < 1 or predict.seed):
+    if predict.temperature == 0 and (predict.top_k is not None or predict.top_p < 1 or predict.draw):
         raise ConfigError(
             "predict.temperature=0: the most probable tokens are written, and none is drawn by predict.top_k, "
-            "predict.top_p or predict.seed; leave these out, or use predict.temperature=1"
+            "predict.top_p or predict.draw; leave these out, or use predict.temperature=1"
         )
     for group in REGISTRIES:
         choice: ComponentConfig = getattr(config, group)

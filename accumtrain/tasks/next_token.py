@@ -112,7 +112,7 @@ class NextTokenAnswer(Answer):
             return self.answer(model, batch)
         sampling = Sampling(keys.temperature, keys.top_k, keys.top_p)
         draws = tf.map_fn(
-            lambda text: tf.random.stateless_uniform([keys.tokens], tf.stack([keys.seed, text])),
+            lambda text: tf.random.stateless_uniform([keys.tokens], tf.stack([keys.draw, text])),
             tf.cast(number, tf.int32),
             fn_output_signature=tf.float32,
         )

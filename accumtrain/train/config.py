@@ -173,7 +173,7 @@ class PredictConfig:
     `top_k`: number of the most probable tokens that may be drawn; null: all.
     `top_p`: sum of the probabilities of the tokens that may be drawn, the most probable first; the one that reaches it
     is the last (Holtzman et al. 2019, arXiv:1904.09751).
-    `seed`: of the draws. These depend on it and on the number of the text alone.
+    `draw`: number of the draw: another one writes other tokens. They depend on it and on the number of the text alone.
     `raw`: whether predictions.csv has texts as they are. Otherwise a text that a spreadsheet would compute, such as
     =1+1, begins with a quote ('), and control characters are escapes. predictions.jsonl always has texts as they are.
     """
@@ -187,7 +187,7 @@ class PredictConfig:
     temperature: Annotated[float, NOT_NEGATIVE] = 0.0
     top_k: Annotated[int | None, COUNT] = None
     top_p: Annotated[float, Range(0, 1, above=True, closed=True)] = 1.0
-    seed: Annotated[int, NOT_NEGATIVE] = 0
+    draw: Annotated[int, NOT_NEGATIVE] = 0
     raw: bool = False
 
 

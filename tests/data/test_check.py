@@ -384,15 +384,13 @@ def test_texts_of_packed_rows_are_compared_one_by_one(tmp_path, command):
     (tmp_path / "t.txt").write_text("\n".join(lines))
     data = ("data=texts", f"data.path={tmp_path / 't.txt'}")
     answer = command("job=check", "run.name=one", "task=next_token", *data, "data.val_fraction=0")
-    assert answer.code == 3, answer.err
+    assert answer.code == 0, answer.err
     found = result(tmp_path)
     assert {split: (found[split]["examples"], found[split]["bad"]) for split in ("train", "test")} == {
-        "train": (7, 1),
+        "train": (7, 0),
         "test": (2, 0),
     }
-    assert found["bad"]["examples"][0]["name"] == f"{tmp_path / 't.txt'}, line 10"
     assert found["duplicates"]["count"] == 1
-    assert "1 of 10 examples are bad" in answer.err
 
 
 def test_texts_with_special_tokens_are_counted_before_they_are_cut(tmp_path, command):

@@ -29,6 +29,7 @@ OF_KERAS = dict(
             "fit",
             "best state",
             "reversible",
+            "large vocabulary",
             "whole batch",
             "stream",
             "transformer",

@@ -315,7 +315,7 @@ def test_texts_are_continued_as_each_would_be_alone(here, command):
 def test_draws_depend_on_the_seed_and_the_number_of_the_text(here, command):
     def write(*lines, seed=1):
         Path("new.txt").write_text("\n".join(lines))
-        keys = (f"predict.seed={seed}", "predict.temperature=2", "predict.tokens=8")
+        keys = (f"predict.draw={seed}", "predict.temperature=2", "predict.tokens=8")
         answer = command("job=predict", "run.name=one", "predict.input=new.txt", *keys)
         assert answer.code == 0, answer.err
         return [json.loads(line)["continuation"] for line in (here / "predictions.jsonl").read_text().splitlines()]
@@ -327,7 +327,7 @@ def test_draws_depend_on_the_seed_and_the_number_of_the_text(here, command):
     assert write("the", "the", "a dog", seed=2) != first
 
 
-@pytest.mark.parametrize("key", ["predict.top_k=3", "predict.top_p=0.5", "predict.seed=1"])
+@pytest.mark.parametrize("key", ["predict.top_k=3", "predict.top_p=0.5", "predict.draw=1"])
 def test_keys_of_draws_without_draws_are_refused(compose, key):
     with pytest.raises(ConfigError, match=r"predict\.temperature=0: the most probable tokens are written"):
         compose(*SMALL, key)
