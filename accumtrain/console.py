@@ -239,6 +239,11 @@ def format_things(count: int | str, one: str, many: str | None = None) -> str:
     return f"{shown} {one if shown == '1' else many or f'{one}s'}"
 
 
+def format_speed(per_second: float) -> str:
+    """Return a number of things a second; below 10 with two digits."""
+    return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.2g}"
+
+
 def format_measure(value: float) -> str:
     """Return a loss or metric with 4 decimal places, or with 4 digits if it is smaller than 0.001."""
     return f"{value:.4g}" if 0 < abs(value) < 0.001 else f"{value:.4f}"

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as RichProgress
 
-from accumtrain.console import format_bytes, format_seconds, print_line, stdout
+from accumtrain.console import format_bytes, format_seconds, format_speed, print_line, stdout
 
 LONG_WINDOW = 16  # windows of at least this many micro-steps show how many are done
 TEXT_WIDTH = 101  # columns reserved for the text beside the bar
@@ -102,7 +102,7 @@ class Progress:
             self._timed_from = (step, time.monotonic())  # after the first update, which includes compilation
         parts = {
             **{name: "" if value is None else f"{name} {value:.4f}" for name, value in means.items()},
-            "speed": "" if examples_per_second is None else f"{examples_per_second:,.0f} {self._per_second}",
+            "speed": "" if examples_per_second is None else f"{format_speed(examples_per_second)} {self._per_second}",
             "memory": "" if peak_bytes is None else f"peak {format_bytes(peak_bytes)}",
             "time left": self._time_left(),
         }

@@ -152,7 +152,7 @@ def test_a_finished_run_is_left_alone(config, whole, capsys):
     assert summary["status"] == "completed"
     told = capsys.readouterr().out
     assert "nothing left to do" in told
-    assert re.search(r"\n[\d.]+ s in all, \d+ examples/s while training; results in ", told)
+    assert re.search(r"\n[\d.]+ s in all, [\d,.]+ examples/s while training; results in ", told)
     assert told.count("chosen on test examples") == told.count("give a new run data.val_fraction=0.1") == 1
     assert before == {path: path.stat().st_mtime_ns for path in before}
 

@@ -14,7 +14,17 @@ from accumtrain.backprop.mode import MovingStatistics
 from accumtrain.config.arithmetic import Epochs, micro_batch_size
 from accumtrain.config.jobs import cell
 from accumtrain.config.schema import Config
-from accumtrain.console import banner, format_bytes, format_measure, format_seconds, format_things, say, table, warn
+from accumtrain.console import (
+    banner,
+    format_bytes,
+    format_measure,
+    format_seconds,
+    format_speed,
+    format_things,
+    say,
+    table,
+    warn,
+)
 from accumtrain.data.inputs.pixels import Pixels
 from accumtrain.data.pipeline import make_train_batches
 from accumtrain.data.source import Dataset
@@ -135,7 +145,7 @@ def print_summary(
     resident = summary["memory"].get("rss_peak_bytes")
     process = "" if resident is None else f"; the whole process took {format_bytes(resident)}"
     say(f"memory: {at_peak(summary['memory'])}{process}")
-    at_speed = f", {speed:.0f} examples/s while training" if speed else ""
+    at_speed = f", {format_speed(speed)} examples/s while training" if speed else ""
     say(f"{format_seconds(summary['seconds'])} in all{at_speed}; results in {run.path}")
     if skipped := summary["skipped_examples"]:
         warn(f"left out, as they can't be read: {format_things(skipped, 'example')}, which {SKIPPED} names")

@@ -11,7 +11,7 @@ from typing import Any
 
 from accumtrain.config.arithmetic import Epochs, micro_batch_size
 from accumtrain.config.schema import Config
-from accumtrain.console import format_measure, format_things, say, table, warn
+from accumtrain.console import format_measure, format_speed, format_things, say, table, warn
 from accumtrain.data.images.damage import leave_out_damaged
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
@@ -141,7 +141,7 @@ def evaluate_run(config: Config) -> dict[str, Any] | None:
             measured = measure_model(config, trained, objective, devices, lambda: interrupt.requested and alone)
     row = (measured.split, f"{measured.examples}", *map(format_measure, measured.means.values()))
     table(f"{trained.saved.path}", ("split", "examples", *measured.means), [row])
-    say(f"{measured.speed:.0f} examples/s on {devices.description}")
+    say(f"{format_speed(measured.speed)} examples/s on {devices.description}")
     if not devices.chief:
         return None
     result = describe_evaluation(config, measured, data, trained, own=own)
