@@ -64,7 +64,8 @@ def test_findings_are_of_the_replicas_of_the_runtime(trained):
 
 def test_it_equals_predictions(trained, here, command):
     objective, strategy = open_objective(trained), tf.distribute.get_strategy()
-    answers = compile_answers(trained_model(trained, objective.trained_on, {}), strategy)
+    model = trained_model(trained, objective.trained_on, {})
+    answers = compile_answers(model, strategy, model.answer.predict)
     parts = predictions(answers, objective.data, batch=50, strategy=strategy)
     labels, probabilities = (np.concatenate(each) for each in zip(*parts, strict=True))
     classes = np.argsort(-probabilities, axis=1, kind="stable")
