@@ -282,7 +282,10 @@ class LoadedRun:
     def _answers(self) -> Any:
         from accumtrain.train.trained.predict import compile_answers
 
-        return compile_answers(self._trained, self._devices.strategy, self._trained.answer.answer)
+        answer = self._trained.answer
+        return compile_answers(
+            self._trained, self._devices.strategy, lambda model, batch: answer.answer(model, batch["inputs"])
+        )
 
     def _open(self, inputs: Any) -> tuple[Sequence[Path | str], Dataset]:
         """Return the files or texts that are named, none of an array, and all as a data set."""

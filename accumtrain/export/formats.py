@@ -17,7 +17,6 @@ from zipfile import ZipFile
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.backprop.mode import EVALUATION
 from accumtrain.backprop.model import Model
 from accumtrain.data.inputs.base import Inputs
 from accumtrain.data.inputs.pixels import Pixels
@@ -60,7 +59,7 @@ class Exported:
 
     def infer(self, inputs: Any) -> tf.Tensor:
         """Return the answers, float32 [N, ..., K], to prepared inputs."""
-        return self.answer(inputs, self.model(inputs, EVALUATION))
+        return self.answer.answer(self.model, inputs)
 
 
 def write_saved_model(exported: Exported, path: Path) -> None:

@@ -83,14 +83,13 @@ class Answer:
         """
         return tf.cast(outputs, tf.float32)
 
-    def answer(self, model: Model, batch: Batch) -> tf.Tensor:
-        """Return the answers to the examples of a batch, float32 [N, K]. Called in graphs."""
-        inputs = batch["inputs"]
+    def answer(self, model: Model, inputs: Any) -> tf.Tensor:
+        """Return the answers of a model to inputs, float32 [N, K]. Called in graphs."""
         return self(inputs, model(inputs, EVALUATION))
 
     def predict(self, model: Model, batch: Batch) -> tf.Tensor:
         """Return what job=predict tells of the examples of a batch, [N, ...]. Called in graphs."""
-        return self.answer(model, batch)
+        return self.answer(model, batch["inputs"])
 
     @property
     def columns(self) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
 from accumtrain.data.inputs.base import Inputs
 from accumtrain.data.inputs.tokens import Tokens
@@ -20,7 +21,7 @@ from accumtrain.data.text.rows import TARGETS, RowSplit
 from accumtrain.data.text.vocabulary import NONE, Vocabulary
 from accumtrain.engine.losses import Batch, PerExample
 from accumtrain.errors import DataError
-from accumtrain.models.transformers.continuation import Sampling, continue_texts
+from accumtrain.models.transformers.continuation import Sampling, continue_texts, take_logits
 from accumtrain.tasks.answer import Answer, AnswersInWords
 from accumtrain.tasks.tokens import TokenObjective, count_ids, list_tokens, most_probable, token_cross_entropy
 
@@ -105,11 +106,14 @@ class NextTokenAnswer(Answer):
 
     name = "probabilities"
 
+    def answer(self, model: Model, inputs: Any) -> tf.Tensor:
+        return self(inputs, model(inputs, Mode(training=False, defers_logits=True)))
+
     def predict(self, model: Model, batch: Batch) -> tf.Tensor:
         """Return the tokens that continue each text, int32 [N, predict.tokens], NONE behind the last one."""
         keys, (number,) = self.config.predict, tf.nest.flatten(batch["targets"])
         if not keys.tokens:
-            return self.answer(model, batch)
+            return super().predict(model, batch)
         sampling = Sampling(keys.temperature, keys.top_k, keys.top_p)
         draws = tf.map_fn(
             lambda text: tf.random.stateless_uniform([keys.tokens], tf.stack([keys.draw, text])),
@@ -130,11 +134,14 @@ class NextTokenAnswer(Answer):
         assert isinstance(self.inputs, Tokens)
         return self.inputs.vocabulary
 
-    def __call__(self, inputs: Any, outputs: tf.Tensor) -> tf.Tensor:
-        """Return the softmax of the logits at the last token of each text, [N, V], from those at all, [N, T, V]."""
+    def __call__(self, inputs: Any, outputs: Any) -> tf.Tensor:
+        """Return the softmax of the logits at the last token of each text, [N, V], from those at all, [N, T, V].
+
+        Args:
+            outputs: logits, or their `LinearLogits`.
+        """
         last = tf.reduce_sum(tf.cast(inputs >= 0, tf.int32), axis=1) - 1
-        logits = tf.gather(outputs, tf.maximum(last, 0), batch_dims=1)
-        return tf.cast(tf.nn.softmax(logits), tf.float32)
+        return tf.cast(tf.nn.softmax(take_logits(outputs, tf.maximum(last, 0))), tf.float32)
 
     def tell(self, answers: np.ndarray) -> AnswersInWords:
         """Tell what continues each text, or the predict.top most probable tokens behind it, falling."""

@@ -76,7 +76,7 @@ def continue_texts(model: Model, tokens: tf.Tensor, count: int, choose: Choose, 
         cache = KeyValueCache(room, pairs)
         place = tf.minimum(lengths + index - 1, room - 1)[:, tf.newaxis]  # a text that has ended goes on, unwritten
         last = tf.maximum(written[index - 1], 0)[:, tf.newaxis]
-        logits = _take(_compute(model, last, place, cache), tf.zeros_like(lengths))
+        logits = take_logits(_compute(model, last, place, cache), tf.zeros_like(lengths))
         return index + 1, *write(index, logits, ended, written), cache.pairs
 
     cache = KeyValueCache(room)
@@ -101,7 +101,7 @@ def _read(model: Model, tokens: tf.Tensor, lengths: tf.Tensor, cache: KeyValueCa
         cache.restart()
         outputs = _compute(model, part, places, cache)
         last = lengths - 1 - start
-        found = _take(outputs, tf.clip_by_value(last, 0, part.shape[1] - 1))
+        found = take_logits(outputs, tf.clip_by_value(last, 0, part.shape[1] - 1))
         logits = found if logits is None else tf.where((last >= 0)[:, tf.newaxis], found, logits)
     return logits
 
@@ -112,8 +112,13 @@ def _compute(model: Model, tokens: tf.Tensor, places: tf.Tensor, cache: KeyValue
     return model({"tokens": tokens, "places": places}, mode)
 
 
-def _take(outputs: Any, index: tf.Tensor) -> tf.Tensor:
-    """Return the logits at one token of each text, [N, V]."""
+def take_logits(outputs: Any, index: tf.Tensor) -> tf.Tensor:
+    """Return the logits at one token of each text, [N, V].
+
+    Args:
+        outputs: logits [N, T, V], or their `LinearLogits`, of which no others are computed then.
+        index: int32 [N], the place of the token.
+    """
     if isinstance(outputs, LinearLogits):
         return outputs.map_hidden(lambda hidden: tf.gather(hidden, index, batch_dims=1)).logits
     return tf.gather(outputs, index, batch_dims=1)

@@ -47,7 +47,7 @@ def compile_answers(
     """Return a compiled function from a batch to the labels, weights and answers of its examples.
 
     Args:
-        function: `answer` or `predict` of the answer of the run.
+        function: from the model and a batch to the answers.
     """
 
     def answer(examples: Batch) -> tuple[tf.Tensor, ...]:
