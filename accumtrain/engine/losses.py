@@ -226,22 +226,18 @@ class _Rows:
         of_examples = [function for function in functions if not isinstance(function, WholeBatch)]
         if rank == 2 and len(of_examples) == len(functions):
             beside = {name: batch[name] for name in ("targets", "other_targets", "share") if name in batch}
-            return cls([partial(_value_of_rows, function) for function in of_examples], beside, weights)
+            return cls([partial(_value, function) for function in of_examples], beside, weights)
         of_rows = [function.function for function in functions if isinstance(function, PerPosition)]
         if rank != 3 or "share" in batch or len(of_rows) < len(functions):
             return None
         targets = batch["targets"]
         rows = {"targets": tf.reshape(tf.maximum(targets, 0), [-1])}
         weights = tf.reshape(weights[:, tf.newaxis] * _shares_of_positions(targets, dtype), [-1])
-        return cls([partial(_value_of_rows, function) for function in of_rows], rows, weights)
+        return cls([partial(_value, function) for function in of_rows], rows, weights)
 
     def sum(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the sum of each function's values, weighted by row."""
         return [tf.reduce_sum(self.weights * each) for each in values]
-
-
-def _value_of_rows(function: PerExample, logits: tf.Tensor, batch: Batch) -> tf.Tensor:
-    return _value(function, logits, batch)
 
 
 def _value(function: PerExample | WholeBatch, logits: tf.Tensor, batch: Batch) -> tf.Tensor:
