@@ -19,7 +19,7 @@ from texts import Texts
 from workbench import Table
 
 MB = 2**20
-TEXTS = Texts(tokens=128, vocabulary=30522, masked=True)
+TEXTS = Texts(tokens=128, vocabulary=30522, task="masked_tokens")
 BATCH, MICRO_BATCHES = 256, (64, 32, 16, 8)
 LIMIT_MB = 1.2 * 1024
 PEER_LIMIT = 20 * 2**30  # bytes of address space

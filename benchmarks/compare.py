@@ -81,7 +81,7 @@ class Case:
     @property
     def is_twin(self) -> bool:
         """Return whether both peers have our network layer for layer."""
-        return self.ours == f"model={self.peer}" and self.peer.startswith(("vit", "encoder"))
+        return self.ours == f"model={self.peer}" and self.peer.startswith(("vit", "encoder", "decoder"))
 
 
 def kernels(case: Case) -> dict[str, str]:
@@ -91,7 +91,7 @@ def kernels(case: Case) -> dict[str, str]:
 
 
 def _cases() -> dict[str, Case]:
-    texts = Texts(tokens=128, vocabulary=30522)
+    texts, rows = Texts(tokens=128, vocabulary=30522), Texts(tokens=512, vocabulary=30522, task="next_token")
     models: dict[str, tuple[str, str, int, int, int | Texts]] = {
         # name: overrides, the peers' model, micro-batch, micro-steps, pixels or texts
         "resnet20": ("model=resnet20", "resnet20", 128, 1, 32),
@@ -106,6 +106,8 @@ def _cases() -> dict[str, Case]:
         "revvit_small": ("model=revvit_small", "vit_small", 8, 2, 224),
         "encoder_small": ("model=encoder_small", "encoder_small", 32, 2, texts),
         "revencoder_small": ("model=revencoder_small", "encoder_small", 32, 2, texts),
+        "decoder_small": ("model=decoder_small", "decoder_small", 4, 2, rows),
+        "revdecoder_small": ("model=revdecoder_small", "decoder_small", 4, 2, rows),
     }
     return {
         f"{name}-{precision}": Case(ours, peer, precision, micro_batch, steps, data)
@@ -135,11 +137,11 @@ def started(name: str, case: Case, *more: str, python: str = sys.executable) -> 
         "--steps": case.steps,
     }
     if isinstance(case.data, Texts):
-        options |= {"--tokens": case.data.tokens, "--vocabulary": case.data.vocabulary, "--optimizer": case.optimizer}
+        options |= {"--tokens": case.data.tokens, "--vocabulary": case.data.vocabulary}
+        options |= {"--task": case.data.task, "--optimizer": case.optimizer}
     else:
         options |= {"--image-size": case.data}
     words = [str(word) for option in options.items() for word in option]
-    words += ["--masked"] if isinstance(case.data, Texts) and case.data.masked else []
     chosen = kernels(case) if name == "ours" else {}
     return Worker([python, str(PEERS / WORKERS[name]), *words, *more], os.environ | chosen)
 

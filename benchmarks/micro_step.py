@@ -29,7 +29,7 @@ from accumtrain.devices.resolve import resolve_devices  # noqa: E402
 from accumtrain.engine.losses import Batch, accuracy, cross_entropy  # noqa: E402
 from accumtrain.engine.step import Step  # noqa: E402
 from accumtrain.engine.window import Window  # noqa: E402
-from accumtrain.fields import MASKED  # noqa: E402
+from accumtrain.fields import MASKED, NEXT  # noqa: E402
 from accumtrain.measure.flops import count_flops  # noqa: E402
 from accumtrain.models.build import build_model  # noqa: E402
 from accumtrain.models.layers import ModelSpec  # noqa: E402
@@ -77,12 +77,12 @@ class MicroStep:
 
     def __init__(self, config: Config, data: Images | Texts):
         self._data = data
-        masked = isinstance(data, Texts) and data.masked
+        per_token = isinstance(data, Texts) and data.task != "classify"
         self.window = Window(
             build_model(config.model, spec_of(data, config.precision)),
             build_optimizer(config.optim),
-            loss=token_cross_entropy if masked else cross_entropy,
-            metrics={} if masked else {"accuracy": accuracy},
+            loss=token_cross_entropy if per_token else cross_entropy,
+            metrics={} if per_token else {"accuracy": accuracy},
             schedule=config.schedule.build(1),
             seed=11,
             micro_steps=2,
@@ -155,7 +155,7 @@ def spec_of(data: Images | Texts, precision: str, seed: int = 3) -> ModelSpec:
     """Return what a model for this data is built from."""
     if isinstance(data, Images):
         return ModelSpec(data.shape, data.classes, precision, seed)
-    vocabulary, per_token = data.vocabulary, MASKED if data.masked else None
+    vocabulary, per_token = data.vocabulary, {"masked_tokens": MASKED, "next_token": NEXT}.get(data.task)
     return ModelSpec(
         (data.tokens,), data.outputs, precision, seed, inputs=("tokens",), vocabulary=vocabulary, per_token=per_token
     )
@@ -167,4 +167,4 @@ def batch_of(data: Images | Texts, count: int) -> Batch:
         return data.examples(count)
     found = {name: tf.constant(values) for name, values in data.examples(count).items()}
     inputs = {name: found.pop(name) for name in ("tokens", "positions") if name in found}
-    return {"inputs": inputs if data.masked else inputs["tokens"], **found}
+    return {"inputs": inputs if len(inputs) > 1 else inputs["tokens"], **found}

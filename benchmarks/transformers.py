@@ -53,6 +53,9 @@ FAMILIES = {
         256,
     ),
     "revencoder": Family(("model=revencoder_tiny",), Texts(128, 256), 128, Texts(256, 256), 256),
+    "revdecoder": Family(
+        ("model=revdecoder_tiny",), Texts(128, 256, "next_token"), 128, Texts(256, 256, "next_token"), 256
+    ),
 }
 
 

@@ -21,8 +21,8 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 from keras import layers  # noqa: E402
-from keras_transformers import build_encoder, build_vit  # noqa: E402
-from sizes import ENCODERS, VITS  # noqa: E402
+from keras_transformers import build_decoder, build_encoder, build_vit  # noqa: E402
+from sizes import DECODERS, ENCODERS, VITS  # noqa: E402
 
 UNITS = {"resnet20": 3, "resnet32": 5}  # of each of three stages
 FILTERS = (16, 16, 32, 64)
@@ -33,13 +33,13 @@ OPTIMIZERS = {"adam": keras.optimizers.Adam, "adafactor": keras.optimizers.Adafa
 def main() -> None:
     if options.precision == "bfloat16":
         keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    masked = options.texts is not None and options.texts.masked
+    per_token = options.texts is not None and options.texts.task != "classify"
     model, (inputs, labels) = build(), one_batch()
     accumulated = options.steps if options.steps > 1 else None
     model.compile(
         OPTIMIZERS[options.optimizer](1e-3, gradient_accumulation_steps=accumulated),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1 if masked else None),
-        metrics=[] if masked else ["accuracy"],
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1 if per_token else None),
+        metrics=[] if per_token else ["accuracy"],
         jit_compile=False,
     )
     dataset = tf.data.Dataset.from_tensors((inputs, labels)).repeat()
@@ -47,6 +47,8 @@ def main() -> None:
 
 
 def build() -> keras.Model:
+    if options.model in DECODERS:
+        return build_decoder(DECODERS[options.model], options.texts)
     if options.model in ENCODERS:
         return build_encoder(ENCODERS[options.model], options.texts)
     if options.model in VITS:
@@ -61,7 +63,7 @@ def one_batch() -> tuple[Any, tf.Tensor]:
     if options.texts:
         found = options.texts.examples(options.micro_batch)
         inputs = {name: tf.constant(found[name]) for name in ("tokens", "positions") if name in found}
-        return inputs if options.texts.masked else inputs["tokens"], tf.constant(found["targets"])
+        return inputs if len(inputs) > 1 else inputs["tokens"], tf.constant(found["targets"])
     size = options.image_size
     images = np.random.default_rng(0).standard_normal((options.micro_batch, size, size, 3), np.float32)
     return tf.constant(images), tf.range(options.micro_batch) % CLASSES[size]

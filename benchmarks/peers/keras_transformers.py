@@ -1,10 +1,10 @@
-"""accumtrain's transformers of Keras's own layers, layer for layer: pre-norm, exact GELU, trained positions."""
+"""accumtrain's transformers in Keras, layer for layer: of Keras's own layers, and decoders as KerasHub has Llama."""
 
 from __future__ import annotations
 
 import keras
 from keras import layers, ops
-from sizes import EPSILON, MLP_RATIO, PATCH, Size
+from sizes import EPSILON, GATED_RATIO, MLP_RATIO, PATCH, Size
 from texts import Texts
 
 
@@ -27,7 +27,7 @@ def build_encoder(size: Size, texts: Texts) -> keras.Model:
     x = Positions(texts.tokens, class_token=False)(table(ops.maximum(tokens, 0)))
     for _ in range(size.depth):
         x = block(x, size, shown[:, None, :])
-    if not texts.masked:
+    if texts.task == "classify":
         mean = layers.GlobalAveragePooling1D(dtype="float32")(norm(x, "float32"), mask=shown)
         return keras.Model(tokens, layers.Dense(texts.outputs, dtype="float32")(mean))
     positions = keras.Input((texts.positions,), dtype="int32", name="positions")
@@ -35,6 +35,23 @@ def build_encoder(size: Size, texts: Texts) -> keras.Model:
     x = norm(layers.Dense(size.width, activation="gelu")(norm(x)))
     logits = Bias(dtype="float32")(table(x, reverse=True))
     return keras.Model({"tokens": tokens, "positions": positions}, logits)
+
+
+def build_decoder(size: Size, texts: Texts) -> keras.Model:
+    from keras_hub.models import LlamaBackbone  # it takes seconds
+
+    backbone = LlamaBackbone(
+        vocabulary_size=texts.vocabulary,
+        num_layers=size.depth,
+        num_query_heads=size.heads,
+        hidden_dim=size.width,
+        intermediate_dim=int(GATED_RATIO * size.width),
+        num_key_value_heads=size.heads,
+        tie_word_embeddings=True,
+    )
+    tokens = keras.Input((texts.tokens,), dtype="int32", name="tokens")
+    hidden = backbone({"token_ids": tokens, "padding_mask": ops.ones_like(tokens)})
+    return keras.Model(tokens, ops.cast(backbone.token_embedding(hidden, reverse=True), "float32"))
 
 
 def block(x: keras.KerasTensor, size: Size, shown: keras.KerasTensor | None) -> keras.KerasTensor:

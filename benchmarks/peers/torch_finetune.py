@@ -15,18 +15,25 @@ import torch  # noqa: E402
 from peft import LoraConfig, get_peft_model  # noqa: E402
 from torch import nn  # noqa: E402
 from torch_memory import bytes_at_peak, moments  # noqa: E402
-from transformers import AutoConfig, AutoModelForSequenceClassification  # type: ignore[attr-defined] # noqa: E402
+from transformers import (  # type: ignore[attr-defined] # noqa: E402
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+)
 from transformers.optimization import Adafactor  # noqa: E402
 
 RATE = 2e-5
+ADAPTED = {"SEQ_CLS": ["query", "value"], "CAUSAL_LM": ["q_proj", "v_proj"]}
 
 
 def main() -> None:
     torch.manual_seed(0)
     found = options.texts.examples(options.micro_batch)
     tokens, labels = (torch.from_numpy(found[name]).long() for name in ("tokens", "targets"))
+    if options.texts.task == "next_token":
+        labels = tokens  # the model looks at those behind
     inputs = {"input_ids": tokens.clamp(min=0), "attention_mask": (tokens >= 0).long(), "labels": labels}
-    model = build(options.texts.outputs)
+    model = build()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = build_optimizer(trained)
 
@@ -47,15 +54,19 @@ def main() -> None:
         turns.done(**facts)
 
 
-def build(outputs: int) -> nn.Module:
-    config = AutoConfig.from_pretrained(options.model, num_labels=outputs)
-    model = AutoModelForSequenceClassification.from_config(config).train()
+def build() -> nn.Module:
+    if options.texts.task == "next_token":
+        kind, model = "CAUSAL_LM", AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(options.model))
+    else:
+        config = AutoConfig.from_pretrained(options.model, num_labels=options.texts.outputs)
+        kind, model = "SEQ_CLS", AutoModelForSequenceClassification.from_config(config)
+    model.train()
     if options.recompute:
         model.activation_checkpointing_enable()
     if options.lora_rank is None:
         return model
     adapters = LoraConfig(
-        task_type="SEQ_CLS", r=options.lora_rank, lora_alpha=options.lora_rank, target_modules=["query", "value"]
+        task_type=kind, r=options.lora_rank, lora_alpha=options.lora_rank, target_modules=ADAPTED[kind]
     )
     return get_peft_model(model, adapters)
 

@@ -16,11 +16,11 @@ options = arguments()
 turns = Turns(units_of(options))
 
 import torch  # noqa: E402
-from sizes import ENCODERS, VITS  # noqa: E402
+from sizes import DECODERS, ENCODERS, VITS  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch_memory import bytes_at_peak, moments  # noqa: E402
-from torch_transformers import Encoder, VisionTransformer  # noqa: E402
+from torch_transformers import Decoder, Encoder, VisionTransformer  # noqa: E402
 
 # units of each stage, filters of the stem and of each stage, bottleneck, classes
 MODELS = {
@@ -74,8 +74,8 @@ def one_batch(outputs: int) -> list[Tensor]:
     """Return inputs and labels: normal noise with classes in turn, or texts."""
     if options.texts:
         found = options.texts.examples(options.micro_batch)
-        names = ("tokens", "positions", "targets") if options.texts.masked else ("tokens", "targets")
-        return [torch.from_numpy(found[name]).long() for name in names]
+        names = ("tokens", "positions", "targets")
+        return [torch.from_numpy(found[name]).long() for name in names if name in found]
     images = torch.randn(options.micro_batch, 3, options.image_size, options.image_size)
     images = images.contiguous(memory_format=torch.channels_last)
     return [images, torch.arange(options.micro_batch) % outputs]
@@ -152,6 +152,8 @@ def norm(channels: int) -> nn.BatchNorm2d:
 
 
 def build(name: str) -> nn.Module:
+    if name in DECODERS:
+        return Decoder(DECODERS[name], options.texts.vocabulary)
     if name in ENCODERS:
         return Encoder(ENCODERS[name], options.texts)
     if name in VITS:

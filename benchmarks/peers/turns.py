@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 sys.path.append(str(Path(__file__).parents[1]))  # what all benchmarks share; last, for one has the name of a package
-from texts import Texts
+from texts import TASKS, Texts
 
 OPTIMIZERS = ("adam", "adamw", "adafactor")
 STATUS = Path("/proc/self/status")  # on Linux
@@ -33,14 +33,14 @@ def arguments() -> argparse.Namespace:
     kinds.add_argument("--image-size", type=int)
     kinds.add_argument("--tokens", type=int, help="of the longest text")
     parser.add_argument("--vocabulary", type=int, help="of texts")
-    parser.add_argument("--masked", action="store_true", help="the targets of texts are masked tokens")
+    parser.add_argument("--task", choices=TASKS, default="classify", help="of texts")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adam")
     parser.add_argument("--memory", action="store_true", help="tell the peak of tensors on the CPU, too")
     parser.add_argument("--compile", action="store_true", help="PyTorch: use torch.compile")
     parser.add_argument("--lora-rank", type=int, help="torch_finetune.py: train adapters of this rank by PEFT")
     parser.add_argument("--recompute", action="store_true", help="torch_finetune.py: checkpoint activations")
     options = parser.parse_args()
-    options.texts = Texts(options.tokens, options.vocabulary, options.masked) if options.tokens else None
+    options.texts = Texts(options.tokens, options.vocabulary, options.task) if options.tokens else None
     return options
 
 
