@@ -326,18 +326,20 @@ def test_deep_decoders_are_reversed_to_the_bit(monkeypatch, depth, precision, in
 
 
 @pytest.mark.parametrize(
-    ("config", "published"),
+    ("config", "words", "parameters"),
     [
-        (DecoderConfig(depth=12, width=768, heads=12, **AS_GPT2), 124_439_808),
-        (DecoderConfig(depth=30, width=576, heads=9, kv_heads=3, mlp_ratio=8 / 3), 134_515_008),
+        (DecoderConfig(depth=12, width=768, heads=12, **AS_GPT2), 50_257, 124_439_808),
+        (DecoderConfig(depth=30, width=576, heads=9, kv_heads=3, mlp_ratio=8 / 3), 49_152, 134_515_008),
+        (DecoderConfig(), 30_522, 4_308_864),
+        (DecoderConfig(depth=4, width=512, heads=8), 30_522, 28_476_928),
+        (DecoderConfig(depth=12, width=768, heads=12), 30_522, 110_164_224),
     ],
-    ids=["GPT-2", "SmolLM"],
+    ids=["GPT-2", "SmolLM", "tiny", "small", "base"],
 )
-def test_decoders_have_as_many_parameters_as_published_ones(config, published):
-    """GPT-2 (Radford et al. 2019), and SmolLM-135M (2024), which is built as Llama."""
-    length, words = (1024, 50_257) if config.positions == "learned" else (2048, 49_152)
-    spec = ModelSpec((length,), words, inputs=("tokens",), vocabulary=words, per_token="next", draws=False)
-    assert build_model(config, spec).params == published
+def test_decoders_have_as_many_parameters_as_published_ones(config, words, parameters):
+    """GPT-2 (Radford et al. 2019), SmolLM-135M (2024), which is built as Llama, and those of docs/transformers.md."""
+    spec = ModelSpec((1024,), words, inputs=("tokens",), vocabulary=words, per_token="next", draws=False)
+    assert build_model(config, spec).params == parameters
 
 
 def test_the_table_that_embedding_and_head_share_has_one_path():
