@@ -37,8 +37,8 @@ from accumtrain.train.build import model_for
 PEER = Path(__file__).parent / "peers/torch_decoder.py"
 TEST_BYTES, TOKENS = 200_000, 4096
 END = "<|endoftext|>"
-RECIPE = ("experiment=text_lm", "batch_size=32", "accum.steps=1", "train.steps=300", "schedule.warmup=30")
-AT_THE_END = "eval.every=1000000"  # so that no state is chosen
+RECIPE = ("experiment=text_lm", "batch_size=16", "accum.steps=1", "train.steps=300", "schedule.warmup=30")
+AT_THE_END = ("eval.every=1000000", "data.val_fraction=0.01")  # nothing is chosen on what validates
 
 
 def write_splits(name: str, folder: Path) -> list[str]:
@@ -118,9 +118,9 @@ def list_cases(scratch: Path) -> Iterator[tuple[str, str, Path, tuple[str, ...]]
         folder = scratch / name
         folder.mkdir()
         train_tokenizer(write_splits(name, folder), folder / "tokenizer.json")
-        data = (*RECIPE, AT_THE_END, f"data.path={folder / 'train.jsonl'}", f"data.test_path={folder / 'test.jsonl'}")
+        tables = (f"data.path={folder / 'train.jsonl'}", f"data.test_path={folder / 'test.jsonl'}")
         for tokens, tokenizer in (("bytes", "bytes"), ("BPE", str(folder / "tokenizer.json"))):
-            yield name, tokens, folder / tokens, (*data, f"data.tokenizer={tokenizer}")
+            yield name, tokens, folder / tokens, (*RECIPE, *AT_THE_END, *tables, f"data.tokenizer={tokenizer}")
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """accumtrain's decoder in plain PyTorch, trained on given rows at given rates: the nats of each byte of the test texts.
 
-    python benchmarks/peers/torch_decoder.py FILE    # .npz of language_models.py; prints {"nats_per_byte": ...}
+python benchmarks/peers/torch_decoder.py FILE    # .npz of language_models.py; prints {"nats_per_byte": ...}
 """
 
 from __future__ import annotations
