@@ -1,4 +1,4 @@
-"""Nats per byte of decoders of a dictionary and a book, by bytes and by a BPE, beside PyTorch's (half an hour on two cores).
+"""Nats per byte of decoders of a dictionary and a book, by bytes and by a BPE, beside PyTorch's (half an hour).
 
     .venv/bin/python benchmarks/language_models.py --peer-python PYTHON    # one that has torch
 
