@@ -68,7 +68,7 @@ def test_residual_models_have_the_depth_of_their_name(label, compose):
     assert compose(f"model={label}").model.label == label
 
 
-SHORT_NAMES = {"cifar10_vit", "fashion_vit", "text_mlm"}
+SHORT_NAMES = {"cifar10_vit", "fashion_vit", "text_lm", "text_mlm"}
 
 
 @pytest.mark.parametrize("file", sorted(CONF_DIR.glob("experiment/*.yaml")), ids=lambda file: file.stem)
