@@ -14,59 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch_transformers import Decoder
 
-EPSILON, THETA = 1e-6, 10_000.0  # of norms and of rotary positions
 NONE = -1  # in the place of a token that is not there
 EVALUATED = 128  # rows at a time
-
-
-class Block(nn.Module):
-    """Causal attention and a gated MLP, each behind an RMS norm and added to its input [N, T, C]."""
-
-    def __init__(self, width: int, heads: int, hidden: int):
-        super().__init__()
-        self.heads = heads
-        self.norm = nn.RMSNorm(width, EPSILON)
-        self.inputs, self.output = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-        self.mlp_norm = nn.RMSNorm(width, EPSILON)
-        self.gates, self.mlp_output = nn.Linear(width, 2 * hidden, bias=False), nn.Linear(hidden, width, bias=False)
-
-    def forward(self, x: Tensor, shown: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-        rows, tokens, width = x.shape
-        split = self.inputs(self.norm(x)).view(rows, tokens, 3, self.heads, width // self.heads)
-        queries, keys, values = split.permute(2, 0, 3, 1, 4).unbind()
-        queries, keys = (turn(each, cosine, sine) for each in (queries, keys))
-        y = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=shown)
-        x = x + self.output(y.transpose(1, 2).reshape(rows, tokens, width))
-        gate, value = self.gates(self.mlp_norm(x)).chunk(2, dim=-1)
-        return x + self.mlp_output(functional.silu(gate) * value)
-
-
-class Decoder(nn.Module):
-    """Packed rows of tokens and the numbers of their documents, both [N, T], to logits [N, T, V] by a tied table."""
-
-    def __init__(self, vocabulary: int, depth: int, width: int, heads: int, hidden: int):
-        super().__init__()
-        self.table = nn.Parameter(torch.empty(vocabulary, width))
-        self.blocks = nn.ModuleList(Block(width, heads, hidden) for _ in range(depth))
-        self.norm = nn.RMSNorm(width, EPSILON)
-        size = width // heads
-        self.frequencies = THETA ** -(torch.arange(0, size, 2, dtype=torch.float64) / size)
-
-    def forward(self, tokens: Tensor, documents: Tensor) -> Tensor:
-        shown = (documents[:, :, None] == documents[:, None, :]).tril()  # those before a token in its document
-        angles = (shown.sum(-1) - 1)[:, None, :, None] * self.frequencies
-        cosine, sine = angles.cos().float(), angles.sin().float()
-        x = functional.embedding(tokens.clamp(min=0), self.table)
-        for block in self.blocks:
-            x = block(x, shown[:, None], cosine, sine)
-        return functional.linear(self.norm(x), self.table)
-
-
-def turn(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Return heads [N, heads, T, C] whose channels i and i + C / 2 are turned by their angle."""
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
 
 
 def build_decoder(settings: Mapping[str, float], weights: list[np.ndarray]) -> Decoder:

@@ -16,7 +16,7 @@ options = arguments()
 turns = Turns(units_of(options))
 
 import torch  # noqa: E402
-from sizes import DECODERS, ENCODERS, VITS  # noqa: E402
+from sizes import DECODERS, ENCODERS, GATED_RATIO, VITS  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch_memory import bytes_at_peak, moments  # noqa: E402
@@ -153,7 +153,8 @@ def norm(channels: int) -> nn.BatchNorm2d:
 
 def build(name: str) -> nn.Module:
     if name in DECODERS:
-        return Decoder(DECODERS[name], options.texts.vocabulary)
+        size = DECODERS[name]
+        return Decoder(options.texts.vocabulary, *size, hidden=int(GATED_RATIO * size.width))
     if name in ENCODERS:
         return Encoder(ENCODERS[name], options.texts)
     if name in VITS:

@@ -5,11 +5,15 @@ Every model has `outputs`, the number of logits.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-from sizes import EPSILON, GATED_RATIO, MLP_RATIO, PATCH, Size
-from texts import Texts
+from sizes import EPSILON, MLP_RATIO, PATCH, Size
 from torch import Tensor, nn
 from torch.nn import functional
+
+if TYPE_CHECKING:
+    from texts import Texts
 
 THETA = 10_000.0  # of rotary positions
 DEVIATION = 0.02  # of embeddings at the start
@@ -87,51 +91,54 @@ class Encoder(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """Causal attention with rotary positions, and a gated MLP, each added to its input [N, T, C]."""
+    """Causal attention and a gated MLP, each behind an RMS norm and added to its input [N, T, C]."""
 
-    def __init__(self, size: Size):
+    def __init__(self, width: int, heads: int, hidden: int):
         super().__init__()
-        width, hidden = size.width, int(GATED_RATIO * size.width)
-        self.heads = size.heads
-        self.norm, self.mlp_norm = nn.RMSNorm(width, EPSILON), nn.RMSNorm(width, EPSILON)
+        self.heads = heads
+        self.norm = nn.RMSNorm(width, EPSILON)
         self.inputs, self.output = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-        self.mlp_inputs, self.mlp_output = (
-            nn.Linear(width, 2 * hidden, bias=False),
-            nn.Linear(hidden, width, bias=False),
-        )
+        self.mlp_norm = nn.RMSNorm(width, EPSILON)
+        self.gates, self.mlp_output = nn.Linear(width, 2 * hidden, bias=False), nn.Linear(hidden, width, bias=False)
 
-    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-        examples, tokens, width = x.shape
-        split = self.inputs(self.norm(x)).view(examples, tokens, 3, self.heads, width // self.heads)
+    def forward(self, x: Tensor, shown: Tensor | None, cosine: Tensor, sine: Tensor) -> Tensor:
+        rows, tokens, width = x.shape
+        split = self.inputs(self.norm(x)).view(rows, tokens, 3, self.heads, width // self.heads)
         queries, keys, values = split.permute(2, 0, 3, 1, 4).unbind()
         queries, keys = (turn(each, cosine, sine) for each in (queries, keys))
-        y = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
-        x = x + self.output(y.transpose(1, 2).reshape(examples, tokens, width))
-        gate, y = self.mlp_inputs(self.mlp_norm(x)).chunk(2, dim=-1)
-        return x + self.mlp_output(functional.silu(gate) * y)
+        y = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=shown, is_causal=shown is None)
+        x = x + self.output(y.transpose(1, 2).reshape(rows, tokens, width))
+        gate, value = self.gates(self.mlp_norm(x)).chunk(2, dim=-1)
+        return x + self.mlp_output(functional.silu(gate) * value)
 
 
 class Decoder(nn.Module):
-    """Tokens [N, T] to logits of the next ones, [N, T, vocabulary]. The table of tokens is the kernel of the logits."""
+    """Tokens, of packed rows with the numbers of their documents, both [N, T], to logits [N, T, V] by a tied table."""
 
-    def __init__(self, size: Size, vocabulary: int):
+    def __init__(self, vocabulary: int, depth: int, width: int, heads: int, hidden: int):
         super().__init__()
         self.outputs = vocabulary
-        self.table = embedding(vocabulary, size.width)
-        self.blocks = nn.ModuleList(DecoderBlock(size) for _ in range(size.depth))
-        self.norm = nn.RMSNorm(size.width, EPSILON)
-        self.frequencies = THETA ** -(torch.arange(0, size.width // size.heads, 2) / (size.width // size.heads))
+        self.table = embedding(vocabulary, width)
+        self.blocks = nn.ModuleList(DecoderBlock(width, heads, hidden) for _ in range(depth))
+        self.norm = nn.RMSNorm(width, EPSILON)
+        size = width // heads
+        self.frequencies = THETA ** -(torch.arange(0, size, 2, dtype=torch.float64) / size)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        angles = torch.outer(torch.arange(tokens.shape[1]), self.frequencies)
-        x = functional.embedding(tokens, self.table)
+    def forward(self, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
+        shown, places = None, torch.arange(tokens.shape[1])
+        if documents is not None:
+            same = (documents[:, :, None] == documents[:, None, :]).tril()  # those before a token in its document
+            shown, places = same[:, None], (same.sum(-1) - 1)[:, None]
+        angles = places[..., None] * self.frequencies
+        cosine, sine = angles.cos().float(), angles.sin().float()
+        x = functional.embedding(tokens.clamp(min=0), self.table)
         for block in self.blocks:
-            x = block(x, angles.cos(), angles.sin())
+            x = block(x, shown, cosine, sine)
         return functional.linear(self.norm(x), self.table)
 
 
 def turn(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Return heads [N, heads, T, C] turned by the angles of rotary positions, [T, C / 2]."""
+    """Return heads [N, heads, T, C] whose channels i and i + C / 2 are turned by their angle."""
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1).to(x.dtype)
 
