@@ -313,6 +313,39 @@ def test_texts_are_continued_as_each_would_be_alone(here, command):
 
 
 @pytest.mark.slow
+def test_texts_of_other_lengths_are_continued_and_measured(here, command):
+    def write(length):
+        answer = command("job=predict", "run.name=one", "predict.input=new.txt", f"data.length={length}")
+        assert answer.code == 0, answer.err
+        return [json.loads(line)["continuation"] for line in (here / "predictions.jsonl").read_text().splitlines()]
+
+    Path("new.txt").write_text("the c\na\nn")
+    whole, shorter, longer = (write(length) for length in (LENGTH, 12, 2 * LENGTH))
+    assert [len(text) for text in shorter] == [12 - 5, 11, 11]
+    for some, more in (*zip(shorter, whole, strict=True), *zip(whole, longer, strict=True)):
+        assert more.startswith(some)
+        assert len(more) > len(some)
+    counts = set()
+    for length in (LENGTH, 12, 2 * LENGTH):
+        answer = command("run.name=one", "job=evaluate", f"data.length={length}")
+        assert answer.code == 0, answer.err
+        found = json_of(here, "evaluation" if length == LENGTH else f"evaluation-length{length}")
+        assert found["own_data"]
+        counts.add(sum(each["positions"] for each in found["tokens"]))
+    assert len(counts) == 1
+    answer = command("run.name=one", "job=export", "data.length=20", "predict.tokens=3")
+    assert answer.code == 0, answer.err
+    assert "int32 [N, 20]" in answer.out
+
+
+@pytest.mark.slow
+def test_learned_positions_are_of_one_length(command):
+    assert command(*SMALL, "model.positions=learned", "train.steps=1", "run.name=learned").code == 0
+    answer = command("run.name=learned", "job=predict", "predict.input=lines.txt", "data.length=20")
+    assert_error(answer, ConfigError, "data.length=20: the run in runs/learned was trained with data.length=16; leave")
+
+
+@pytest.mark.slow
 def test_draws_depend_on_the_seed_and_the_number_of_the_text(here, command):
     def write(*lines, seed=1):
         Path("new.txt").write_text("\n".join(lines))

@@ -140,6 +140,11 @@ class Tokens(Inputs):
 
     def with_length(self, config: DataConfig) -> Tokens:
         length = config.length if isinstance(config, TokenKeys) else None
+        if length is not None and length < self.masks:
+            raise ConfigError(
+                f"data.length={length}: the run was trained on up to {self.masks} masks of an example, and each is a "
+                f"token; give data.length={self.masks} or more"
+            )
         return self if length is None else replace(self, shape=(length,))
 
     def adapt(self, config: DataConfig) -> DataConfig:
