@@ -18,9 +18,10 @@ from accumtrain.data.inputs.base import Inputs
 from accumtrain.data.inputs.tokens import Tokens
 from accumtrain.data.source import Split
 from accumtrain.data.text.rows import TARGETS, RowSplit
-from accumtrain.data.text.vocabulary import NONE, Vocabulary
+from accumtrain.data.text.vocabulary import Vocabulary
 from accumtrain.engine.losses import Batch, PerExample
 from accumtrain.errors import DataError
+from accumtrain.fields import NONE
 from accumtrain.models.transformers.continuation import Choose, Sampling, choose_best, continue_texts, take_logits
 from accumtrain.tasks.answer import Answer, AnswersInWords
 from accumtrain.tasks.tokens import TokenObjective, count_ids, list_tokens, most_probable, token_cross_entropy

@@ -15,8 +15,8 @@ from accumtrain.console import format_bytes
 from accumtrain.data.source import BadExample, Split, UnreadableExample, hash_arrays
 from accumtrain.data.text.encode import Encoded, check_some_are_usable, raise_first
 from accumtrain.data.text.token_split import COPIES, TokenSplit
-from accumtrain.data.text.vocabulary import NONE
 from accumtrain.errors import DataError
+from accumtrain.fields import NONE
 from accumtrain.process.machine import spare_bytes
 
 TOKENS, TARGETS, DOCUMENTS = range(3)  # the parts of a row

@@ -11,10 +11,9 @@ import tensorflow as tf
 from accumtrain.backprop.linear_logits import LinearLogits
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
+from accumtrain.fields import NONE
 from accumtrain.models.transformers.attention import QUERIES
 from accumtrain.models.transformers.cache import KeyValueCache
-
-NONE = -1  # where there is no token
 
 # From logits [N, V] and the number of the new token, int32 [], to tokens, int32 [N].
 Choose = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
