@@ -93,7 +93,7 @@ def merge_run_values(
     if job.measures_other_data:
         fixed = {key: value for key, value in fixed.items() if not key.startswith("data.") or key in of_run}
     if job.scope == "trained":
-        if REGISTRIES["model"][before["model"]["kind"]].config.lengths == ANY and value_at(values, LENGTH) is not None:
+        if from_mapping(before).model.lengths == ANY and value_at(values, LENGTH) is not None:
             fixed.pop(LENGTH, None)
         _check_given(fixed, now, given, file.parent)
     outdated = {dependent for key in given for dependent in DEPENDENT_KEYS.get(key, ())}

@@ -24,6 +24,7 @@ from accumtrain.process.temporary_folder import temporary_folder
 from accumtrain.tasks.answer import Answer
 
 CLASS_NAMES = "class_names"  # key of `Exported.texts`
+SERVING = "serving_default"  # the signature of the answers
 OPSET = 18  # the newest that tf2onnx 1.17 writes
 
 
@@ -48,24 +49,30 @@ class Exported:
         values = {CLASS_NAMES: self.answer.columns, **self.answer.texts(), **self.inputs.texts()}
         return {name: json.dumps(value) for name, value in values.items()}
 
-    def function(self) -> tf.types.experimental.PolymorphicFunction:
-        """Return the inference: inputs to a float32 output [N, ..., K]. All formats have its operations."""
+    def function(self, signature: str = SERVING) -> tf.types.experimental.PolymorphicFunction:
+        """Return the function of a signature, from inputs to one output by its name.
+
+        All formats have the operations of the inference, whose output is float32 [N, ..., K].
+        """
+        name = self.answer.name if signature == SERVING else signature
 
         @tf.function(input_signature=[self.inputs.signature], autograph=False)
         def served(inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-            return {self.answer.name: self.infer(self.inputs.serve(inputs))}
+            return {name: self.compute(self.inputs.serve(inputs), signature)}
 
         return served
 
-    def infer(self, inputs: Any) -> tf.Tensor:
-        """Return the answers, float32 [N, ..., K], to prepared inputs."""
-        return self.answer.answer(self.model, inputs)
+    def compute(self, inputs: Any, signature: str = SERVING) -> tf.Tensor:
+        """Return the output of a signature for prepared inputs."""
+        compute = self.answer.answer if signature == SERVING else self.answer.further[signature]
+        return compute(self.model, inputs)
 
 
 def write_saved_model(exported: Exported, path: Path) -> None:
-    """Write a folder for TensorFlow, TensorFlow Serving and Keras's TFSMLayer."""
+    """Write a folder for TensorFlow, TensorFlow Serving and Keras's TFSMLayer. It alone has what is `further`."""
     module = tf.Module()
     module.model, module.serve = exported.model, exported.function()
+    signatures = {SERVING: module.serve, **{name: exported.function(name) for name in exported.answer.further}}
     with temporary_folder("export") as folder:
         for name, text in exported.texts.items():
             file = folder / f"{name}.json"
@@ -73,7 +80,7 @@ def write_saved_model(exported: Exported, path: Path) -> None:
             setattr(module, name, tf.saved_model.Asset(str(file)))
         # without gradients, as those of reversible models would be large
         options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-        tf.saved_model.save(module, str(path), signatures=module.serve, options=options)
+        tf.saved_model.save(module, str(path), signatures=signatures, options=options)
 
 
 def write_keras(exported: Exported, path: Path) -> None:

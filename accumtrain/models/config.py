@@ -47,7 +47,6 @@ class ModelConfig(ComponentConfig):
     Attributes:
         same_bits_in_every_graph: the model's operations give the same bits in every graph, as job=verify then requires.
         takes: the kind of its inputs. It takes those of a subclass, too.
-        lengths: those of texts that it takes: ONE, all UP_TO that of the training, or ANY that it has positions for.
         reversible_twin: a reversible model of the same family, in words.
     """
 
@@ -58,13 +57,17 @@ class ModelConfig(ComponentConfig):
     ROLE: ClassVar[Role] = Role.LEARNED | Role.MEASURED
     same_bits_in_every_graph: ClassVar[bool] = True
     takes: ClassVar[str] = "pixels"
-    lengths: ClassVar[str] = UP_TO
     reversible_twin: ClassVar[str] = "a RevNet such as model=revnet38"
 
     @property
     def inputs(self) -> str | None:
         """The kind of its inputs; None if its builder alone knows it."""
         return self.takes
+
+    @property
+    def lengths(self) -> str:
+        """Those of texts that it takes: ONE, all UP_TO that of the training, or ANY that it has positions for."""
+        return UP_TO
 
     @property
     def policies(self) -> tuple[str, ...]:

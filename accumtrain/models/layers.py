@@ -21,7 +21,7 @@ from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.pullback import Gradients
 from accumtrain.backprop.tracing import after, computed_after
 from accumtrain.errors import ConfigError
-from accumtrain.fields import MASKED
+from accumtrain.fields import MASKED, NEXT
 from accumtrain.process.private import could_possibly_record
 
 MANY_OUTPUTS = 1024  # of a last layer whose logits may be large
@@ -280,6 +280,24 @@ class ModelSpec:
             raise ConfigError(
                 f"{given}: has vectors for {vectors:,} tokens, and those of the data are {self.vocabulary:,}; give "
                 "data.tokenizer the folder or the tokenizer.json of that model"
+            )
+
+    def check_told(self, given: str, *, causal: bool) -> None:
+        """Raise ConfigError if the tokens of a model can't learn to tell those that the task asks for.
+
+        Args:
+            given: the key and the value that name the model.
+            causal: its tokens attend to none behind them.
+        """
+        if self.per_token == NEXT and not causal:
+            raise ConfigError(
+                f"{given}: its tokens attend to the next ones, and can't learn to tell them; use model=decoder_tiny, "
+                "or task=masked_tokens"
+            )
+        if self.per_token == MASKED and causal:
+            raise ConfigError(
+                f"{given}: its tokens attend to none behind them, and task=masked_tokens learns tokens from both "
+                "sides; use model=encoder_tiny"
             )
 
     @property

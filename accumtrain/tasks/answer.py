@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -90,6 +90,14 @@ class Answer:
     def predict(self, model: Model, batch: Batch) -> tf.Tensor:
         """Return what job=predict tells of the examples of a batch, [N, ...]. Called in graphs."""
         return self.answer(model, batch["inputs"])
+
+    @property
+    def further(self) -> Mapping[str, Callable[[Model, Any], tf.Tensor]]:
+        """The functions that a SavedModel has beside `answer`, by the name of their signature and output.
+
+        Each takes what `answer` takes, and returns whole numbers, [N, ...].
+        """
+        return {}
 
     @property
     def columns(self) -> list[str]:

@@ -12,7 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from accumtrain.data.stream import MASK_KIND, MASK_ORDER, MASK_TOKEN, hash64, random_below, random_uniform
-from accumtrain.data.text.vocabulary import NONE, Vocabulary
+from accumtrain.data.text.vocabulary import Vocabulary
+from accumtrain.fields import NONE
 from accumtrain.tasks.config import MaskedTokensConfig
 
 _ORDERS = 2**62  # random numbers that a position can draw; the positions with the smallest are chosen

@@ -18,10 +18,11 @@ from accumtrain.data.inputs.base import Inputs
 from accumtrain.data.inputs.tokens import Tokens
 from accumtrain.data.source import Split
 from accumtrain.data.text.rows import TARGETS, RowSplit
-from accumtrain.data.text.vocabulary import NONE, Vocabulary
+from accumtrain.data.text.vocabulary import Vocabulary
 from accumtrain.engine.losses import Batch, PerExample
 from accumtrain.errors import DataError
-from accumtrain.models.transformers.continuation import Sampling, continue_texts, take_logits
+from accumtrain.fields import NONE
+from accumtrain.models.transformers.continuation import Choose, Sampling, choose_best, continue_texts, take_logits
 from accumtrain.tasks.answer import Answer, AnswersInWords
 from accumtrain.tasks.tokens import TokenObjective, count_ids, list_tokens, most_probable, token_cross_entropy
 
@@ -120,14 +121,18 @@ class NextTokenAnswer(Answer):
             tf.cast(number, tf.int32),
             fn_output_signature=tf.float32,
         )
+        return self._continue(model, batch["inputs"], lambda logits, index: sampling.choose(logits, draws[:, index]))
+
+    @property
+    def further(self) -> Mapping[str, Callable[[Model, Any], tf.Tensor]]:
+        """The most probable tokens that continue each text, as `predict` tells them without draws."""
+        if not self.config.predict.tokens:
+            return {}
+        return {"continuation": partial(self._continue, choose=lambda logits, index: choose_best(logits))}
+
+    def _continue(self, model: Model, tokens: tf.Tensor, choose: Choose) -> tf.Tensor:
         end = self._vocabulary.template.single[-1].ids[-1:]
-        return continue_texts(
-            model,
-            batch["inputs"],
-            keys.tokens,
-            lambda logits, index: sampling.choose(logits, draws[:, index]),
-            end[0] if end else None,
-        )
+        return continue_texts(model, tokens, self.config.predict.tokens, choose, end[0] if end else None)
 
     @property
     def _vocabulary(self) -> Vocabulary:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from accumtrain.data.inputs.tokens import Tokens
 from accumtrain.data.source import Split
-from accumtrain.data.text.vocabulary import NONE, Vocabulary
+from accumtrain.data.text.vocabulary import Vocabulary
 from accumtrain.engine.losses import (
     Batch,
     Collector,
@@ -26,6 +26,7 @@ from accumtrain.engine.losses import (
 )
 from accumtrain.engine.sums import sum_buffer
 from accumtrain.errors import ConfigError
+from accumtrain.fields import NONE
 from accumtrain.report.tokens import TokenReport, TokenResult
 from accumtrain.tasks.answer import round_float32
 from accumtrain.tasks.config import TokenCrossEntropyConfig

@@ -168,7 +168,7 @@ class PredictConfig:
     `top`: number of classes listed for each example, the most probable first. With task=masked_tokens: of tokens for
     each mask. With task=next_token: of tokens behind each text.
     `tokens`: with task=next_token: the most tokens that are written behind each text; both together have at most
-    data.length. 0: the probabilities of the token behind it are told instead.
+    data.length. 0: the probabilities of the token behind it are told instead. A SavedModel writes as many.
     `temperature`: divides the logits, from whose softmax written tokens are drawn; 0: the most probable are written.
     `top_k`: number of the most probable tokens that may be drawn; null: all.
     `top_p`: sum of the probabilities of the tokens that may be drawn, the most probable first; the one that reaches it

@@ -196,6 +196,15 @@ def test_rows_without_room_are_refused(tmp_path, monkeypatch):
         opened(lines(tmp_path))
 
 
+@pytest.mark.parametrize(("length", "dtype"), [(LENGTH, np.int16), (2**15 + 1, np.int32)])
+def test_rows_are_of_the_least_type_and_in_memory_once(tmp_path, length, dtype):
+    """Their reading and the digest of the texts do not change by that."""
+    train = opened(lines(tmp_path, length=length)).train
+    assert (train.tokens.dtype, train.tokens.min()) == (dtype, -1)
+    assert np.shares_memory(train.tokens, np.asarray(train._tokens))
+    assert train.tokens.tolist() == rows_of(train).tolist()
+
+
 # ---- what stands around texts ----
 
 

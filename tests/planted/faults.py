@@ -20,7 +20,7 @@ from accumtrain.models.norms import BatchNorm, GroupNorm
 from accumtrain.models.resnet import blocks
 from accumtrain.models.resnet.blocks import PoolAndPad, Projection, Residual
 from accumtrain.models.resnet.revnet import Stems
-from accumtrain.models.transformers import activations, attention
+from accumtrain.models.transformers import activations, attention, build
 from accumtrain.models.transformers.attention import Attention
 from accumtrain.models.transformers.layers import LayerNorm, Linear
 from accumtrain.optim import adafactor, adam, schedules, sgd
@@ -36,6 +36,8 @@ LENET = ("model=lenet5", *SGD)
 TEXT = ("model=revencoder_tiny", "model.depth=2", "model.width=16", "model.heads=2", "data=table",
         "data.path=texts.jsonl", "data.text_column=text", "data.length=12", *SGD)  # fmt: skip
 PUBLISHED = ("model=pretrained", "model.path=bert", "model.dropout=0", "data.tokenizer=bert", *TEXT[4:])
+DECODER = ("task=next_token", "model=pretrained", "model.path=gpt2", "model.dropout=0", "data.tokenizer=gpt2",
+           *TEXT[4:])  # fmt: skip
 VIT = ("model=revvit_tiny", "model.patch=2", "model.depth=2", "model.width=16", "model.heads=2", *SGD)
 RESNET = ("model=resnet20", "model.units=[1,1]", "model.filters=[8,8,16]", *SGD)
 REVNET = ("model=revnet38", "model.units=[2,1]", "model.filters=[8,8,16]", *SGD)
@@ -227,6 +229,12 @@ FAULTS = [
     # published models
     Fault("a published model sees padding", Mode, "with_side",
           lambda right: lambda self, side: right(self, {}), PUBLISHED),
+    Fault("a token sees the next one", Attention, "_hidden_scores",
+          result(lambda hidden: tf.concat([hidden[..., 1:, :], hidden[..., -1:, :]], axis=-2)), DECODER),
+    Fault("documents of a packed row see each other", Attention, "_hidden_scores",
+          argument(3, lambda mode: mode.with_side({})), DECODER),
+    Fault("places of a packed row run on from document to document", build, "_places",
+          lambda right: lambda documents: tf.zeros_like(documents) + tf.range(tf.shape(documents)[1]), DECODER),
     # the loss
     Fault("labels + 1", losses, "class_index", result(lambda labels: (labels + 1) % 10), LENET),
     Fault("label smoothing twice as strong", classify, "build_cross_entropy",

@@ -9,7 +9,7 @@ import pytest
 from accumtrain.dispatch import run
 from accumtrain.errors import VerificationError
 from accumtrain.measure import verify
-from tests.models.published.folders import CLASSES, write_folder
+from tests.models.published.folders import CLASSES, NEXT, write_folder
 from tests.planted.faults import FAULTS
 from tests.planted.found_by import FOUND_BY
 
@@ -21,6 +21,7 @@ VERIFY = ("job=verify", "batch_size=8", "accum.steps=2", "run.name=one")
 def in_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_folder(tmp_path / "bert", "bert", head=CLASSES, labels=2)
+    write_folder(tmp_path / "gpt2", "gpt2", head=NEXT)
     rows = ({"text": "abc def"[: 2 + place % 5], "label": str(place % 2)} for place in range(40))
     (tmp_path / "texts.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 

@@ -13,18 +13,19 @@ import tensorflow as tf
 
 import accumtrain
 from accumtrain.backprop.mode import EVALUATION
+from accumtrain.config.check import check_export
 from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.devices.resolve import resolve_devices
 from accumtrain.dispatch import run
 from accumtrain.engine.step import Step
-from accumtrain.errors import ConfigError, DataError
-from accumtrain.export import reload
+from accumtrain.errors import ConfigError, DataError, VerificationError
+from accumtrain.export import formats, reload
 from accumtrain.tasks.objective import open_objective
 from accumtrain.train.build import build_window
 from accumtrain.train.evaluator import build_evaluator
 from tests.data.word_tokenizer import CLS_PAIR, make_tokenizer, save, template
 from tests.tasks import texts
-from tests.train.conftest import assert_same_tensors, json_of, records_of, tensors_of
+from tests.train.conftest import assert_error, assert_same_tensors, json_of, records_of, tensors_of
 
 LENGTH = 16
 TASK = ("task=next_token", "data=texts", "data.path=lines.txt", f"data.length={LENGTH}", "model=decoder_tiny")
@@ -312,6 +313,39 @@ def test_texts_are_continued_as_each_would_be_alone(here, command):
 
 
 @pytest.mark.slow
+def test_texts_of_other_lengths_are_continued_and_measured(here, command):
+    def write(length):
+        answer = command("job=predict", "run.name=one", "predict.input=new.txt", f"data.length={length}")
+        assert answer.code == 0, answer.err
+        return [json.loads(line)["continuation"] for line in (here / "predictions.jsonl").read_text().splitlines()]
+
+    Path("new.txt").write_text("the c\na\nn")
+    whole, shorter, longer = (write(length) for length in (LENGTH, 12, 2 * LENGTH))
+    assert [len(text) for text in shorter] == [12 - 5, 11, 11]
+    for some, more in (*zip(shorter, whole, strict=True), *zip(whole, longer, strict=True)):
+        assert more.startswith(some)
+        assert len(more) > len(some)
+    counts = set()
+    for length in (LENGTH, 12, 2 * LENGTH):
+        answer = command("run.name=one", "job=evaluate", f"data.length={length}")
+        assert answer.code == 0, answer.err
+        found = json_of(here, "evaluation" if length == LENGTH else f"evaluation-length{length}")
+        assert found["own_data"]
+        counts.add(sum(each["positions"] for each in found["tokens"]))
+    assert len(counts) == 1
+    answer = command("run.name=one", "job=export", "data.length=20", "predict.tokens=3")
+    assert answer.code == 0, answer.err
+    assert "int32 [N, 20]" in answer.out
+
+
+@pytest.mark.slow
+def test_learned_positions_are_of_one_length(command):
+    assert command(*SMALL, "model.positions=learned", "train.steps=1", "run.name=learned").code == 0
+    answer = command("run.name=learned", "job=predict", "predict.input=lines.txt", "data.length=20")
+    assert_error(answer, ConfigError, "data.length=20: the run in runs/learned was trained with data.length=16; leave")
+
+
+@pytest.mark.slow
 def test_draws_depend_on_the_seed_and_the_number_of_the_text(here, command):
     def write(*lines, seed=1):
         Path("new.txt").write_text("\n".join(lines))
@@ -363,6 +397,43 @@ def test_an_export_gives_the_answers_of_the_run(here, command, kind):
     load, name = EXPORTS[kind]
     _, predict = load(str(here / name))
     np.testing.assert_allclose(predict(rows), accumtrain.load_run("one").predict(rows).answers, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_saved_model_continues_texts_as_predictions_do(here, command):
+    Path("new.txt").write_text("the c\na\nn")
+    for job in ("export", "predict"):
+        answer = command(f"job={job}", "run.name=one", "predict.tokens=13", "predict.input=new.txt")
+        assert answer.code == 0, answer.err
+    rows = np.full([3, LENGTH], -1, np.int32)
+    for row, text in zip(rows, Path("new.txt").read_bytes().split(b"\n"), strict=True):
+        row[: len(text)] = list(text)
+    _, predict = reload.load_saved_model(str(here / "savedmodel"))
+    found = predict(rows, "continuation")
+    assert (found.shape, found.dtype) == ((3, 13), np.int32)
+    expected = [json.loads(line)["continuation"] for line in (here / "predictions.jsonl").read_text().splitlines()]
+    assert [bytes(row[row >= 0].tolist()).decode() for row in found] == expected
+    assert (found[0, LENGTH - 5 :] == -1).all()
+
+
+@pytest.mark.slow
+def test_an_export_that_continues_texts_otherwise_is_not_kept(here, command, monkeypatch):
+    whole = formats.Exported.compute
+
+    def compute(exported, inputs, signature=formats.SERVING):
+        found = whole(exported, inputs, signature)
+        is_written = signature == "continuation" and not tf.executing_eagerly()
+        return tf.where(found == -1, found, 0) if is_written else found
+
+    monkeypatch.setattr(formats.Exported, "compute", compute)
+    answer = command("job=export", "run.name=one")
+    assert_error(answer, VerificationError, "the signature continuation of what was written tells something else")
+    assert not (here / "savedmodel").exists()
+
+
+def test_exports_draw_no_tokens(compose):
+    with pytest.raises(ConfigError, match=r"predict\.temperature=0\.5: an export draws no tokens"):
+        check_export(compose(*SMALL, "job=export", "predict.temperature=0.5"))
 
 
 @pytest.mark.slow

@@ -321,6 +321,40 @@ def test_a_keras_model_is_exported_as_keras_layers(task, compose, command, tmp_p
     np.testing.assert_allclose(predict(images), expected, atol=1e-4 * np.abs(expected).max())
 
 
+DECODERS = {
+    "classify": ("model=decoder_tiny", "data.label_column=kind"),
+    "multilabel": ("model=revdecoder_tiny", "data.label_column=[cat,dog]"),
+    "regress": ("model=revdecoder_tiny", "data.label_column=words"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", DECODERS)
+def test_a_decoder_answers_for_texts_at_another_length_and_exported(task, command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = ("cat", "dog", "sun")
+    texts = [" ".join(names[place * (1 + step) % 3] for step in range(1 + place % 5)) for place in range(60)]
+    rows = [
+        {"text": text, "kind": text[:3], "cat": int("cat" in text), "dog": int("dog" in text), "words": text.count(" ")}
+        for text in texts
+    ]
+    Path("t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    given = (f"task={task}", *DECODERS[task], "model.width=16", "data=table", "data.path=t.jsonl", "data.length=20")
+    more = ("data.text_column=text", "batch_size=8", "accum.steps=2", "train.steps=4", "run.name=one")
+    assert command(*given, *more).code == 0
+    for longer in ((), ("data.length=30",)):
+        answer = command("job=evaluate", "run.name=one", *longer)
+        assert answer.code == 0, answer.err
+    found, longer = (json_of(Path("runs/one"), name)["test"] for name in ("evaluation", "evaluation-length30"))
+    assert longer["loss"] == pytest.approx(found["loss"], rel=1e-5), "padding changes nothing"
+    answer = command("job=export", "run.name=one")
+    assert answer.code == 0, answer.err
+    tokens = np.full([2, 20], -1, np.int32)
+    tokens[0, :3], tokens[1, :7] = [*b"cat"], [*b"dog cat"]
+    _, predict = reload.load_saved_model("runs/one/savedmodel")
+    np.testing.assert_allclose(predict(tokens), accumtrain.load_run("one").predict(tokens).answers, rtol=1e-4)
+
+
 # ---- verified --------------------------------------------------------------------------------------------------------
 
 VERIFY = ("job=verify", "model=lenet5", "optim=sgd", "batch_size=8", "accum.steps=2", "run.name=one")

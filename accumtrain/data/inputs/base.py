@@ -145,7 +145,7 @@ class Inputs(ABC):
     # ---- asked of a trained run
 
     def with_length(self, config: DataConfig) -> Inputs:
-        """Return the same for texts of data.length tokens, if that is given."""
+        """Return the same for texts of data.length tokens, if that is given. Raise ConfigError if these are too few."""
         return self
 
     def adapt(self, config: DataConfig) -> DataConfig:

@@ -22,9 +22,9 @@ from accumtrain.data.text.encode import Encoded, check_some_are_usable, encode_t
 from accumtrain.data.text.rows import RowSplit
 from accumtrain.data.text.texts import TABLES, Text, read_file, read_lines
 from accumtrain.data.text.token_split import TokenSplit, cut, describe_cuts, take_ids
-from accumtrain.data.text.vocabulary import BYTES, MASK, NONE, PADDING, Tokenized, Vocabulary
+from accumtrain.data.text.vocabulary import BYTES, MASK, PADDING, Tokenized, Vocabulary
 from accumtrain.errors import ConfigError, DataError
-from accumtrain.fields import convert, format_value
+from accumtrain.fields import NONE, convert, format_value
 
 _GIVE = "give a file with a text a line, a table, a folder of texts, or an .npz file of tokens"
 TEXT = "text"  # the column of the texts of a table, for a run that was trained on no table
@@ -140,6 +140,11 @@ class Tokens(Inputs):
 
     def with_length(self, config: DataConfig) -> Tokens:
         length = config.length if isinstance(config, TokenKeys) else None
+        if length is not None and length < self.masks:
+            raise ConfigError(
+                f"data.length={length}: the run was trained on up to {self.masks} masks of an example, and each is a "
+                f"token; give data.length={self.masks} or more"
+            )
         return self if length is None else replace(self, shape=(length,))
 
     def adapt(self, config: DataConfig) -> DataConfig:

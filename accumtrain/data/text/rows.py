@@ -6,7 +6,7 @@ twice: of each document all tokens but the first are told once, or of an answer 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,13 +14,12 @@ import numpy as np
 from accumtrain.console import format_bytes
 from accumtrain.data.source import BadExample, Split, UnreadableExample, hash_arrays
 from accumtrain.data.text.encode import Encoded, check_some_are_usable, raise_first
-from accumtrain.data.text.token_split import TokenSplit
-from accumtrain.data.text.vocabulary import NONE
+from accumtrain.data.text.token_split import COPIES, TokenSplit
 from accumtrain.errors import DataError
+from accumtrain.fields import NONE
 from accumtrain.process.machine import spare_bytes
 
 TOKENS, TARGETS, DOCUMENTS = range(3)  # the parts of a row
-_BYTES = 2 * 3 * 4  # of a position in a row, in two copies
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class Documents:
 
 
 class RowSplit(TokenSplit):
-    """Rows of documents in memory, int32 [size, 3, T]: tokens, their targets, and the numbers of their documents.
+    """Rows of documents in memory, [size, 3, T]: tokens, their targets, and the numbers of their documents.
 
     Attributes:
         bytes_told: Those of the texts that the targets stand for; None if they are not known.
@@ -133,7 +132,10 @@ def make_documents(texts: Encoded, *, skips: bool) -> Documents:
     kept = marked.take(np.array([index for index in range(len(texts.ids)) if index not in marked.faults], np.int64))
     left_out = [texts.faults[index] for index in sorted(texts.faults)]
     frame, before = texts.template.frame, texts.template.count_before
-    tokens = [frame([np.concatenate(own)], sum(map(len, own)) + added)[0] for own in kept.texts]
+    if kept.seconds is None and not added:
+        tokens = [*kept.ids]  # not framed, as that copies them
+    else:
+        tokens = [frame([np.concatenate(own)], sum(map(len, own)) + added)[0] for own in kept.texts]
     given = [1] * len(tokens) if texts.seconds is None else [before + len(prompt) for prompt in kept.ids]
     return Documents(kept.names, tokens, given, _sizes_told(kept), kept.groups, left_out, len(alone))
 
@@ -146,11 +148,14 @@ def _sizes_told(texts: Encoded) -> list[int | None]:
     return [None if first is None else size - first for size, first in zip(texts.sizes, texts.firsts, strict=True)]
 
 
-def fill_rows(documents: Documents, length: int, *, packing: bool) -> RowSplit:
-    """Return the rows of documents, of `length` pairs each, in their order.
+def fill_rows(documents: Documents, length: int, ids: int, *, packing: bool) -> RowSplit:
+    """Return the rows of documents, of `length` pairs each, in their order. Their type is the least for such numbers.
 
     With `packing` the documents stand one behind the other, and only the last row has padding. Without, each begins a
     row, and goes on in as many as it needs.
+
+    Args:
+        ids: the number of tokens of the vocabulary.
 
     Raises:
         DataError: They have no room in memory.
@@ -158,15 +163,22 @@ def fill_rows(documents: Documents, length: int, *, packing: bool) -> RowSplit:
     counts = documents.counts
     needed = -(-counts // length)
     size = -(-int(counts.sum()) // length) if packing else int(needed.sum())
-    if (taken := _BYTES * size * length) > (spare := spare_bytes()):
+    dtype = np.min_scalar_type(-max(ids, length))  # with room for NONE
+    if (taken := COPIES * 3 * dtype.itemsize * size * length) > (spare := spare_bytes()):
         raise DataError(
             f"data.length={length}: {size:,} rows of so many tokens take {format_bytes(taken)}, and "
             f"{format_bytes(spare)} of memory are free; give fewer texts"
         )
     room = counts if packing else needed * length
-    rows = _fill(documents, np.cumsum(room) - room, size, length)
-    firsts, lasts = rows[:, DOCUMENTS, 0].copy(), rows[:, DOCUMENTS].max(axis=1)
-    rows[:, DOCUMENTS] -= np.where(rows[:, DOCUMENTS] == NONE, 0, firsts[:, np.newaxis])
+    starts = np.cumsum(room) - room
+    rows = np.empty([size, 3, length], dtype)
+    rows[:, TOKENS] = _lay((tokens[:-1] for tokens in documents.tokens), starts, size, length)
+    told = (tokens[given:] for tokens, given in zip(documents.tokens, documents.given, strict=True))
+    rows[:, TARGETS] = _lay(told, starts + documents.given - 1, size, length)
+    numbers = _lay((np.full(count, number) for number, count in enumerate(counts.tolist())), starts, size, length)
+    firsts, lasts = numbers[:, 0].copy(), numbers.max(axis=1)
+    rows[:, DOCUMENTS] = np.subtract(numbers, firsts[:, np.newaxis], out=numbers, where=numbers != NONE)
+    del numbers  # as large as the rows
     names = [
         documents.names[first] if first == last else f"{documents.names[first]} to {documents.names[last]}"
         for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
@@ -174,13 +186,9 @@ def fill_rows(documents: Documents, length: int, *, packing: bool) -> RowSplit:
     return RowSplit(rows, names, documents.bytes_told, documents.left_out, packed=packing)
 
 
-def _fill(documents: Documents, starts: np.ndarray, size: int, length: int) -> np.ndarray:
-    """Return rows, int32 [size, 3, length], whose positions, one row behind the other, have documents from `starts`."""
-    filled = np.full([3, size * length], NONE, np.int32)
-    of_all = zip(documents.tokens, documents.given, starts.tolist(), strict=True)
-    for number, (tokens, given, start) in enumerate(of_all):
-        end = start + len(tokens) - 1
-        filled[TOKENS, start:end] = tokens[:-1]
-        filled[TARGETS, start + given - 1 : end] = tokens[given:]
-        filled[DOCUMENTS, start:end] = number
-    return np.ascontiguousarray(filled.reshape(3, size, length).transpose(1, 0, 2))
+def _lay(parts: Iterable[np.ndarray], starts: np.ndarray, size: int, length: int) -> np.ndarray:
+    """Return int32 [size, length], whose positions, one row behind the other, have the parts from `starts` on."""
+    laid = np.full(size * length, NONE, np.int32)
+    for part, start in zip(parts, starts.tolist(), strict=True):
+        laid[start : start + len(part)] = part
+    return laid.reshape(size, length)

@@ -18,7 +18,8 @@ from accumtrain.data.text.vocabulary import PADDING
 from accumtrain.errors import DataError
 from accumtrain.process.machine import spare_bytes
 
-_BYTES = 2 * 4  # of a token, in NumPy's and in TensorFlow's memory
+COPIES = 3  # of tokens, while they become TensorFlow's
+_BYTES = 4  # of a token
 _INSTEAD = 0  # the only token of a text that is left out, so that a model has something to compute
 
 
@@ -26,7 +27,8 @@ class TokenSplit(Split):
     """Tokens of texts in memory.
 
     Args:
-        tokens: int32 [size, T], PADDING where there is none. Of pairs [size, 2, T], tokens and below them their types.
+        tokens: int32 or less [size, T], PADDING where there is none. Of pairs [size, 2, T], tokens and below them their
+            types.
         labels: int32 [size], the classes, or float32 [size, T]; None: the tokens are the targets, too.
         names: The name of each example in messages.
         faults: The examples that are left out, by their indices. They have the weight 0.
@@ -48,16 +50,18 @@ class TokenSplit(Split):
         groups: np.ndarray | None = None,
         whole_lengths: np.ndarray | None = None,
     ) -> None:
-        self.size, self.shape = len(tokens), tokens.shape[1:]
-        self.tokens, self.labels, self.names, self.groups = tokens, labels, names, groups
+        with tf.device("CPU"):
+            self._tokens = tf.constant(tokens)
+        self.tokens = np.asarray(self._tokens)  # the same memory
+        self.size, self.shape = len(self.tokens), self.tokens.shape[1:]
+        self.labels, self.names, self.groups = labels, names, groups
         self.known_labels = labels
-        self.lengths: np.ndarray = (take_ids(tokens) != PADDING).sum(axis=1).astype(np.int32)
+        self.lengths: np.ndarray = (take_ids(self.tokens) != PADDING).sum(axis=1).astype(np.int32)
         self.whole_lengths = self.lengths if whole_lengths is None else whole_lengths
         self._faults = dict(faults or {})
-        weights = np.ones(len(tokens), np.float32)
+        weights = np.ones(self.size, np.float32)
         weights[list(self._faults)] = 0.0
         with tf.device("CPU"):
-            self._tokens = tf.constant(tokens, tf.int32)
             self._labels = None if labels is None else _as_targets(labels)
             self._weights = tf.constant(weights) if self._faults else None
 
@@ -67,7 +71,7 @@ class TokenSplit(Split):
 
     def read(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return tokens int32 [n, T], or [n, 2, T], and labels or the tokens again, of the examples `index`."""
-        tokens = tf.gather(self._tokens, index)
+        tokens = tf.cast(tf.gather(self._tokens, index), tf.int32)
         return tokens, tokens if self._labels is None else tf.gather(self._labels, index)
 
     def weights(self, index: tf.Tensor) -> tf.Tensor:
@@ -151,7 +155,7 @@ def _fill(
         DataError: They have no room in memory.
     """
     rows = 2 if with_types else 1
-    if (size := _BYTES * count * rows * length) > (spare := spare_bytes()):
+    if (size := COPIES * _BYTES * count * rows * length) > (spare := spare_bytes()):
         raise DataError(
             f"data.length={length}: {count:,} examples of so many tokens take {format_bytes(size)}, and "
             f"{format_bytes(spare)} of memory are free; give a smaller data.length"

@@ -195,7 +195,7 @@ def _make_rows(config: TokenKeys, content: Content, length: int, rows: DocumentR
         check_held_out(int(held.sum()), fraction, "there is a single text or group to train on, which is not divided")
         documents["train"], documents["val"] = train.divided(held)
         notes.append(note_held_out(int(held.sum()), fraction, "training text"))
-    splits = {split: fill_rows(own, length, packing=rows.packing) for split, own in documents.items()}
+    splits = {split: fill_rows(own, length, vocabulary.size, packing=rows.packing) for split, own in documents.items()}
     texts, filled = sum(len(own.tokens) for own in documents.values()), sum(split.size for split in splits.values())
     padded = 1 - sum(int(split.lengths.sum()) for split in splits.values()) / (filled * length)
     stand = "stand one behind the other" if rows.packing else "begin a row each,"

@@ -22,11 +22,11 @@ from accumtrain.data.text.tokenizer_files import (
     open_tokenizer,
 )
 from accumtrain.errors import CheckpointError, ConfigError
-from accumtrain.fields import Range, convert, suggest_names
+from accumtrain.fields import NONE, Range, convert, suggest_names
 from accumtrain.process.machine import spare_bytes
 from accumtrain.runs.run import REMEDY
 
-PADDING = NONE = -1  # where there is no token; where there is no token, position or id to tell
+PADDING = NONE  # behind the tokens of a text
 BYTES = "bytes"  # the tokenizer whose tokens are the bytes of UTF-8
 MASK = "[MASK]"  # in a text, in the place of a token
 LARGEST = 2**31 - 2  # id

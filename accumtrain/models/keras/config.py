@@ -20,7 +20,6 @@ class KerasHubConfig(KerasLayersConfig):
     `args`: arguments of the backbone in the place of those of the preset, such as {dropout: 0.0}.
     """
 
-    lengths: ClassVar[str] = ONE
     reversible_twin: ClassVar[str] = "model=revencoder_tiny or model=revvit_tiny, which have no published weights"
 
     kind: str = "kerashub"
@@ -30,6 +29,10 @@ class KerasHubConfig(KerasLayersConfig):
     @property
     def label(self) -> str:
         return Path(self.preset).name
+
+    @property
+    def lengths(self) -> str:
+        return ONE
 
     @property
     def inputs(self) -> None:

@@ -15,7 +15,7 @@ from accumtrain.backprop.model import Model, SplitInputs
 from accumtrain.backprop.pullback import Module
 from accumtrain.backprop.segments import Chain
 from accumtrain.errors import ConfigError
-from accumtrain.fields import MASKED, NEXT, format_value
+from accumtrain.fields import format_value
 from accumtrain.models.config import STORE
 from accumtrain.models.layers import FLOATS_ONLY, Dense, Initializer, ModelSpec, Numerics
 from accumtrain.models.published.architecture import (
@@ -73,7 +73,7 @@ def build_pretrained(config: PretrainedConfig, spec: ModelSpec) -> PublishedMode
     """
     found = config.found
     _check_data(config, found, spec)
-    _check_told(config, found, spec)
+    spec.check_told(f"model.path={config.path}", causal=found.next_head is not None)
     parts = _Parts(config, spec)
     embedding = [parts.embed(), *parts.dropout(parts.rates.embedding)]
     segments = [Chain("store" if config.policy == STORE else "recompute", embedding)]
@@ -109,19 +109,6 @@ def _check_data(config: PretrainedConfig, found: Architecture, spec: ModelSpec) 
             )
         return
     spec.check_tokens(given, embedding.vocabulary, embedding.longest)
-
-
-def _check_told(config: PretrainedConfig, found: Architecture, spec: ModelSpec) -> None:
-    if spec.per_token == NEXT and found.next_head is None:
-        raise ConfigError(
-            f"model.path={config.path}: its tokens attend to the next ones, and can't learn to tell them; use "
-            "model=decoder_tiny, or task=masked_tokens"
-        )
-    if spec.per_token == MASKED and found.next_head is not None:
-        raise ConfigError(
-            f"model.path={config.path}: its tokens attend to none behind them, and task=masked_tokens learns tokens "
-            "from both sides; use model=encoder_tiny"
-        )
 
 
 class EmbedTokens(tf.Module):

@@ -54,7 +54,6 @@ class PretrainedConfig(InBlocksConfig):
     `lora_dropout`: rate at which the inputs of adapters are dropped out in training.
     """
 
-    lengths: ClassVar[str] = ANY
     reversible_twin: ClassVar[str] = "model=revencoder_tiny, which has no published weights"
 
     kind: str = "pretrained"
@@ -66,6 +65,10 @@ class PretrainedConfig(InBlocksConfig):
     lora_alpha: Annotated[float, POSITIVE] = ALPHA
     lora_targets: list[str] = field(default_factory=list)
     lora_dropout: Annotated[float, FRACTION, RULE] = 0.0
+
+    @property
+    def lengths(self) -> str:
+        return ANY
 
     @cached_property
     def found(self) -> Architecture:

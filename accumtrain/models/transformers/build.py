@@ -19,7 +19,6 @@ from accumtrain.backprop.pullback import Module
 from accumtrain.backprop.segments import Chain, Coupling, OnStreams, Segment, Stage
 from accumtrain.backprop.streams import JoinStreams, TwoStreams
 from accumtrain.errors import ConfigError
-from accumtrain.fields import MASKED, NEXT
 from accumtrain.models.config import STORE, ReversibleConfig
 from accumtrain.models.layers import Dense, ModelSpec, Numerics
 from accumtrain.models.resnet.blocks import DropPath, drop_paths
@@ -79,11 +78,7 @@ def build_encoder(config: EncoderConfig, spec: ModelSpec) -> Model:
     Raises:
         ConfigError: it is asked for next tokens, which its tokens attend to.
     """
-    if spec.per_token == NEXT:
-        raise ConfigError(
-            f"model={config.label}: its tokens attend to the next ones, and can't learn to tell them; use "
-            "model=decoder_tiny, or task=masked_tokens"
-        )
+    spec.check_told(f"model={config.label}", causal=False)
     (tokens,) = spec.shape
     fixed = sincos(np.arange(tokens), config.width) if config.positions == "sincos" else None
     table = TokenTable(spec.init, spec.vocabulary, config.width)
@@ -108,11 +103,7 @@ def build_decoder(config: DecoderConfig, spec: ModelSpec) -> Model:
     Raises:
         ConfigError: it is asked for masked tokens, which are told from both sides.
     """
-    if spec.per_token == MASKED:
-        raise ConfigError(
-            f"model={config.label}: its tokens attend to none behind them, and task=masked_tokens learns tokens from "
-            "both sides; use model=encoder_tiny"
-        )
+    spec.check_told(f"model={config.label}", causal=True)
     (tokens,) = spec.shape
     init, norm = spec.init, NORMS[config.norm]
     table = TokenTable(init, spec.vocabulary, config.width)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from accumtrain.errors import ConfigError
 from accumtrain.fields import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, OneOf, Role
-from accumtrain.models.config import RULE, InBlocksConfig, ReversibleConfig
+from accumtrain.models.config import ANY, RULE, UP_TO, InBlocksConfig, ReversibleConfig
 from accumtrain.registry import Entry
 
 OF_TEXTS = {(2, 128, 2): "tiny", (4, 512, 8): "small", (12, 768, 12): "base"}  # sizes, as those of BERT
@@ -175,6 +175,10 @@ class DecoderConfig(TransformerConfig):
     activation: Annotated[str, OneOf(("swiglu", "gelu"))] = "swiglu"
     bias: bool = False
     tied: bool = True
+
+    @property
+    def lengths(self) -> str:
+        return ANY if self.positions == "rotary" else UP_TO
 
     def check(self) -> None:
         super().check()

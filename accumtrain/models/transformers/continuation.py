@@ -11,10 +11,9 @@ import tensorflow as tf
 from accumtrain.backprop.linear_logits import LinearLogits
 from accumtrain.backprop.mode import Mode
 from accumtrain.backprop.model import Model
+from accumtrain.fields import NONE
 from accumtrain.models.transformers.attention import QUERIES
 from accumtrain.models.transformers.cache import KeyValueCache
-
-NONE = -1  # where there is no token
 
 # From logits [N, V] and the number of the new token, int32 [], to tokens, int32 [N].
 Choose = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
@@ -38,7 +37,7 @@ class Sampling:
     def choose(self, logits: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
         """Return a token of each row of logits [N, V], int32 [N], by a number from 0 on and below 1, float32 [N]."""
         if self.temperature == 0.0:
-            return tf.argmax(logits, axis=-1, output_type=tf.int32)
+            return choose_best(logits)
         size = int(logits.shape[-1])
         falling, tokens = tf.math.top_k(tf.cast(logits, tf.float32) / self.temperature, min(self.top_k or size, size))
         shares = tf.nn.softmax(falling)
@@ -47,6 +46,11 @@ class Sampling:
         rank = tf.reduce_sum(tf.cast(ends <= draws[:, tf.newaxis] * ends[:, -1:], tf.int32), axis=1)
         last = tf.reduce_sum(tf.cast(shares > 0.0, tf.int32), axis=1) - 1
         return tf.gather(tokens, tf.minimum(rank, last), batch_dims=1)
+
+
+def choose_best(logits: tf.Tensor) -> tf.Tensor:
+    """Return the most probable token of each row of logits [N, V], int32 [N]."""
+    return tf.argmax(logits, axis=-1, output_type=tf.int32)
 
 
 def continue_texts(model: Model, tokens: tf.Tensor, count: int, choose: Choose, end: int | None) -> tf.Tensor:

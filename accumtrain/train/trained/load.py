@@ -168,23 +168,10 @@ def check_evaluates(config: Config, fingerprint: Mapping[str, Any], manifest: Ma
     now = learned_values(config) | dict(fingerprint)
     trained = {**manifest["learned"], **manifest["data"]}
     measured = {CLASSES, *keys_with(Role.MEASURED, to_mapping(config))}
-    length = getattr(config.data, "length", None)
-    if config.model.lengths == ANY and length is not None:
+    if config.model.lengths == ANY and getattr(config.data, "length", None) is not None:
         measured.discard(LENGTH)
-        _check_length(config, length, manifest)
     if changed := differences({key: value for key, value in trained.items() if key in measured}, now):
         raise CheckpointError(
             f"the run in {folder_of(config)} was trained with other values: {changed}; evaluate it with those it was "
             "trained with"
-        )
-
-
-def _check_length(config: Config, length: int, manifest: Manifest) -> None:
-    """Raise CheckpointError if texts are cut to fewer tokens than those that the run was trained on."""
-    shape = manifest.get("inputs", {}).get("shape")
-    trained = shape[0] if shape else None
-    if trained is not None and length < trained:
-        raise CheckpointError(
-            f"{LENGTH}={length}: the run in {folder_of(config)} was trained on {trained} tokens; give no less, or "
-            "leave it out"
         )
