@@ -209,6 +209,7 @@ LOCAL_PATH = LocalPath()
 CLASSES, LABELS, NUMBERS, TOKENS = "classes", "labels", "numbers", "tokens"  # forms of targets, words of many rooms
 MASKED, NEXT = "masked", "next"  # tokens that a model tells
 NONE = -1  # where there is no token, position or id
+NOISE = ("noise_scale", "gradient_square", "gradient_variance")  # of the gradient: the scale, and its two parts
 WEIGHT = "weight"  # of the examples of updates, by which sums are divided
 TENSORFLOW, JAX = "tensorflow", "jax"  # values of device.runtime
 LONGEST = 200  # characters of a value in a message

@@ -97,6 +97,11 @@ def check_config(config: Config) -> None:
         )
     if LOSSES[config.loss.kind].whole_batch:
         _check_whole_batch(config)
+        if config.log.noise:
+            raise ConfigError(
+                f"log.noise=true: loss={config.loss.kind} is of the whole batch, of which a micro-batch has no "
+                "gradient of its own; leave log.noise out"
+            )
     if config.data.varies_in_shape and (config.device.xla is True or config.device.kind == TpuConfig.kind):
         raise ConfigError(
             "data.buckets: batches differ in length, and XLA compiles for one; "

@@ -13,7 +13,7 @@ from accumtrain.config.jobs import JOBS, Job
 from accumtrain.config.schema import Config
 from accumtrain.data.config import INPUTS, SOURCES, DataConfig, InputEntry, SourceEntry
 from accumtrain.devices.config import DEVICES
-from accumtrain.fields import CLASSES, MASKED, TOKENS
+from accumtrain.fields import CLASSES, MASKED, NOISE, TOKENS
 from accumtrain.models.config import MODELS, ModelConfig
 from accumtrain.models.keras.config import KERASHUB
 from accumtrain.models.published.config import PRETRAINED
@@ -66,6 +66,7 @@ TAKEN = {
     *("loss", "step", "epoch", "split", "seconds", "examples", "examples_per_second", "learning_rate", "grad_norm"),
     *(
         "weight",
+        *NOISE,
         "loss_scale",
         "skipped",
         "finite",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -34,6 +34,7 @@ class Sums(NamedTuple):
     not_compared: tf.Variable
     out_of_range: tf.Variable
     statistics: list[tf.Variable]
+    noise: Any  # the `NoiseSums`; None if they are not measured
 
     def reduce(self, dtype: tf.DType) -> Sums:
         """Return the sums over all replicas, as tensors. Call it in replica context."""

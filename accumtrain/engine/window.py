@@ -31,6 +31,7 @@ from accumtrain.engine.losses import (
     loss_and_sums,
     trained_outputs,
 )
+from accumtrain.engine.noise import MicroGradient, NoiseScale
 from accumtrain.engine.norm_statistics import NormStatistics
 from accumtrain.engine.replica import current_replica
 from accumtrain.engine.sums import Sums, all_finite, make_clear, sum_buffer
@@ -60,9 +61,11 @@ class Window(tf.Module):
         loss_scale: factor on the loss while gradients are computed, which the commit divides out; or None.
         seed: the run's seed, for layers that draw random numbers.
         sum_dtype: dtype of the buffers; None is that of the variables.
+        measures_noise: measure the noise scale of the gradient, before clipping (engine/noise.py).
 
     Raises:
-        ValueError: the model has no trainable variable, micro_steps is below 1, or reduction is not one of these.
+        ValueError: the model has no trainable variable, micro_steps is below 1, or reduction is not one of these. Or
+            the noise of a `WholeBatch` is to be measured, of which a micro-batch has no gradient of its own.
         TypeError: a variable is neither float32 nor float64.
     """
 
@@ -82,6 +85,7 @@ class Window(tf.Module):
         loss_scale: LossScale | None = None,
         seed: int = 0,
         sum_dtype: tf.DType | None = None,
+        measures_noise: bool = False,
     ):
         super().__init__()
         if micro_steps < 1:
@@ -110,6 +114,9 @@ class Window(tf.Module):
         # the micro-steps of each replica, never reduced; an int32 would lie on a GPU's host, where XLA can't reach it
         self.micro_step = sum_buffer([], tf.int64)
         self.statistics = NormStatistics(model.norms, new_sum)
+        if measures_noise and self.whole_batch:
+            raise ValueError("measures_noise: a micro-batch has no gradient of its own under a loss of the whole batch")
+        self.noise = NoiseScale(self.gradients[0].dtype) if measures_noise else None
         self._clear_one = make_clear(self.gradients[0].dtype)
 
     @property
@@ -140,6 +147,7 @@ class Window(tf.Module):
             not_compared=self._not_compared,
             out_of_range=self._out_of_range,
             statistics=list(self.statistics.buffers),
+            noise=None if self.noise is None else self.noise.buffers,
         )
 
     @property
@@ -170,7 +178,10 @@ class Window(tf.Module):
             pairs = zip(trained_outputs(outputs), at_outputs, strict=True)
             return tf.add_n([tf.reduce_sum(output * tf.cast(at, output.dtype)) for output, at in pairs]) * scale
 
-        tape.gradient(self.model, batch["inputs"], loss, mode, self._add_gradients)
+        micro_gradient = MicroGradient() if self.noise else None
+        tape.gradient(
+            self.model, batch["inputs"], loss, mode, partial(self._add_gradients, of_micro_step=micro_gradient)
+        )
         with tf.control_dependencies(
             tf.nest.flatten(batch, expand_composites=True)
         ):  # else a batch that can't be read would be counted as a micro-step
@@ -178,6 +189,8 @@ class Window(tf.Module):
             examples = tf.cast(count_examples(batch), self.dtype)
             self.micro_step.assign_add(1)
         self.statistics.add(mode.statistics, examples)
+        if self.noise and micro_gradient:
+            self.noise.add(micro_gradient.square, weight)
         buffers = (self.loss, *self.metric_sums, self.weight, self.examples)
         for buffer, value in zip(buffers, (*sums, weight, examples), strict=True):
             buffer.assign_add(tf.cast(value, buffer.dtype))
@@ -223,7 +236,8 @@ class Window(tf.Module):
             for each in zip(at_outputs, zeros, strict=True)
         ]
 
-    def _add_gradients(self, gradients: Gradients) -> list[tf.Operation]:
+    def _add_gradients(self, gradients: Gradients, of_micro_step: MicroGradient | None = None) -> list[Any]:
+        """Add gradients to the buffers. Return what is to be computed before the next ones."""
         added = []
         for variable, gradient in gradients:
             ref = variable.ref()
@@ -232,7 +246,10 @@ class Window(tf.Module):
             self._reached.add(ref)
             buffer = self._slot[ref]
             # an embedding's gradient, tf.IndexedSlices, becomes dense
-            added.append(buffer.assign_add(tf.cast(tf.convert_to_tensor(gradient), buffer.dtype)))
+            dense = tf.cast(tf.convert_to_tensor(gradient), buffer.dtype)
+            if of_micro_step:
+                added.append(of_micro_step.add(variable, dense))
+            added.append(buffer.assign_add(dense))
         return added
 
     def _mode(self, batch: Batch, *, defers_logits: bool = False) -> Mode:
@@ -277,6 +294,7 @@ class Window(tf.Module):
             stop: a worker has asked to stop.
             exact: False if a reversal gave other bits; compared is False if the bits were not compared.
             in_range: False if a stream left the range of its numbers; then the update is not finite.
+            noise_scale, gradient_square, gradient_variance: if the noise is measured, see `NoiseScale.read`.
             loss_scale, skipped: with a loss scale, that of this window, and the windows without an update so far.
         """
         sums = self._sums.reduce(self.dtype)
@@ -307,6 +325,9 @@ class Window(tf.Module):
             if self.ema is not None:
                 self.ema.update(self.step)
             self.step.assign_add(1)
+            if self.noise:
+                unscaled = 1.0 if self.loss_scale is None else tf.cast(loss_scale, self.dtype) ** -2
+                self.noise.update(sums.noise, squares, weight, unscaled)
             if self.loss_scale is not None:
                 self.loss_scale.after_update()
 
@@ -337,6 +358,8 @@ class Window(tf.Module):
         }
         if self.loss_scale is not None:
             scalars |= {"loss_scale": loss_scale, "skipped": tf.identity(self.loss_scale.skipped)}
+        if self.noise:
+            scalars |= self.noise.read()
         return scalars
 
     def rate(self) -> tf.Tensor:

@@ -119,6 +119,7 @@ def build_window(
             micro_steps=config.accum.count,
             reduction=config.accum.reduction,
             sum_dtype=tf.float64 if config.accum.dtype == "float64" else None,
+            measures_noise=config.log.noise,
         )
 
 
@@ -144,6 +145,20 @@ def check_micro_batch(config: Config, model: Model, replicas: int) -> None:
             f"in evaluation: {remedies}"
         )
     warn(f"{small} give batch norm poor statistics, so that evaluations may be worse than training: {remedies}")
+
+
+def check_noise(config: Config, replicas: int) -> None:
+    """Raise ConfigError if the noise of the gradient is to be told from a single micro-batch.
+
+    Args:
+        config: with accum.steps as a number.
+        replicas: number of replicas that share the examples of an update.
+    """
+    if config.log.noise and config.accum.count * replicas == 1:
+        raise ConfigError(
+            "log.noise=true: accum.steps=1 on one device makes one micro-batch of an update, which can't be compared "
+            "with another; use accum.steps=2 or more"
+        )
 
 
 def _remedies(config: Config, replicas: int) -> list[str]:

@@ -149,6 +149,8 @@ class LogConfig:
     updates.
     `images`: number of training images, augmented, that TensorBoard shows; 0: none.
     `tracker`: service that also receives the records: none, mlflow, wandb, or one that you have registered.
+    `noise`: measure the noise scale of the gradient (McCandlish et al. 2018, arXiv:1812.06162) from the micro-batches
+    of each update. The records get noise_scale and its two parts, means over the last 100 updates or so.
     """
 
     ROLE: ClassVar[Role] = Role.UNNAMED
@@ -156,6 +158,7 @@ class LogConfig:
     every: Annotated[int, COUNT] = 10
     images: Annotated[int, Range(0, 64)] = 4
     tracker: Annotated[str, NameIn(TRACKERS, (NONE,))] = NONE
+    noise: Annotated[bool, Role.LEARNED | Role.UNNAMED] = False
 
 
 @dataclass(kw_only=True)

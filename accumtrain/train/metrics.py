@@ -14,7 +14,7 @@ from accumtrain.config.arithmetic import Epochs
 from accumtrain.console import format_measure
 from accumtrain.engine.programs import SUM
 from accumtrain.errors import ConfigError
-from accumtrain.fields import WEIGHT
+from accumtrain.fields import NOISE, WEIGHT
 from accumtrain.process import environment
 from accumtrain.runs.contents import HOOK, measured
 from accumtrain.runs.run import Run
@@ -176,7 +176,7 @@ def _next(done: int, every: int) -> int:
 
 
 EACH_RECORD = {"step", "epoch", "split", "seconds"}
-BESIDE_MEANS = ("learning_rate", "grad_norm", "loss_scale", "skipped")  # of an update
+BESIDE_MEANS = ("learning_rate", "grad_norm", *NOISE, "loss_scale", "skipped")  # of an update
 
 
 class MetricsLogger:

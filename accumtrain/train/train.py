@@ -37,7 +37,7 @@ from accumtrain.runs.names import differences, learned_values
 from accumtrain.runs.provenance import provenance
 from accumtrain.runs.run import ReadOnlyRun, Run
 from accumtrain.tasks.objective import Objective, open_objective
-from accumtrain.train.build import agree_on_steps, build_window, check_micro_batch, check_sizes
+from accumtrain.train.build import agree_on_steps, build_window, check_micro_batch, check_noise, check_sizes
 from accumtrain.train.checkpoint import Checkpoints
 from accumtrain.train.config import BestBy
 from accumtrain.train.evaluator import Evaluator, build_evaluator
@@ -127,6 +127,7 @@ class Trainer:
         else:
             self.window, self.started = window_with_weights(config, objective, self.total, devices.strategy)
         check_micro_batch(config, self.window.model, devices.replicas)
+        check_noise(config, devices.replicas)
         # before the commit is traced
         self.recovery = Recovery(config.run.on_nonfinite, config.run.max_nonfinite, config.run.seed, self.window)
         with devices.strategy.scope():

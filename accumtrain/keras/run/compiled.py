@@ -24,6 +24,7 @@ from accumtrain.data.config import DataConfig
 from accumtrain.data.source import Split, Stream
 from accumtrain.engine.losses import Batch, Collector, PerExample
 from accumtrain.errors import ConfigError, DataError
+from accumtrain.fields import NOISE
 from accumtrain.keras.accumulate_optimizer import accumulates, check_summable
 from accumtrain.keras.accumulate_step import CompiledMetric, compiled_metrics
 from accumtrain.keras.known import Declared, Join
@@ -56,6 +57,7 @@ MEANS = ("mean", "sum_over_batch_size")
 RESERVED = (  # names in records and results
     *("loss", "examples", "seconds", "learning_rate", "grad_norm", "loss_scale", "skipped", "step", "epoch", "split"),
     *("finite", "state_finite", "stop", "exact", "compared", "in_range", "examples_per_second"),
+    *NOISE,
 )
 
 
