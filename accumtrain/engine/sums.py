@@ -34,7 +34,7 @@ class Sums(NamedTuple):
     not_compared: tf.Variable
     out_of_range: tf.Variable
     statistics: list[tf.Variable]
-    noise: Any  # the `NoiseSums`; None if they are not measured
+    noise: Any  # the `NoiseSums`; () if they are not measured
 
     def reduce(self, dtype: tf.DType) -> Sums:
         """Return the sums over all replicas, as tensors. Call it in replica context."""

@@ -147,7 +147,7 @@ class Window(tf.Module):
             not_compared=self._not_compared,
             out_of_range=self._out_of_range,
             statistics=list(self.statistics.buffers),
-            noise=None if self.noise is None else self.noise.buffers,
+            noise=() if self.noise is None else self.noise.buffers,
         )
 
     @property
