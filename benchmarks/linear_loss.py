@@ -22,8 +22,8 @@ MB = 2**20
 SIDES = {
     "TensorFlow, all logits": ("linear_ours.py", "--how", "plain"),
     "chunks of 1/6 of the kernel": ("linear_ours.py", "--how", "chunks", "--share", "6"),
-    "chunks of 1/3, as used": ("linear_ours.py", "--how", "chunks", "--share", "3"),
-    "chunks of the kernel's size": ("linear_ours.py", "--how", "chunks", "--share", "1"),
+    "chunks of 1/3": ("linear_ours.py", "--how", "chunks", "--share", "3"),
+    "chunks of its size, as used": ("linear_ours.py", "--how", "chunks", "--share", "1"),
     "keras.LinearCrossEntropy": ("linear_ours.py", "--how", "layer"),
     "PyTorch": ("linear_torch.py",),
     "PyTorch, compiled": ("linear_torch.py", "--compile"),

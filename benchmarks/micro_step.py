@@ -117,7 +117,9 @@ class MicroStep:
         return bytes_asked_at_peak(lambda: self._step.accumulate(batches, 1))
 
     def _batches(self, batch: int) -> Iterator:
-        return iter(tf.data.Dataset.from_tensors(batch_of(self._data, batch)).repeat())
+        options = tf.data.Options()
+        options.autotune.enabled = False  # an iterator that goes would wait for its thread, seconds after a minute
+        return iter(tf.data.Dataset.from_tensors(batch_of(self._data, batch)).repeat().with_options(options))
 
     def _measured(self, batch: int, work: Callable[[Iterator], None]) -> Measured:
         batches = self._batches(batch)

@@ -15,7 +15,7 @@ import tensorflow as tf
 from accumtrain.backprop.kernels import kernel_dtype, product
 from accumtrain.backprop.tracing import after, computed_after, is_for_xla
 
-SHARE_OF_KERNEL = 3  # a chunk of logits takes the kernel's memory divided by this: each adds to the whole gradient
+SHARE_OF_KERNEL = 1  # a chunk of logits takes the kernel's memory divided by this: each adds to the whole gradient
 LEAST_BYTES = 2**24  # of a chunk of logits, if there are as many
 BLOCKS = 8  # of a kernel's gradient, to which products are added one after the other
 

@@ -7,7 +7,7 @@ from turns import Turns
 
 parser = sizes_parser()
 parser.add_argument("--how", choices=("plain", "chunks", "layer"), required=True)
-parser.add_argument("--share", type=int, default=3)
+parser.add_argument("--share", type=int, default=1)
 options = parser.parse_args()
 turns = Turns(units=1)
 
