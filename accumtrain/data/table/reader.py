@@ -40,7 +40,7 @@ _DATASET = ("state.json", "dataset_dict.json")  # in a folder that `save_to_disk
 _BLOCK = 2**24  # bytes that are read together; no row is longer
 _FROM_DISK = "load it with the library datasets and save it with save_to_disk, so that it is read from the disk"
 _MANY_BRACKETS = 500  # in a line; fewer can't be too deep
-_GIVE = "give the table of the examples and their labels"
+_GIVE = "give the table of the examples"
 # Arrow raises these for a damaged file, the others for names in it that are no UTF-8, or for sizes
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, MemoryError, TypeError, KeyError)
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
