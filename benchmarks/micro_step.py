@@ -86,6 +86,7 @@ class MicroStep:
             schedule=config.schedule.build(1),
             seed=11,
             micro_steps=2,
+            measures_noise=config.log.noise,
         )
         self._step = Step(self.window)
 

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from accumtrain.engine.sums import sum_buffer
 from accumtrain.fields import NOISE
 
 KEPT = 0.99  # share of the means that each update keeps
@@ -17,6 +16,12 @@ class NoiseSums(NamedTuple):
 
     squares: Any  # of |g|^2 / w, where g is the sum of the gradients of a micro-step and w its weight
     micro_steps: Any
+
+    def add(self, square: tf.Tensor, weight: tf.Tensor) -> None:
+        """Add the squared norm of the gradient of a micro-step whose examples have a weight."""
+        weight = tf.cast(weight, square.dtype)
+        self.squares.assign_add(tf.math.divide_no_nan(square, weight))
+        self.micro_steps.assign_add(tf.cast(weight > 0.0, self.micro_steps.dtype))
 
 
 class MicroGradient:
@@ -35,7 +40,7 @@ class MicroGradient:
         parts = self._parts.setdefault(variable.ref(), [])
         square = 2.0 * tf.nn.l2_loss(gradient)  # keeps no squares in memory
         for part in parts:
-            square += 2.0 * tf.reduce_sum(part * gradient)
+            square += 2.0 * tf.tensordot(tf.reshape(part, [-1]), tf.reshape(gradient, [-1]), 1)
         parts.append(gradient)
         self._squares.append(square)
         return square
@@ -48,27 +53,17 @@ class MicroGradient:
 class NoiseScale(tf.Module):
     """The trace of the covariance of an example's gradient, divided by the squared norm of the true gradient.
 
-    Where examples have weights, as texts have the number of their tokens, it is that of a weight of 1. Both parts are
-    estimated without bias from each update, whatever the weights of its micro-batches, and their means are formed
-    apart: numerator and denominator of one update alone say little. Create it inside the strategy's scope.
-
-    Attributes:
-        buffers: of a window.
+    Where the weight of an example is a number of tokens, it is that of a token. Both parts are estimated without bias
+    from each update, however many examples its micro-batches have. Their means are formed apart, as the parts of one
+    update say little. Create it inside the strategy's scope.
     """
 
-    def __init__(self, dtype: tf.DType):
+    def __init__(self) -> None:
         super().__init__()
-        self.buffers = NoiseSums(sum_buffer([], dtype), sum_buffer([], dtype))
         self._square, self._variance, self._updates = (
             tf.Variable(0.0, trainable=False, dtype=tf.float64, name=name) for name in ("square", "variance", "updates")
         )
         self._means = (self._square, self._variance)
-
-    def add(self, square: tf.Tensor, weight: tf.Tensor) -> None:
-        """Add the squared norm of the gradient of a micro-step whose examples have a weight."""
-        squares, micro_steps = self.buffers
-        squares.assign_add(tf.cast(tf.math.divide_no_nan(square, weight), squares.dtype))
-        micro_steps.assign_add(tf.cast(weight > 0.0, micro_steps.dtype))
 
     def update(self, sums: NoiseSums, square: tf.Tensor, weight: tf.Tensor, unscaled: Any) -> None:
         """Take an update into the means.

@@ -31,7 +31,7 @@ from accumtrain.engine.losses import (
     loss_and_sums,
     trained_outputs,
 )
-from accumtrain.engine.noise import MicroGradient, NoiseScale
+from accumtrain.engine.noise import MicroGradient, NoiseScale, NoiseSums
 from accumtrain.engine.norm_statistics import NormStatistics
 from accumtrain.engine.replica import current_replica
 from accumtrain.engine.sums import Sums, all_finite, make_clear, sum_buffer
@@ -116,7 +116,8 @@ class Window(tf.Module):
         self.statistics = NormStatistics(model.norms, new_sum)
         if measures_noise and self.whole_batch:
             raise ValueError("measures_noise: a micro-batch has no gradient of its own under a loss of the whole batch")
-        self.noise = NoiseScale(self.gradients[0].dtype) if measures_noise else None
+        self.noise = NoiseScale() if measures_noise else None
+        self._noise_sums = NoiseSums(new_sum([]), new_sum([])) if measures_noise else None
         self._clear_one = make_clear(self.gradients[0].dtype)
 
     @property
@@ -147,7 +148,7 @@ class Window(tf.Module):
             not_compared=self._not_compared,
             out_of_range=self._out_of_range,
             statistics=list(self.statistics.buffers),
-            noise=() if self.noise is None else self.noise.buffers,
+            noise=self._noise_sums or (),
         )
 
     @property
@@ -178,7 +179,7 @@ class Window(tf.Module):
             pairs = zip(trained_outputs(outputs), at_outputs, strict=True)
             return tf.add_n([tf.reduce_sum(output * tf.cast(at, output.dtype)) for output, at in pairs]) * scale
 
-        micro_gradient = MicroGradient() if self.noise else None
+        micro_gradient = None if self._noise_sums is None else MicroGradient()
         tape.gradient(
             self.model, batch["inputs"], loss, mode, partial(self._add_gradients, of_micro_step=micro_gradient)
         )
@@ -189,8 +190,8 @@ class Window(tf.Module):
             examples = tf.cast(count_examples(batch), self.dtype)
             self.micro_step.assign_add(1)
         self.statistics.add(mode.statistics, examples)
-        if self.noise and micro_gradient:
-            self.noise.add(micro_gradient.square, weight)
+        if self._noise_sums is not None and micro_gradient is not None:
+            self._noise_sums.add(micro_gradient.square, weight)
         buffers = (self.loss, *self.metric_sums, self.weight, self.examples)
         for buffer, value in zip(buffers, (*sums, weight, examples), strict=True):
             buffer.assign_add(tf.cast(value, buffer.dtype))

@@ -185,6 +185,7 @@ MISTAKES = [
     ("optim.clip_norm=1 optim.adaptive_clip=0.01", "optim.clip_norm=1.0 and optim.adaptive_clip=0.01: set one of them"),
     ("accum.reduction=max", "accum.reduction=max: no such choice; choose from mean, sum"),
     ("accum.reduction=sum accum=auto", "accum.reduction=sum: accum.steps decides what is learned, so it can't be auto"),
+    ("log.noise=1", "log.noise=1: must be true or false"),
     ("loss_scale.initial=0.5", "loss_scale.initial=0.5: must be at least 1"),
     ("batch_size=0", "batch_size=0: must be at least 1"),
     ("batch_size=64.5", "batch_size=64.5: must be a whole number"),

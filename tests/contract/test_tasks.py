@@ -45,7 +45,7 @@ def stored_of(name):
     if name == "next_token":
         ids = [RANDOM.integers(97, 122, 11).astype(np.int32) for _ in range(COUNT)]
         documents = make_documents(Encoded(list(map(str, range(COUNT))), ids, no_label(COUNT)), skips=False)
-        split, inputs = fill_rows(documents, 10, packing=False), Tokens((10,), BYTES, rows=APART)
+        split, inputs = fill_rows(documents, 10, BYTES.size, packing=False), Tokens((10,), BYTES, rows=APART)
         return Dataset(split, split, BYTES.size, inputs=inputs, targets=TASKS[name].targets)
     if name == "masked_tokens":
         tokens = RANDOM.integers(97, 122, [COUNT, 10]).astype(np.int32)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from accumtrain.backprop.model import Model
 from accumtrain.backprop.segments import Chain
 from accumtrain.engine.losses import LossScale, WholeBatch, cross_entropy
-from accumtrain.engine.noise import KEPT
+from accumtrain.engine.noise import KEPT, NoiseScale
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.fields import NEXT
@@ -141,6 +141,21 @@ def test_a_loss_scale_changes_nothing():
     scaled.loss_scale = LossScale(1024.0, 1000)
     one, other = (commit(window, parts) for window in (plain, scaled))
     assert one["noise_scale"] == pytest.approx(other["noise_scale"], rel=1e-5)
+
+
+def test_sums_in_float64_change_nothing_but_rounding():
+    config, *_ = MODELS["images"]
+    parts = split(examples(8, SHAPE), 4)
+    models = [build_model(config, ModelSpec(SHAPE, CLASSES, "float32", 3)) for _ in range(2)]
+    one, other = (
+        commit(window_of(model, sum_dtype=dtype), parts)
+        for model, dtype in zip(models, (None, tf.float64), strict=True)
+    )
+    assert one["noise_scale"] == pytest.approx(other["noise_scale"], rel=1e-5)
+
+
+def test_a_checkpoint_holds_the_means_alone():
+    assert [each.name for each in NoiseScale().variables] == ["square:0", "variance:0", "updates:0"]
 
 
 def test_one_micro_batch_and_empty_ones_tell_nothing():

@@ -117,6 +117,24 @@ def test_stopping_and_continuing_changes_no_bit(config, whole, tmp_path, monkeyp
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("then", [(), ("accum.dtype=float64",)], ids=["the same", "other sums"])
+def test_the_noise_scale_is_continued(config, tmp_path, monkeypatch, then):
+    with monkeypatch.context() as patch:
+        stop_after(patch, "train", 3)
+        with pytest.raises(Preempted):
+            run(config("stopped", "log.noise=true"))
+    assert run(config("stopped", "log.noise=true", *then))["status"] == "completed"
+    if not then:
+        run(config("whole", "log.noise=true"))
+        assert_same(tmp_path / "whole", tmp_path / "stopped")
+
+
+def test_the_noise_of_a_single_micro_batch_is_refused(config):
+    with pytest.raises(ConfigError, match=r"log.noise=true: accum.steps=1 on one device.*use accum.steps=2"):
+        run(config("alone", "log.noise=true", "accum.steps=1"))
+
+
+@pytest.mark.slow
 def test_a_run_killed_after_a_checkpoint_repeats_what_it_lost(config, whole, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         after_a_record(patch, lambda record: record["step"] == 5, die)

@@ -50,7 +50,7 @@ class DecoderReference:
         """Return the embeddings, what each block makes of them, and the final normalisation of that, [N, T, C].
 
         Args:
-            tokens: [N, T]. Those below 0 are padding, which stands at the end, where no token sees it.
+            tokens: [N, T]. Those below 0 are padding, which stands at the end.
             documents: equal numbers where tokens are of one document; None if a row is one.
         """
         row = np.arange(tokens.shape[1])
@@ -58,6 +58,8 @@ class DecoderReference:
         begins = np.pad(documents[:, 1:] != documents[:, :-1], [(0, 0), (1, 0)], constant_values=True)
         places = row - np.maximum.accumulate(np.where(begins, row, 0), axis=1)
         seen = (row <= row[:, np.newaxis]) & (documents[:, np.newaxis] == documents[:, :, np.newaxis])
+        seen &= (tokens >= 0)[:, np.newaxis]
+        seen |= ~seen.any(axis=2, keepdims=True)  # the padding of packed rows sees no token, and has no softmax
         depth = self._config.get("n_layer", 12) if self._is_gpt2 else self._config.get("num_hidden_layers", 32)
         states = [self._embed(np.maximum(tokens, 0), places)]
         for number in range(depth):
