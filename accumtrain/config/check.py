@@ -333,11 +333,6 @@ def check_export(config: Config) -> None:
         raise ConfigError(
             f"export.format={chosen.name}: needs {' and '.join(missing)}; pip install 'accumtrain[{chosen.extra}]'"
         )
-    if config.predict.temperature:
-        raise ConfigError(
-            f"predict.temperature={config.predict.temperature:g}: an export draws no tokens, and writes the most "
-            "probable; leave it out"
-        )
     if config.export.quantize != "none" and not chosen.quantizes:
         able = " or ".join(f"export.format={name}" for name in FORMATS.names if FORMATS[name].quantizes)
         raise ConfigError(

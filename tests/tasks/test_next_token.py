@@ -13,7 +13,6 @@ import tensorflow as tf
 
 import accumtrain
 from accumtrain.backprop.mode import EVALUATION
-from accumtrain.config.check import check_export
 from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.devices.resolve import resolve_devices
 from accumtrain.dispatch import run
@@ -429,11 +428,6 @@ def test_an_export_that_continues_texts_otherwise_is_not_kept(here, command, mon
     answer = command("job=export", "run.name=one")
     assert_error(answer, VerificationError, "the signature continuation of what was written tells something else")
     assert not (here / "savedmodel").exists()
-
-
-def test_exports_draw_no_tokens(compose):
-    with pytest.raises(ConfigError, match=r"predict\.temperature=0\.5: an export draws no tokens"):
-        check_export(compose(*SMALL, "job=export", "predict.temperature=0.5"))
 
 
 @pytest.mark.slow
