@@ -111,13 +111,13 @@ class NextTokenAnswer(Answer):
         return self(inputs, model(inputs, Mode(training=False, defers_logits=True)))
 
     def predict(self, model: Model, batch: Batch) -> tf.Tensor:
-        """Return the tokens that continue each text, int32 [N, predict.tokens], NONE behind the last one."""
+        """Return the tokens that continue each text, int32 [N, n], NONE behind the last one."""
         keys, (number,) = self.config.predict, tf.nest.flatten(batch["targets"])
-        if not keys.tokens:
+        if not self._most_tokens:
             return super().predict(model, batch)
         sampling = Sampling(keys.temperature, keys.top_k, keys.top_p)
         draws = tf.map_fn(
-            lambda text: tf.random.stateless_uniform([keys.tokens], tf.stack([keys.draw, text])),
+            lambda text: tf.random.stateless_uniform([self._most_tokens], tf.stack([keys.draw, text])),
             tf.cast(number, tf.int32),
             fn_output_signature=tf.float32,
         )
@@ -126,13 +126,18 @@ class NextTokenAnswer(Answer):
     @property
     def further(self) -> Mapping[str, Callable[[Model, Any], tf.Tensor]]:
         """The most probable tokens that continue each text, as `predict` tells them without draws."""
-        if not self.config.predict.tokens:
+        if not self._most_tokens:
             return {}
         return {"continuation": partial(self._continue, choose=lambda logits, index: choose_best(logits))}
 
     def _continue(self, model: Model, tokens: tf.Tensor, choose: Choose) -> tf.Tensor:
         end = self._vocabulary.template.single[-1].ids[-1:]
-        return continue_texts(model, tokens, self.config.predict.tokens, choose, end[0] if end else None)
+        return continue_texts(model, tokens, self._most_tokens, choose, end[0] if end else None)
+
+    @property
+    def _most_tokens(self) -> int:
+        """The most tokens that are written: a text and they have room for data.length."""
+        return min(self.config.predict.tokens, self.inputs.shape[0])
 
     @property
     def _vocabulary(self) -> Vocabulary:
