@@ -56,7 +56,11 @@ def check_config(config: Config) -> None:
             "range_test.low"
         )
     predict = config.predict
-    if predict.temperature == 0 and (predict.top_k is not None or predict.top_p < 1 or predict.draw):
+    if (
+        config.job == "predict"
+        and predict.temperature == 0
+        and (predict.top_k is not None or predict.top_p < 1 or predict.draw)
+    ):
         raise ConfigError(
             "predict.temperature=0: the most probable tokens are written, and none is drawn by predict.top_k, "
             "predict.top_p or predict.draw; leave these out, or use predict.temperature=1"

@@ -184,6 +184,6 @@ class NextTokenAnswer(Answer):
 
 
 def _begin(text: str) -> str:
-    """Return the beginning of a text in one line."""
-    line = " ".join(text.split())
+    """Return the beginning of a text in one line, or of a blank one as Python writes it."""
+    line = " ".join(text.split()) or repr(text)
     return line if len(line) <= SHOWN else f"{line[: SHOWN - 3]}..."

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
+from tokenizers import Tokenizer, models
 
 from accumtrain.data.config import NpzConfig, TableConfig, TextsConfig
 from accumtrain.data.inputs.tokens import APART, PACKED
@@ -256,6 +257,9 @@ def test_the_end_can_be_named(tmp_path):
         opened(config, end="[SEQ]")
     with pytest.raises(ConfigError, match=r"task\.end=x: bytes have no such token"):
         opened(lines(tmp_path), end="x")
+    without_mask = save(Tokenizer(models.WordLevel({"a": 0}, unk_token="a")), tmp_path / "small.json")
+    with pytest.raises(ConfigError, match=r"task\.end=x: data.tokenizer has no such token"):
+        opened(replace(config, tokenizer=without_mask), end="x")
     several = words(tmp_path, special=["</s>", "<eos>"])
     with pytest.raises(ConfigError, match=r"has </s> and <eos>, and one ends a text: say which, task\.end='</s>'"):
         opened(replace(config, tokenizer=several))

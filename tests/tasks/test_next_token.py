@@ -363,7 +363,7 @@ def test_draws_depend_on_the_seed_and_the_number_of_the_text(here, command):
 @pytest.mark.parametrize("key", ["predict.top_k=3", "predict.top_p=0.5", "predict.draw=1"])
 def test_keys_of_draws_without_draws_are_refused(compose, key):
     with pytest.raises(ConfigError, match=r"predict\.temperature=0: the most probable tokens are written"):
-        compose(*SMALL, key)
+        compose(*SMALL, "job=predict", key)
 
 
 @pytest.mark.slow

@@ -216,7 +216,9 @@ def _make_rows(config: TokenKeys, content: Content, length: int, rows: DocumentR
 
 def _describe_end(vocabulary: Vocabulary) -> list[str]:
     """Return a note on the token that ends each text, which no key may name."""
-    if vocabulary.tokenizer in ("", BYTES):
+    if vocabulary.tokenizer == BYTES:
+        return ["bytes have no token at the end of a text, so that the model does not learn to stop (data.tokenizer)"]
+    if not vocabulary.tokenizer:
         return []
     if vocabulary.end is not None:
         return [f"each text ends with {vocabulary.decode([vocabulary.end])} (task.end)"]

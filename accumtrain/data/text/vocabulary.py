@@ -203,7 +203,7 @@ class Vocabulary:
             return replace(self, end=self._library.token_to_id(ends[0])) if ends else self
         end = self._library.token_to_id(named)
         if end is None:
-            known = [self._library.id_to_token(number) for number in self.special]
+            known = [name for number in self.special if (name := self._library.id_to_token(number)) is not None]
             raise ConfigError(f"task.end={named}: data.tokenizer has no such token; {suggest_names(named, known)}")
         last = self.template.single[-1].ids
         return self if last[-1:] == (end,) else replace(self, end=end)
