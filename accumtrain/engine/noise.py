@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -64,6 +65,16 @@ class NoiseScale(tf.Module):
             tf.Variable(0.0, trainable=False, dtype=tf.float64, name=name) for name in ("square", "variance", "updates")
         )
         self._means = (self._square, self._variance)
+
+    @property
+    def facts(self) -> list[float]:
+        """Return its state, for the manifest of a checkpoint."""
+        return [float(each.numpy()) for each in (*self._means, self._updates)]
+
+    def restore(self, facts: Sequence[float]) -> None:
+        """Go on from the `facts` of a checkpoint."""
+        for variable, value in zip((*self._means, self._updates), facts, strict=True):
+            variable.assign(value)
 
     def update(self, sums: NoiseSums, square: tf.Tensor, weight: tf.Tensor, unscaled: Any) -> None:
         """Take an update into the means.

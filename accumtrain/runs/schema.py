@@ -133,11 +133,13 @@ class Manifest(_Manifest, total=False):
     Attributes:
         answers: Facts about the answers of its state, which evaluations of some tasks find.
         inputs: Older ones have none.
+        noise: The means of the noise scale, of runs that measure it.
         contents: Digests of the values of inputs.json by dotted key. Older ones have none.
     """
 
     answers: dict[str, Any]
     inputs: InputsInShort
+    noise: tuple[float, float, float]
     contents: dict[str, str]
 
 

@@ -245,8 +245,6 @@ class Checkpoints:
             state["ema"] = window.ema
         if window.loss_scale is not None:
             state["loss_scale"] = window.loss_scale
-        if window.noise is not None:
-            state["noise"] = window.noise
         self._runtime = runtime or TensorFlowRuntime()
         self._best_by = best_by or (BestBy(ACCURACY, True) if ACCURACY in window.metrics else BestBy(LOSS, False))
         self._checkpoint = tf.train.Checkpoint(**state, best_accuracy=self.best_accuracy, best_loss=self.best_loss)

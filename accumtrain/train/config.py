@@ -158,7 +158,7 @@ class LogConfig:
     every: Annotated[int, COUNT] = 10
     images: Annotated[int, Range(0, 64)] = 4
     tracker: Annotated[str, NameIn(TRACKERS, (NONE,))] = NONE
-    noise: Annotated[bool, Role.LEARNED | Role.UNNAMED] = False
+    noise: bool = False
 
 
 @dataclass(kw_only=True)

@@ -297,6 +297,7 @@ class Trainer:
             "total_steps": self.total,
             "recovery": self.recovery.counts,
             "hooks": self.hooks.facts,
+            **({"noise": noise.facts} if (noise := self.window.noise) else {}),
             **({"answers": facts} if (facts := self.evaluator.facts or self.answer_facts) else {}),
         }
 
@@ -308,6 +309,9 @@ class Trainer:
             return False
         self.recovery.restore(manifest["recovery"])
         self.answer_facts = manifest.get("answers", {})
+        if self.window.noise is not None and "noise" in manifest:
+            with self.devices.runtime.assigning():
+                self.window.noise.restore(manifest["noise"])
         self.position.restore(manifest)
         self.hooks.restore(manifest["hooks"])
         chosen = learned_values(self.config)

@@ -117,7 +117,7 @@ def test_stopping_and_continuing_changes_no_bit(config, whole, tmp_path, monkeyp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("then", [(), ("accum.dtype=float64",)], ids=["the same", "other sums"])
+@pytest.mark.parametrize("then", [(), ("accum.dtype=float64",), ("log.noise=false",)], ids=["same", "sums", "off"])
 def test_the_noise_scale_is_continued(config, tmp_path, monkeypatch, then):
     with monkeypatch.context() as patch:
         stop_after(patch, "train", 3)
