@@ -103,7 +103,9 @@ def explain_error(error: Exception) -> ConfigError:
             return ConfigError(f"data.path={given[1]}: {said}; choose one, as in {_read_by(given[1])}")
         group, _, key = unknown[1].rpartition(".")
         if key == "name" and given and given[1] in all_choices([]).get(group, ()):
-            return ConfigError(f"{unknown[1]}={given[1]}: it is chosen by its group; write {group}={given[1]}")
+            return ConfigError(
+                f"{unknown[1]}={given[1]}: it is chosen by its group; write {group}={given[1]} in its place"
+            )
         return ConfigError(_explain_unknown_key(unknown[1]))
     if several := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.*)'", text):
         return ConfigError(
