@@ -6,7 +6,6 @@ import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from accumtrain.fields import is_finite_number
 from accumtrain.measure.batch.beginning import Beginning
@@ -14,19 +13,14 @@ from accumtrain.measure.batch.branches import Branch
 from accumtrain.measure.batch.training import COMPLETED
 from accumtrain.runs.contents import measured, read_records, read_summary
 
+SPEED = "examples_per_second"  # of a record
+
 
 @dataclass(frozen=True)
 class HeldOutPoint:
-    """An evaluation in a branch.
-
-    Attributes:
-        examples: trained on since the beginning.
-        seconds: of training on them, without the start, evaluations and compiling. None if no update was timed.
-        loss: on the held-out examples.
-    """
+    """An evaluation in a branch: the examples trained on since the beginning, and the held-out loss."""
 
     examples: int
-    seconds: float | None
     loss: float
 
 
@@ -36,19 +30,20 @@ class BranchResult:
 
     Attributes:
         ended: a word of training.py.
-        examples_per_second: the median over its records; None if no update was timed.
+        speeds: examples per second of its updates, by record. The start, evaluations and compiling are no part of it.
         peak_bytes: tensors at the peak, or what was resident where tensors are not counted.
     """
 
     branch: Branch
     ended: str
     curve: tuple[HeldOutPoint, ...]
-    examples_per_second: float | None
+    speeds: tuple[float, ...]
     peak_bytes: int | None
 
     @property
-    def seconds(self) -> float | None:
-        return self.curve[-1].seconds
+    def kind(self) -> tuple[int, float]:
+        """The batch and the factor on the rate."""
+        return self.branch.batch, self.branch.factor
 
 
 @dataclass(frozen=True)
@@ -58,7 +53,8 @@ class BatchRow:
     Attributes:
         ended: of the first branch that has not completed, else that it has.
         losses: held-out losses after the same examples, of each order of these.
-        losses_in_time: those after the same seconds. None where the branch was not timed.
+        losses_in_time: those after the same seconds. None where no update was timed.
+        examples_per_second: the median of all records; None if no update was timed.
     """
 
     batch: int
@@ -112,31 +108,25 @@ def spread_of(values: Sequence[float | None]) -> float | None:
 def read_result(branch: Branch, ended: str, beginning: Beginning) -> BranchResult:
     """Return the result of a branch that has ended, from its files."""
     records = [record for record in measured(read_records(branch.folder)) if record["step"] > beginning.step]
-    speeds = [
-        record["examples_per_second"]
-        for record in records
-        if record["split"] == "train" and "examples_per_second" in record
-    ]
-    speed = statistics.median(speeds) if speeds else None
-    examples = {record["step"]: (record["step"] - beginning.step) * branch.batch for record in records}
-    evaluated = [(0, beginning.loss)] + [
-        (examples[record["step"]], record["loss"]) for record in records if record["split"] == beginning.split
-    ]
-    curve = tuple(
-        HeldOutPoint(made, None if speed is None else made / speed, loss)
-        for made, loss in dict(evaluated).items()
-        if is_finite_number(loss)
-    )
+    evaluated = [record for record in records if record["split"] == beginning.split]
+    losses = {(record["step"] - beginning.step) * branch.batch: record["loss"] for record in evaluated}
+    curve = ((made, loss) for made, loss in {0: beginning.loss, **losses}.items() if is_finite_number(loss))
+    speeds = (record.get(SPEED) for record in records if record["split"] == "train")
     memory = (read_summary(branch.folder) or {}).get("memory", {})
-    peak = memory.get("tensor_peak_bytes") or memory.get("rss_peak_bytes")
-    return BranchResult(branch, ended, curve, speed, peak)
+    return BranchResult(
+        branch,
+        ended,
+        tuple(HeldOutPoint(*point) for point in curve),
+        tuple(speed for speed in speeds if speed is not None),
+        memory.get("tensor_peak_bytes") or memory.get("rss_peak_bytes"),
+    )
 
 
-def loss_after(curve: Sequence[HeldOutPoint], seconds: float) -> float | None:
-    """Return the loss after so many seconds, on straight lines between the evaluations; None if it is not known."""
+def loss_after(curve: Sequence[HeldOutPoint], examples: float) -> float | None:
+    """Return the loss after so many examples, on straight lines between the evaluations; None behind the last."""
     for before, after in itertools.pairwise(curve):
-        if before.seconds is not None and after.seconds is not None and before.seconds <= seconds <= after.seconds:
-            share = (seconds - before.seconds) / (after.seconds - before.seconds)
+        if before.examples <= examples <= after.examples:
+            share = (examples - before.examples) / (after.examples - before.examples)
             return before.loss + share * (after.loss - before.loss)
     return None
 
@@ -144,44 +134,53 @@ def loss_after(curve: Sequence[HeldOutPoint], seconds: float) -> float | None:
 # ---- of a batch ----
 
 
+def find_speeds(results: Sequence[BranchResult]) -> dict[tuple[int, float], float]:
+    """Return the examples per second of each batch and factor, a median. The order of the examples plays no part."""
+    speeds: dict[tuple[int, float], list[float]] = {}
+    for result in results:
+        speeds.setdefault(result.kind, []).extend(result.speeds)
+    return {kind: statistics.median(found) for kind, found in speeds.items() if found}
+
+
 def shortest_seconds(results: Sequence[BranchResult]) -> float | None:
-    """Return the seconds of the branch that has completed in the shortest time."""
-    return min(
-        (result.seconds for result in results if result.ended == COMPLETED and result.seconds is not None), default=None
-    )
+    """Return the seconds of training of the branch that has completed in the shortest time; None if none was timed."""
+    speeds = find_speeds(results)
+    seconds = [
+        result.curve[-1].examples / speeds[result.kind]
+        for result in results
+        if result.ended == COMPLETED and result.kind in speeds
+    ]
+    return min(seconds, default=None)
 
 
 def make_rows(results: Sequence[BranchResult], beginning: Beginning) -> list[BatchRow]:
     """Return a row for each batch and factor, in the order of the branches."""
-    seconds = shortest_seconds(results)
+    seconds, speeds = shortest_seconds(results), find_speeds(results)
     groups: dict[tuple[int, float], list[BranchResult]] = {}
     for result in results:
-        groups.setdefault((result.branch.batch, result.branch.factor), []).append(result)
-    return [_make_row(group, seconds, beginning) for group in groups.values()]
+        groups.setdefault(result.kind, []).append(result)
+    return [_make_row(group, seconds, speeds.get(kind), beginning) for kind, group in groups.items()]
 
 
-def _make_row(group: Sequence[BranchResult], seconds: float | None, beginning: Beginning) -> BatchRow:
+def _make_row(
+    group: Sequence[BranchResult], seconds: float | None, speed: float | None, beginning: Beginning
+) -> BatchRow:
     first = group[0].branch
     config = first.config
-    failed = [result.ended for result in group if result.ended != COMPLETED]
-    speeds = [result.examples_per_second for result in group]
-    peaks = [result.peak_bytes for result in group if result.peak_bytes is not None]
     assert config.train.steps is not None
+    failed = [result.ended for result in group if result.ended != COMPLETED]
+    made = None if seconds is None or speed is None else seconds * speed
+    in_time = () if failed else tuple(None if made is None else loss_after(result.curve, made) for result in group)
     return BatchRow(
-        first.batch,
-        first.factor,
-        config.optim.lr,
-        used_beta2(config),
-        config.accum.count,
-        config.train.steps - beginning.step,
-        failed[0] if failed else COMPLETED,
-        () if failed else tuple(result.curve[-1].loss for result in group),
-        () if failed or seconds is None else tuple(loss_after(result.curve, seconds) for result in group),
-        None if failed else mean_of(speeds),
-        max(peaks, default=None),
+        batch=first.batch,
+        factor=first.factor,
+        rate=config.optim.lr,
+        beta2=getattr(config.optim, "beta2", None),
+        steps=config.accum.count,
+        updates=config.train.steps - beginning.step,
+        ended=failed[0] if failed else COMPLETED,
+        losses=() if failed else tuple(result.curve[-1].loss for result in group),
+        losses_in_time=in_time,
+        examples_per_second=speed,
+        peak_bytes=max((result.peak_bytes for result in group if result.peak_bytes is not None), default=None),
     )
-
-
-def used_beta2(config: Any) -> float | None:
-    """Return the share of the mean squared gradient that an update keeps; None if the optimizer has no such key."""
-    return getattr(config.optim, "beta2", None)

@@ -8,7 +8,7 @@ from typing import Any
 
 from accumtrain.config.jobs import cell
 from accumtrain.console import format_bytes, format_measure, format_speed, table
-from accumtrain.measure.batch.results import BatchRow, BranchResult
+from accumtrain.measure.batch.results import BatchRow, BranchResult, find_speeds
 from accumtrain.report.pictures import COLOURS, new_figure, save_figure, without_math
 
 STYLES = ("-", "--", ":")  # of the factors on the rate
@@ -42,11 +42,13 @@ def draw_branches(results: Sequence[BranchResult], title: str, path: Path) -> No
     left, right = figure.subplots(1, 2, sharey=True)
     batches = list(dict.fromkeys(result.branch.batch for result in results))
     factors = list(dict.fromkeys(result.branch.factor for result in results))
+    speeds = find_speeds(results)
     for result in results:
         style = _style(result, batches, factors)
-        left.plot([point.examples for point in result.curve], [point.loss for point in result.curve], **style)
-        timed = [point for point in result.curve if point.seconds is not None]
-        right.plot([point.seconds for point in timed], [point.loss for point in timed], **style)
+        examples, losses = zip(*((point.examples, point.loss) for point in result.curve), strict=True)
+        left.plot(examples, losses, **style)
+        if (speed := speeds.get(result.kind)) is not None:
+            right.plot([made / speed for made in examples], losses, **style)
     left.set(xlabel="examples", ylabel="held-out loss")
     right.set(xlabel="seconds of training")
     for axes in (left, right):
