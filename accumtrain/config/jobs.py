@@ -231,8 +231,7 @@ JOBS.add(
         columns={
             "best batch": ("best.batch", "d"),
             "loss": ("best.loss", format_measure),
-            "margin": ("best.margin", format_measure),
-            "spread": ("best.spread", format_measure),
+            "less than the next": ("best.margin", format_measure),
         },
     ),
     Job(

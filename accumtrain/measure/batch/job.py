@@ -84,8 +84,8 @@ def _tell_plan(config: Config, beginning: Beginning, branches: Sequence[Branch],
     of = f"{format_things(len(branches), 'branch', 'branches')} of {examples:,} examples"
     say(f"{of}, with batches of {batches}, from update {beginning.step} of {folder_of(config)} on")
     say(f"there the {beginning.split} loss is {format_measure(beginning.loss)}")
-    if len(left) < len(branches):
-        say(f"{len(branches) - len(left)} of them have ended before, and are not made again")
+    if done := len(branches) - len(left):
+        say(f"{done} of them {'has' if done == 1 else 'have'} ended before, and {'is' if done == 1 else 'are'} kept")
 
 
 def _finish(branch: Branch, place: int, count: int, beginning: Beginning, started: float) -> BranchResult:

@@ -26,7 +26,7 @@ class HeldOutPoint:
 
 @dataclass(frozen=True)
 class BranchResult:
-    """How a branch ended, and its curve from the beginning on.
+    """The end of a branch, and its curve from the beginning on.
 
     Attributes:
         ended: a word of training.py.
