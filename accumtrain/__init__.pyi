@@ -94,6 +94,7 @@ from .optim.config import OptimConfig as OptimConfig
 from .optim.config import SgdConfig as SgdConfig
 from .optim.optimizer import Optimizer as Optimizer
 from .optim.optimizer import zeros_slot as zeros_slot
+from .optim.running_mean import HalfLife as HalfLife
 from .optim.schedules import ConstantConfig as ConstantConfig
 from .optim.schedules import CosineConfig as CosineConfig
 from .optim.schedules import InverseTimeConfig as InverseTimeConfig

@@ -68,6 +68,7 @@ def check_config(config: Config) -> None:
     for group in REGISTRIES:
         choice: ComponentConfig = getattr(config, group)
         choice.check()
+    config.ema.check()
     config.model.check_precision(config.precision)
     check_imagenet(config.model, config.data)
     if config.device.tensor_float_32 and config.precision != "float32":

@@ -71,5 +71,10 @@ class Config:
     def __post_init__(self) -> None:
         self.loss = self.loss or TASKS[self.task.kind].loss()
 
+    @property
+    def has_half_lives(self) -> bool:
+        """Means of the optimizer or of the weights follow the batch."""
+        return bool(self.optim.half_lives) or self.ema.half_life is not None
+
     def with_accum_steps(self, steps: int) -> Config:
         return replace(self, accum=replace(self.accum, steps=steps))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from accumtrain.fields import COUNT, FRACTION, OneOf, Range, Role, Word
+from accumtrain.errors import ConfigError
+from accumtrain.fields import COUNT, FRACTION, POSITIVE, OneOf, Range, Role, Word
 
 
 @dataclass(kw_only=True)
@@ -53,8 +54,22 @@ class EmaConfig:
     """The moving average of the weights (EMA), by which a run is evaluated.
 
     `decay`: share of the average that each update keeps, such as 0.999; 0 turns the average off.
+    `half_life`: examples after which half of the average is forgotten, in the place of ema.decay: an update of B
+    examples keeps 2^(-B / half_life). Tasks of tokens count tokens to predict. null: ema.decay is used.
     """
 
     ROLE: ClassVar[Role] = Role.LEARNED | Role.MEASURED
 
     decay: Annotated[float, FRACTION] = 0.0
+    half_life: Annotated[float | None, POSITIVE] = None
+
+    @property
+    def is_kept(self) -> bool:
+        return self.decay > 0 or self.half_life is not None
+
+    def check(self) -> None:
+        if self.decay and self.half_life is not None:
+            raise ConfigError(
+                f"ema.half_life={self.half_life:g} and ema.decay={self.decay}: both say what an update keeps of the "
+                "average; use ema.decay=0, or ema.half_life=null"
+            )

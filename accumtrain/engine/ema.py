@@ -9,6 +9,7 @@ from functools import partial
 import tensorflow as tf
 
 from accumtrain.optim.optimizer import PerShapeFunction, VariableHandle, apply_one_by_one
+from accumtrain.optim.running_mean import HalfLife
 
 
 class MovingAverage(tf.Module):
@@ -19,19 +20,26 @@ class MovingAverage(tf.Module):
 
     Args:
         weights: float32 or float64; each average has the dtype of its weight, and begins with its value.
-        decay: 0 <= decay < 1.
+        decay: 0 <= decay < 1; or a half-life, by which it follows the batch of `follow`.
 
     Raises:
         ValueError: decay is out of its range.
     """
 
-    def __init__(self, weights: Sequence[tf.Variable], decay: float):
+    def __init__(self, weights: Sequence[tf.Variable], decay: float | HalfLife):
         super().__init__()
-        if not 0.0 <= decay < 1.0:
+        self._half_life = decay if isinstance(decay, HalfLife) else None
+        self.decay = 0.0 if isinstance(decay, HalfLife) else decay
+        if not 0.0 <= self.decay < 1.0:
             raise ValueError(f"decay={decay}: must be at least 0 and below 1")
-        self.weights, self.decay = list(weights), decay
+        self.weights = list(weights)
         self.averages = [tf.Variable(weight, trainable=False, name="average") for weight in self.weights]
         self._blend_one = PerShapeFunction(self._blend)
+
+    def follow(self, batch: int) -> None:
+        """Let a half-life follow the examples of an update, from the next trace on."""
+        if self._half_life is not None:
+            self.decay = self._half_life.share(batch)
 
     def update(self, step: tf.Tensor) -> None:
         """Update the averages by the current weights. `step`: number of updates before this one, an int64 scalar."""

@@ -158,6 +158,16 @@ class Window(tf.Module):
         state = [*self.variables_, *self.optimizer.state, *self.statistics.variables_, *averages]
         return [variable for variable in state if variable.dtype.is_floating]
 
+    def follow(self, batches: Sequence[tuple[int, int]]) -> None:
+        """Let means with a half-life follow the batches, from the next trace of the commit on.
+
+        Args:
+            batches: the stages of the run until now: the updates made before each, and the examples of its updates.
+        """
+        self.optimizer.follow(batches)
+        if self.ema is not None:
+            self.ema.follow(batches[-1][1])
+
     # ---- micro-step ----
 
     def accumulate(self, batch: Batch, at_outputs: Any = None) -> None:

@@ -11,3 +11,4 @@ from accumtrain.keras.layers import recompute as recompute
 from accumtrain.keras.linear_cross_entropy import LinearCrossEntropy as LinearCrossEntropy
 from accumtrain.keras.linear_cross_entropy import output_as_loss as output_as_loss
 from accumtrain.keras.replicas import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
+from accumtrain.optim.running_mean import beta_2 as beta_2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ import tensorflow as tf
 
 from accumtrain.optim.config import AdafactorConfig, check_arguments
 from accumtrain.optim.optimizer import Optimizer, VariableHandle, zeros_slot
+from accumtrain.optim.running_mean import HalfLife, RunningMean
 
 MAX_RELATIVE_STEP = 1e-2
 WARMUP = 1e-6  # of the relative step, for each update
@@ -35,7 +35,7 @@ class AdafactorRule:
     weight.
 
     `AdafactorConfig` says what the options do. Beyond that:
-        beta2: corrected for the start at 0 as in Section 7.1 of the paper.
+        beta2: corrected for the start at 0 as in Section 7.1 of the paper. It may be a `HalfLife`.
         epsilon1: a normal float32 number, so that zero gradients are no 0 / 0.
         unscaled_relative_step: factor on the relative step without `scale_parameter`, which is then an absolute one.
             0.05, as in Mesh TensorFlow, is about the size of a weight. `warmup_init` is as in transformers.
@@ -52,8 +52,12 @@ class AdafactorRule:
     """
 
     def __init__(self, learning_rate: object, **options: Any):
-        check_arguments(AdafactorConfig, options)
-        self.options, self._keys = options, AdafactorConfig(lr=None, **options)
+        self.options = options
+        beta2 = options.get("beta2")
+        self.second = None if beta2 is None else RunningMean(beta2)
+        plain = {name: value for name, value in options.items() if not isinstance(value, HalfLife)}
+        check_arguments(AdafactorConfig, plain)
+        self._keys = AdafactorConfig(lr=None, **plain)
         if self._keys.warmup_init and learning_rate is not None:
             raise ValueError(
                 f"warmup_init=True and learning_rate={learning_rate!r}: only the relative step warms up; "
@@ -146,9 +150,9 @@ class AdafactorRule:
 
     def _blend(self, t: tf.Tensor) -> tf.Tensor:
         """Return 1 - beta2_t."""
-        if self._keys.beta2 is None:
+        if self.second is None:
             return tf.pow(t, -self._keys.decay_exponent)
-        return (self._keys.beta2 - 1.0) / tf.math.expm1(t * math.log(self._keys.beta2))  # (1 - beta2) / (1 - beta2^t)
+        return (self.second.share - 1.0) / tf.math.expm1(self.second.log_product(t))  # (1 - beta2) / (1 - beta2^t)
 
     def _by_factors(
         self, slots: Mapping[str, VariableHandle], gradient: tf.Tensor, scalars: AdafactorScalars
@@ -191,7 +195,7 @@ class Adafactor(Optimizer):
         *,
         weight_decay: float = 0.0,
         decay_exponent: float = 0.8,
-        beta2: float | None = None,
+        beta2: float | HalfLife | None = None,
         epsilon1: float = 1e-30,
         epsilon2: float = 1e-3,
         clip_threshold: float | None = 1.0,
@@ -221,6 +225,10 @@ class Adafactor(Optimizer):
             momentum_of=momentum_of,
             weight_decay_factor=weight_decay_factor,
         )
+
+    @property
+    def means(self) -> list[RunningMean]:
+        return [] if self._rule.second is None else [self._rule.second]
 
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
         """Return the given rate, or the relative step if that is None: a scalar of `dtype`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -10,11 +9,14 @@ import tensorflow as tf
 
 from accumtrain.optim.config import AdamConfig, check_arguments
 from accumtrain.optim.optimizer import Optimizer, VariableHandle, zeros_slot
+from accumtrain.optim.running_mean import HalfLife, RunningMean
 
 
 class AdamScalars(NamedTuple):
     step_size: tf.Tensor  # rate * sqrt(1 - beta2^t) / (1 - beta1^t)
     epsilon: tf.Tensor  # epsilon * sqrt(1 - beta2^t)
+    beta1: tf.Tensor
+    beta2: tf.Tensor
 
 
 class Adam(Optimizer):
@@ -22,8 +24,8 @@ class Adam(Optimizer):
 
     Args:
         weight_decay: L2: weight_decay * w is added to the gradient.
-        beta1: decay rate of the first moment, the mean of the gradients.
-        beta2: decay rate of the second moment, the mean of their squares.
+        beta1: decay rate of the first moment, the mean of the gradients; or its half-life.
+        beta2: decay rate of the second moment, the mean of their squares; or its half-life.
         epsilon: added to the square root of the bias-corrected second moment.
 
     Raises:
@@ -35,13 +37,18 @@ class Adam(Optimizer):
         learning_rate: float = 1e-3,
         *,
         weight_decay: float = 0.0,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
+        beta1: float | HalfLife = 0.9,
+        beta2: float | HalfLife = 0.999,
         epsilon: float = 1e-8,
     ) -> None:
         super().__init__(learning_rate, weight_decay)
-        check_arguments(AdamConfig, {"beta1": beta1, "beta2": beta2, "epsilon": epsilon})
-        self._beta1, self._beta2, self._epsilon = beta1, beta2, epsilon
+        shares = {name: kept for name, kept in (("beta1", beta1), ("beta2", beta2)) if not isinstance(kept, HalfLife)}
+        check_arguments(AdamConfig, {**shares, "epsilon": epsilon})
+        self._first, self._second, self._epsilon = RunningMean(beta1), RunningMean(beta2), epsilon
+
+    @property
+    def means(self) -> list[RunningMean]:
+        return [self._first, self._second]
 
     def build_slots(self) -> None:
         self.first_moments = [zeros_slot(parameter, "m") for parameter in self.parameters]
@@ -52,9 +59,10 @@ class Adam(Optimizer):
 
     def step_scalars(self, rate: tf.Tensor, t: tf.Tensor) -> AdamScalars:
         # the update is m_hat / (sqrt(v_hat) + epsilon); its bias corrections are moved into two scalars
-        correction1 = _bias_correction(self._beta1, t)
-        correction2 = tf.sqrt(_bias_correction(self._beta2, t))
-        return AdamScalars(rate * correction2 / correction1, self._epsilon * correction2)
+        correction1 = _bias_correction(self._first, t)
+        correction2 = tf.sqrt(_bias_correction(self._second, t))
+        beta1, beta2 = (tf.constant(mean.share, t.dtype) for mean in self.means)
+        return AdamScalars(rate * correction2 / correction1, self._epsilon * correction2, beta1, beta2)
 
     def update_variable(
         self, weight: VariableHandle, slots: Mapping[str, VariableHandle], gradient: tf.Tensor, scalars: AdamScalars
@@ -68,8 +76,8 @@ class Adam(Optimizer):
             beta1_power=tf.zeros((), dtype),
             beta2_power=tf.zeros((), dtype),
             lr=scalars.step_size,
-            beta1=tf.constant(self._beta1, dtype),
-            beta2=tf.constant(self._beta2, dtype),
+            beta1=scalars.beta1,
+            beta2=scalars.beta2,
             epsilon=scalars.epsilon,
             grad=gradient,
         )
@@ -81,8 +89,6 @@ class AdamW(Adam):
     decoupled_decay = True
 
 
-def _bias_correction(beta: float, t: tf.Tensor) -> tf.Tensor:
-    """Return 1 - beta^t without cancellation, for beta rounded to the dtype of `t`, as the kernel uses it."""
-    rounded = float(t.dtype.as_numpy_dtype(beta))
-    log_beta = math.log(rounded) if rounded > 0.0 else -math.inf
-    return -tf.math.expm1(log_beta * t)
+def _bias_correction(mean: RunningMean, t: tf.Tensor) -> tf.Tensor:
+    """Return 1 - beta^t without cancellation, for betas rounded to the dtype of `t`, as the kernel uses them."""
+    return -tf.math.expm1(mean.log_product(t, t.dtype))

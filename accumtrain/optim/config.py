@@ -67,6 +67,11 @@ class OptimConfig(ComponentConfig):
         """The state holds about as many values as there are weights, or more."""
         return True
 
+    @property
+    def half_lives(self) -> dict[str, tuple[str, float]]:
+        """The means that have a half-life: the argument of the optimizer, with the key that gives it and its value."""
+        return {}
+
     def with_schedule(self, schedule: str) -> str:
         """Return the words of the banner about the optimizer and its schedule."""
         rate = "a rate of its own" if self.lr is None else f"rate {self.lr:g}"
@@ -75,7 +80,7 @@ class OptimConfig(ComponentConfig):
     @property
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of its class: all keys but `kind` and those of the window, with `lr` spelled out."""
-        not_its_own = ("kind", "rates", "layer_decay", "clip_norm", "adaptive_clip")
+        not_its_own = ("kind", "rates", "layer_decay", "clip_norm", "adaptive_clip", "half_life", "half_life_first")
         values = {key.name: getattr(self, key.name) for key in fields(self) if key.name not in not_its_own}
         return {"learning_rate": values.pop("lr"), **values}
 
@@ -111,12 +116,26 @@ class AdamConfig(OptimConfig):
     `beta2`: share of the mean squared gradient that each update keeps. Values closer to 1 than the limit are 1 in
     float32.
     `epsilon`: added to the square root of the second moment.
+    `half_life`: examples after which half of the mean squared gradient is forgotten, in the place of optim.beta2: an
+    update of B examples keeps 2^(-B / half_life). Tasks of tokens count tokens to predict. null: optim.beta2 is used.
+    `half_life_first`: the same of the mean gradient, in the place of optim.beta1.
     """
 
     kind: str = "adam"
     beta1: Annotated[float, MEAN_SHARE, Role.RULE] = 0.9
     beta2: Annotated[float, MEAN_SHARE, Role.RULE] = 0.999
     epsilon: Annotated[float, POSITIVE, Role.RULE] = 1e-8
+    half_life: Annotated[float | None, POSITIVE, Role.RULE] = None
+    half_life_first: Annotated[float | None, POSITIVE, Role.RULE] = None
+
+    @property
+    def half_lives(self) -> dict[str, tuple[str, float]]:
+        given = {"beta1": ("half_life_first", self.half_life_first), "beta2": ("half_life", self.half_life)}
+        return {beta: (key, value) for beta, (key, value) in given.items() if value is not None}
+
+    def check(self) -> None:
+        super().check()
+        check_half_lives(self)
 
 
 @dataclass(kw_only=True)
@@ -161,6 +180,8 @@ class AdafactorConfig(OptimConfig):
     `lr`: learning rate, before the factor of the schedule; null: the paper's relative step size.
     `decay_exponent`: if optim.beta2 is null, beta2 at update t is 1 - t^-decay_exponent.
     `beta2`: share of the second moment that each update keeps; null: it grows as optim.decay_exponent says.
+    `half_life`: examples after which half of the second moment is forgotten, in the place of optim.beta2: an update of
+    B examples keeps 2^(-B / half_life). Tasks of tokens count tokens to predict. null: optim.beta2 is used.
     `epsilon1`: added to the squares of the gradients.
     `epsilon2`: the smallest factor on the rate, for weights near 0.
     `clip_threshold`: largest root mean square of an update, before the rate; null: no clipping.
@@ -185,6 +206,7 @@ class AdafactorConfig(OptimConfig):
     weight_decay: Annotated[float, NOT_NEGATIVE] = 0.1
     decay_exponent: Annotated[float, POSITIVE] = 0.8
     beta2: Annotated[float | None, Range(0, 1, above=True), Role.RULE] = None
+    half_life: Annotated[float | None, POSITIVE, Role.RULE] = None
     epsilon1: Annotated[float, POSITIVE, Role.RULE] = 1e-30
     epsilon2: Annotated[float, POSITIVE, Role.RULE] = 1e-3
     clip_threshold: Annotated[float | None, POSITIVE, Role.RULE] = 1.0
@@ -198,11 +220,16 @@ class AdafactorConfig(OptimConfig):
     weight_decay_factor: Annotated[str, OneOf(("rate", "step_size", "one")), Role.RULE] = "rate"
 
     @property
+    def half_lives(self) -> dict[str, tuple[str, float]]:
+        return {} if self.half_life is None else {"beta2": ("half_life", self.half_life)}
+
+    @property
     def keeps_state(self) -> bool:
         return self.momentum > 0
 
     def check(self) -> None:
         super().check()
+        check_half_lives(self)
         if self.warmup_init and self.lr is not None:
             raise ConfigError(
                 f"optim.warmup_init=true: only the relative step warms up, and optim.lr={self.lr} is given; "
@@ -239,6 +266,17 @@ OPTIMIZERS.add(
     Entry(AdafactorConfig, "accumtrain.optim.adafactor:Adafactor"),
     Entry(KerasOptimConfig, "accumtrain.optim.keras_optimizer:KerasOptimizer"),
 )
+
+
+def check_half_lives(config: OptimConfig) -> None:
+    """Raise ConfigError if a half-life is given beside the share in whose place it stands."""
+    for name, (key, value) in config.half_lives.items():
+        given, default = getattr(config, name), type(config).__dataclass_fields__[name].default
+        if given != default:
+            raise ConfigError(
+                f"optim.{key}={value:g} and optim.{name}={given}: both say what an update keeps of a mean; use "
+                f"optim.{name}={format_value(default)}, its default, or optim.{key}=null"
+            )
 
 
 def check_arguments(config: type[OptimConfig], arguments: Mapping[str, Any]) -> None:

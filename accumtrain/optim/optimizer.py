@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from accumtrain.optim.config import OptimConfig, check_arguments
+from accumtrain.optim.running_mean import RunningMean
 
 Change = Callable[[], tf.Tensor]  # changes variables; returns a tensor that is available when this is done
 SMALLEST_WEIGHT = 1e-3  # the norm that counts for a unit with smaller weights, or it would never move
@@ -141,6 +142,16 @@ class Optimizer(tf.Module):
     def scale_rates(self, factors: Sequence[float]) -> None:
         """Give a factor on the rate for each of the variables that `build` will get."""
         self._rate_factors = list(factors)
+
+    @property
+    def means(self) -> Sequence[RunningMean]:
+        """The running means of the rule whose half-lives may be given in examples."""
+        return ()
+
+    def follow(self, batches: Sequence[tuple[int, int]]) -> None:
+        """Let the means with a half-life follow the batches, as `RunningMean.follow` says, from the next trace on."""
+        for mean in self.means:
+            mean.follow(batches)
 
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
         """Return the rate before the schedule, a scalar of `dtype`, after `step` updates (an int64 scalar)."""

@@ -29,6 +29,9 @@ QUARANTINE = "quarantine"  # of damaged checkpoints, within their folder
 LOCK = ".lock"  # the file that a run's folder has while it is trained, and after it
 MARK = ".accumtrain"  # an empty file in the folders that jobs have made: nothing in them is data
 
+# Keys that runs of older programs lack, with the values by which they learned.
+ADDED: Mapping[str, Any] = {"optim.half_life": None, "optim.half_life_first": None, "ema.half_life": None}
+
 CLASSES = "data.classes"  # of a fingerprint: their names, or their number
 
 # ---- name ----
@@ -168,8 +171,10 @@ def learned_values(config: Config | Mapping[str, Any]) -> dict[str, Any]:
             learned[key] = value_at(mapping, key)
         elif not name:
             learned[key] = mapping[group]
-        elif name in mapping[group] or group not in REGISTRIES:
+        elif name in mapping[group]:
             learned[key] = mapping[group][name]
+        elif group not in REGISTRIES:
+            learned[key] = ADDED[key]
     if learned["accum.reduction"] != "sum":
         del learned["accum.steps"]
     return learned

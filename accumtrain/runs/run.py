@@ -31,6 +31,7 @@ from accumtrain.runs.files import (
 )
 from accumtrain.runs.lock import Lock
 from accumtrain.runs.names import (
+    ADDED,
     CHECKPOINTS,
     QUARANTINE,
     differences,
@@ -170,7 +171,7 @@ class Run:
             self._check_learned(newest)  # before anything slow is done
 
     def _check_learned(self, manifest: Manifest) -> None:
-        learned = manifest["learned"]
+        learned = {**ADDED, **manifest["learned"]}
         if changed := differences(learned, learned_values(self.config)):
             raise ConfigError(
                 f"{self.path} holds a run that learns something else: {changed}; choose another run.name, or give "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import Annotated, Any, TypedDict
 
 import numpy as np
@@ -15,8 +16,8 @@ from accumtrain.errors import DataError
 from accumtrain.fields import COUNT
 from accumtrain.tasks.answer import Answer, AnswersInWords
 from accumtrain.tasks.config import MaskedTokensConfig
-from accumtrain.tasks.masking import mask_tokens, most_positions
-from accumtrain.tasks.tokens import TokenObjective, count_ids, list_tokens, most_probable
+from accumtrain.tasks.masking import count_masked, mask_tokens, most_positions
+from accumtrain.tasks.tokens import CHUNK, TokenObjective, count_ids, list_tokens, most_probable
 
 POSITIONS = "positions"  # a fact: P, the most positions of an example to predict
 
@@ -61,6 +62,13 @@ class MaskedTokens(TokenObjective):
             "targets": masked.ids,
             "weight": examples["weight"] * tf.cast(masked.counts, tf.float32),
         }
+
+    @cached_property
+    def told_per_example(self) -> float:
+        train, vocabulary, share = self.stored.train, self._tokens.vocabulary, self._keys.share
+        indices = tf.data.Dataset.range(train.size).batch(CHUNK)
+        counts = [count_masked(train.read(chunk)[0], vocabulary, share).numpy().sum() for chunk in indices]
+        return float(sum(counts) / train.size)
 
     def count_targets(self, split: Split) -> np.ndarray:
         """Return how often each token stands in a split, int64 [V]; 0 for special ones, which are never masked."""

@@ -52,9 +52,9 @@ def mask_tokens(
         key: of the random numbers of each example, uint64 [N].
         most: P, from `most_positions`.
     """
-    is_plain = np.isin(np.arange(vocabulary.size), vocabulary.special, invert=True)
+    is_plain = _find_plain(vocabulary)
     plain = np.flatnonzero(is_plain).astype(np.int32)
-    is_candidate = (tokens >= 0) & tf.gather(is_plain, tf.maximum(tokens, 0))
+    is_candidate = _find_candidates(tokens, is_plain)
     counts = _count_chosen(is_candidate, config.share)
 
     every = tf.range(tf.shape(tokens)[1])
@@ -76,9 +76,24 @@ def mask_tokens(
     return MaskedExamples(tf.where(chosen, shown, tokens), positions, gather_tokens(tokens, positions), counts)
 
 
+def count_masked(tokens: tf.Tensor, vocabulary: Vocabulary, share: float) -> tf.Tensor:
+    """Return how many of the tokens [N, T] `mask_tokens` chooses, int32 [N]."""
+    return _count_chosen(_find_candidates(tf.cast(tokens, tf.int32), _find_plain(vocabulary)), share)
+
+
 def gather_tokens(tokens: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
     """Return the tokens [N, T] at positions [N, P], NONE where there is no position."""
     return tf.where(positions >= 0, tf.gather(tokens, tf.maximum(positions, 0), batch_dims=1), NONE)
+
+
+def _find_plain(vocabulary: Vocabulary) -> np.ndarray:
+    """Return a mask of the tokens that are not special, bool [V]."""
+    return np.isin(np.arange(vocabulary.size), vocabulary.special, invert=True)
+
+
+def _find_candidates(tokens: tf.Tensor, is_plain: np.ndarray) -> tf.Tensor:
+    """Return a mask of the tokens [N, T] that are neither padding nor special."""
+    return (tokens >= 0) & tf.gather(is_plain, tf.maximum(tokens, 0))
 
 
 def _count_chosen(is_candidate: tf.Tensor, share: float) -> tf.Tensor:

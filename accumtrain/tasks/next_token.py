@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -91,6 +91,11 @@ class NextToken(TokenObjective):
                 return None
             told[name] = (split.targets, split.bytes_told)
         return told
+
+    @cached_property
+    def told_per_example(self) -> float:
+        train = self.stored.train
+        return float(self.count_targets(train).sum() / train.size)
 
     def count_targets(self, split: Split) -> np.ndarray:
         """Return how often each token is a target in a split, int64 [V]."""

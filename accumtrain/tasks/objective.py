@@ -101,6 +101,11 @@ class Objective:
         """The same with all batches as long as the longest, to measure the memory that they take."""
         return type(self)(self.config, self.stored.longest, self.facts)
 
+    @property
+    def told_per_example(self) -> float:
+        """The number of answers of a training example in the mean, by which half-lives count it."""
+        return 1.0
+
     # ---- what a run keeps
 
     @property

@@ -21,6 +21,7 @@ from accumtrain.models.config import LEAST_WITH_BATCH_NORM, MODELS, ResNetConfig
 from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.config import OPTIMIZERS, OptimConfig
 from accumtrain.optim.optimizer import Optimizer
+from accumtrain.optim.running_mean import HalfLife
 from accumtrain.registry import load, module_of
 from accumtrain.runs.names import folder_of
 from accumtrain.runs.schema import Manifest
@@ -32,13 +33,17 @@ ENOUGH = 4  # examples of a micro-batch, for batch norm
 SMALLEST_WEIGHT = 2  # bytes
 
 
-def build_optimizer(config: OptimConfig) -> Optimizer:
+def build_optimizer(config: OptimConfig, told: float = 1.0) -> Optimizer:
     """Return the optimizer of `config.kind`, before `Optimizer.build`.
+
+    Args:
+        told: what an example counts in half-lives, as `Objective.told_per_example` says.
 
     Raises:
         ConfigError: keras.optimizers does not know optim.name or optim.args, or accumtrain has a key of its own for it.
     """
-    optimizer: Optimizer = load(OPTIMIZERS[config.kind].build)(**config.arguments)
+    means = {name: HalfLife(value, told, f"optim.{key}") for name, (key, value) in config.half_lives.items()}
+    optimizer: Optimizer = load(OPTIMIZERS[config.kind].build)(**config.arguments | means)
     return optimizer
 
 
@@ -75,8 +80,13 @@ def spec_for(config: Config, inputs: Inputs, outputs: int, *, precision: str = "
     )
 
 
-def moving_average(config: Config, model: Model) -> MovingAverage | None:
-    return MovingAverage(model.trainable_variables, config.ema.decay) if config.ema.decay > 0 else None
+def moving_average(config: Config, model: Model, told: float = 1.0) -> MovingAverage | None:
+    """Return the average of the weights of a run, if there is one. `told` is as of `build_optimizer`."""
+    keys = config.ema
+    if not keys.is_kept:
+        return None
+    decay = keys.decay if keys.half_life is None else HalfLife(keys.half_life, told, "ema.half_life")
+    return MovingAverage(model.trainable_variables, decay)
 
 
 def build_window(
@@ -98,14 +108,15 @@ def build_window(
         ConfigError: the model can't be built for the images of this data, or the loss does not fit the classes. Or the
             optimizer is unknown, or optim.rates or optim.layer_decay do not fit the model.
     """
+    told = objective.told_per_example if config.has_half_lives else 1.0
     with strategy.scope():
         model = model or model_for(config, objective.stored, draws=draws)
-        optimizer = build_optimizer(config.optim)
+        optimizer = build_optimizer(config.optim, told)
         if config.optim.rates or config.optim.layer_decay < 1:
             rates = find_rate_factors(config.optim.rates, model.trainable_paths, config.optim.layer_decay)
             optimizer.scale_rates(rates)
         scale = config.loss_scale
-        return Window(
+        window = Window(
             model,
             optimizer,
             loss=objective.loss,
@@ -113,7 +124,7 @@ def build_window(
             schedule=config.schedule.build(total_steps, tf.float64 if config.precision == "float64" else tf.float32),
             clip_norm=config.optim.clip_norm,
             adaptive_clip=config.optim.adaptive_clip,
-            ema=moving_average(config, model),
+            ema=moving_average(config, model, told),
             loss_scale=LossScale(scale.initial, scale.growth_every) if config.precision == "float16" else None,
             seed=config.run.seed,
             micro_steps=config.accum.count,
@@ -121,6 +132,8 @@ def build_window(
             sum_dtype=tf.float64 if config.accum.dtype == "float64" else None,
             measures_noise=config.log.noise,
         )
+        window.follow([(0, config.batch_size)])
+        return window
 
 
 def check_micro_batch(config: Config, model: Model, replicas: int) -> None:

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.engine.ema import MovingAverage
+from accumtrain.optim.running_mean import HalfLife
 
 
 @pytest.mark.parametrize(("dtype", "rtol"), [(tf.float32, 1e-6), (tf.float64, 1e-14)])
@@ -29,6 +30,19 @@ def test_an_update_keeps_the_share_of_its_number(decay, step, dtype, rtol):
     tf.function(average.update, autograph=False)(tf.constant(step, tf.int64))
     for each, old, weight in zip(average.averages, kept, weights, strict=True):
         np.testing.assert_allclose(each, (1.0 - share) * old + share * weight.numpy(), rtol=rtol)
+
+
+def test_with_a_half_life_it_forgets_by_examples():
+    weight = tf.Variable(1.0, dtype=tf.float64)
+    average = MovingAverage([weight], HalfLife(300.0))
+    expected = 1.0
+    for step, batch in enumerate([64, 64, 256], start=10**6):  # where the number of the update has no part in it
+        weight.assign_add(1.0)
+        average.follow(batch)
+        average.update(tf.constant(step, tf.int64))
+        kept = 0.5 ** (batch / 300)
+        expected = kept * expected + (1 - kept) * weight.numpy()
+    assert average.averages[0].numpy() == pytest.approx(expected, rel=1e-14)
 
 
 @pytest.mark.parametrize("decay", [1.0, 1.5, -0.1, float("nan")])

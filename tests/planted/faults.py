@@ -28,6 +28,7 @@ from accumtrain.optim.adafactor import AdafactorRule
 from accumtrain.optim.adam import Adam, AdamW
 from accumtrain.optim.keras_optimizer import KerasOptimizer
 from accumtrain.optim.optimizer import Optimizer, Parameter
+from accumtrain.optim.running_mean import HalfLife
 from accumtrain.tasks import classify
 from tests.planted.plant import Fault, argument, gradients, input_gradient, result
 
@@ -269,6 +270,8 @@ FAULTS = [
     Fault("Adam's epsilon x 1e4", Adam, "__init__",
           lambda right: lambda self, *args, **kwargs: right(self, *args, **{**kwargs, "epsilon": 1e-4}),
           ADAM),
+    Fault("a half-life of half as many examples", HalfLife, "share", result(lambda share: share**2),
+          (*ADAM, "optim.half_life=30")),
     Fault("AdamW decays by L2", AdamW, "decoupled_decay", lambda right: False, (*ADAMW, "optim.weight_decay=0.1")),
     Fault("decay twice", Optimizer, "_decay", twice, (*ADAMW, "optim.weight_decay=0.1")),
     Fault("no Nesterov", sgd.SGD, "__init__",

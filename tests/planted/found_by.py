@@ -96,6 +96,7 @@ FOUND_BY = {
     "recorded mean x 1.05": {EVALUATION},
     "Adam without bias correction": UPDATE,
     "Adam's epsilon x 1e4": UPDATE,
+    "a half-life of half as many examples": {OPTIMIZER},
     "AdamW decays by L2": UPDATE,
     "decay twice": UPDATE,
     "no Nesterov": UPDATE,

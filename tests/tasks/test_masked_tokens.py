@@ -70,6 +70,13 @@ def test_a_batch_has_tokens_places_ids_and_a_weight_for_each_place(config):
     assert len(set(batch["weight"].tolist())) > 1, "sentences differ in length"
 
 
+def test_half_lives_count_the_mean_number_of_places(config):
+    objective = open_objective(config())
+    size = objective.stored.train.size
+    told = taken(make_train_batches(objective.data, batch=size, first=0, seed=0), 1)["weight"]
+    assert objective.told_per_example == told.sum(dtype=np.float64) / size > 1
+
+
 def test_the_stream_is_the_same_in_micro_batches_and_after_a_stop(config):
     data = open_objective(config()).data
     whole = taken(make_train_batches(data, batch=48, first=0, seed=0), 8)

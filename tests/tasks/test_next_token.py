@@ -56,6 +56,18 @@ def taken(batches, count):
     return tf.nest.map_structure(lambda *parts: np.concatenate(parts), *found)
 
 
+@pytest.mark.parametrize("rows", [(), (APART,)])
+def test_half_lives_count_the_mean_number_of_targets(config, rows):
+    objective = open_objective(config(*rows))
+    size = objective.stored.train.size
+    told = taken(make_train_batches(objective.data, batch=size, first=0, seed=0), 1)["weight"]
+    assert objective.told_per_example == told.sum(dtype=np.float64) / size > 1
+    keys = ("optim.half_life=1000", "ema.half_life=500")
+    window = build_window(config(*rows, *keys), objective, 1, tf.distribute.get_strategy())
+    assert window.optimizer.means[1].share == 2 ** (-8 * objective.told_per_example / 1000)
+    assert window.ema.decay == 2 ** (-8 * objective.told_per_example / 500)
+
+
 def reference_of(targets, logits):
     """Loss and accuracy, the means over all targets, by a loop in Python."""
     losses, right = [], []

@@ -25,6 +25,7 @@ from accumtrain.measure.verify.float64 import InFloat64, check_derivative, check
 from accumtrain.measure.verify.imported import check_import
 from accumtrain.measure.verify.on_jax import check_on_jax
 from accumtrain.measure.verify.policies import check_policies, check_streams
+from accumtrain.measure.verify.references import keep_half, with_shares
 from accumtrain.measure.verify.result import CheckResult
 from accumtrain.measure.verify.updates import check_average, check_commit, check_optimizer, check_rates
 from accumtrain.measure.verify.window import (
@@ -40,6 +41,7 @@ from accumtrain.models.config import MODELS
 from accumtrain.models.keras.config import KerasHubConfig
 from accumtrain.models.published.config import PretrainedConfig
 from accumtrain.optim.config import SgdConfig
+from accumtrain.optim.optimizer import Optimizer
 from accumtrain.registry import module_of
 from accumtrain.runs.folder import result_file
 from accumtrain.tasks.objective import Objective, open_objective
@@ -136,9 +138,13 @@ def _run_checks(
     with devices.strategy.scope():
         step = Step(window)
     accumulated = check_window(window, step, devices.runtime, examples, config.precision, bitwise)
+    told = objective.told_per_example if config.has_half_lives else 1.0
+    told_of_update, average = told * config.batch_size, config.ema
+    optim = with_shares(config.optim, told_of_update)
+    decay = average.decay if average.half_life is None else keep_half(average.half_life, told_of_update)
     later = [
-        *check_rates(window, step, config.optim, config.schedule, total),
-        *check_average(window, step, devices.strategy, examples, config.ema.decay),
+        *check_rates(window, step, optim, config.schedule, total),
+        *check_average(window, step, devices.strategy, examples, decay),
     ]
     first, rows = accumulated.first, examples.batch // devices.replicas
     alone = devices.replicas == 1 or not window.whole_batch
@@ -150,7 +156,7 @@ def _run_checks(
         *imported,
         *accumulated.results,
         *check_commit(
-            config.optim,
+            optim,
             accumulated.weights,
             accumulated.after,
             [summed * gradient for gradient in accumulated.gradients],
@@ -171,14 +177,21 @@ def _run_checks(
             snap_bits=config.model.stream_bits,
         ),
         check_optimizer(
-            partial(build_optimizer, config.optim),
+            partial(_build_optimizer, config, told),
             names,
             accumulated.weights,
             accumulated.gradients,
             decayed,
-            config.optim,
+            optim,
         ),
     ]
+
+
+def _build_optimizer(config: Config, told: float) -> Optimizer:
+    """Return a new optimizer of the run, which follows its batch."""
+    optimizer = build_optimizer(config.optim, told)
+    optimizer.follow([(0, config.batch_size)])
+    return optimizer
 
 
 def _check_import_if_any(config: Config, model: Model | None, examples: WindowOfExamples) -> list[CheckResult]:

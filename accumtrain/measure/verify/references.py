@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -250,6 +251,19 @@ RULES: dict[type[OptimConfig], Callable[[Any], Rule]] = {
     AdafactorConfig: AdafactorReference,
     KerasOptimConfig: KerasReference,
 }
+
+
+def with_shares(config: OptimConfig, told: float) -> OptimConfig:
+    """Return the keys with the shares that an update of `told` answers keeps, in the place of half-lives."""
+    changed: dict[str, Any] = {}
+    for name, (key, value) in config.half_lives.items():
+        changed |= {name: keep_half(value, told), key: None}
+    return replace(config, **changed)
+
+
+def keep_half(half_life: float, told: float) -> float:
+    """Return the share that an update keeps, if updates of `half_life` answers in all keep a half."""
+    return float(np.power(0.5, told / half_life))
 
 
 def rule_of(config: OptimConfig) -> Callable[[], Rule] | None:

@@ -252,6 +252,7 @@ def print_banner(
         ("updates", f"{total:,} = {format_things(epochs.shown(epochs.at(total)), 'epoch')}"),
         ("progress", f"loss and metrics are means over the last {format_things(config.log.every, 'update')}"),
         ("optimizer", config.optim.with_schedule(config.schedule.kind)),
+        *([("means", means)] if (means := describe_means(config, window)) else []),
         ("device", "; ".join([devices.description, config.precision, *unseen])),
         ("state", ", ".join(f"{STATE[kind]} {format_bytes(size)}" for kind, size in sizes.items() if size)),
         ("run", str(run.path)),
@@ -262,6 +263,16 @@ def print_banner(
     _show_factors(objective)
     for warning in config.schedule.unreached(total) if devices.chief else ():
         warn(warning)
+
+
+def describe_means(config: Config, window: Window) -> str:
+    """Return the means that follow the batch in words, with the share that an update keeps of each."""
+    given = list(config.optim.half_lives.values())
+    kept = [mean.share for mean in window.optimizer.means if mean.follows_batch]
+    if config.ema.half_life is not None and window.ema is not None:
+        given, kept = [*given, ("ema.half_life", config.ema.half_life)], [*kept, window.ema.decay]
+    words = [f"{key}={value:g} keeps {share:.6g}" for (key, value), share in zip(given, kept, strict=True)]
+    return ", ".join(words) + (" in an update" if words else "")
 
 
 def tell_changes(config: Config, run: Run) -> None:
