@@ -12,6 +12,7 @@ from accumtrain.config.schema import Config
 from accumtrain.console import format_things, say, warn
 from accumtrain.errors import CheckpointError, ConfigError, DivergedError, OutOfMemoryError
 from accumtrain.measure.batch.children import OUTPUT, open_request, raise_error, run_in_child
+from accumtrain.measure.batch.means import counts_examples
 from accumtrain.measure.batch.names import digest_of
 from accumtrain.measure.batch.training import COMPLETED, DIVERGED, NO_MEMORY, find_end, train_in_child
 from accumtrain.optim.schedules import ConstantConfig
@@ -40,6 +41,7 @@ class Beginning:
         split: the held-out examples.
         epoch_examples: examples of an epoch.
         replicas: that share a batch.
+        told: what an example counts in half-lives: 1, or its tokens to predict.
     """
 
     saved: Saved
@@ -49,6 +51,7 @@ class Beginning:
     split: str
     epoch_examples: int
     replicas: int
+    told: float = 1.0
 
     @property
     def step(self) -> int:
@@ -161,6 +164,7 @@ def _examine(config: Config) -> Beginning:
         found["split"],
         found["epoch_examples"],
         found["replicas"],
+        found["told"],
     )
 
 
@@ -186,4 +190,5 @@ def examine_beginning(request: dict[str, Any], folder: Path) -> dict[str, Any]:
             "at_end": trainer.done >= trainer.total,
             "epoch_examples": trainer.data.train.size,
             "replicas": trainer.devices.replicas,
+            "told": trainer.objective.told_per_example if counts_examples(config) else 1.0,
         }

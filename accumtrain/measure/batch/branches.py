@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from accumtrain.config.schema import Config
 from accumtrain.measure.batch.beginning import Beginning
 from accumtrain.measure.batch.check import count_steps, list_batches
+from accumtrain.measure.batch.means import keep_half_lives
 from accumtrain.measure.batch.names import digest_of
-from accumtrain.optim.config import OptimConfig
 from accumtrain.optim.schedules import ConstantConfig
 from accumtrain.runs.names import folder_of
 from accumtrain.runs.run import FORCE
@@ -69,14 +68,15 @@ def _make_branch(
     updates = -(-examples // batch)
     every = max(1, round(updates / EVALUATIONS))
     ratio = batch / config.batch_size
+    own = config if ratio == 1 else keep_half_lives(config, beginning.told)
     rate = None if beginning.rate is None else beginning.rate * factor * ratio ** POWERS[config.batch_test.rule]
     steps = count_steps(config, batch, beginning.replicas)
     changed = replace(
-        config,
+        own,
         job="train",
         batch_size=batch,
         accum=replace(config.accum, steps=steps),
-        optim=replace(config.optim, lr=rate, **keep_half_life(config.optim, ratio)),
+        optim=replace(own.optim, lr=rate),
         schedule=ConstantConfig(),
         train=replace(config.train, steps=beginning.step + updates, patience=None),
         eval=replace(config.eval, every=every),
@@ -87,13 +87,3 @@ def _make_branch(
     words = [f"batch{batch}", *([] if factor == 1 else [f"rate{factor:g}"]), f"seed{order}"]
     name = "-".join([*words, digest_of(changed, beginning.checksum)])
     return Branch(batch, factor, order, replace(changed, run=replace(changed.run, dir=str(folder), name=name)))
-
-
-def keep_half_life(optim: OptimConfig, ratio: float) -> dict[str, Any]:
-    """Return the keys by which the mean of squared gradients forgets as many examples as in the run.
-
-    Args:
-        ratio: of the batch to that of the run.
-    """
-    beta2 = getattr(optim, "beta2", None)
-    return {"beta2": beta2**ratio} if beta2 else {}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from accumtrain.fields import is_finite_number
 from accumtrain.measure.batch.beginning import Beginning
 from accumtrain.measure.batch.branches import Branch
+from accumtrain.measure.batch.means import find_beta2
 from accumtrain.measure.batch.training import COMPLETED
 from accumtrain.runs.contents import measured, read_records, read_summary
 
@@ -51,6 +52,8 @@ class BatchRow:
     """The branches of a batch with one factor on the rate: a row of the table.
 
     Attributes:
+        half_life: of the mean of squared gradients, where it has one.
+        beta2: the share of that mean which an update keeps; None if there is none, or it is not constant.
         ended: of the first branch that has not completed, else that it has.
         losses: held-out losses after the same examples, of each order of these.
         losses_in_time: those after the same seconds. None where no update was timed.
@@ -60,6 +63,7 @@ class BatchRow:
     batch: int
     factor: float
     rate: float | None
+    half_life: float | None
     beta2: float | None
     steps: int
     updates: int
@@ -175,7 +179,8 @@ def _make_row(
         batch=first.batch,
         factor=first.factor,
         rate=config.optim.lr,
-        beta2=getattr(config.optim, "beta2", None),
+        half_life=getattr(config.optim, "half_life", None),
+        beta2=find_beta2(config, beginning.told),
         steps=config.accum.count,
         updates=config.train.steps - beginning.step,
         ended=failed[0] if failed else COMPLETED,

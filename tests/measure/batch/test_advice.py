@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,14 @@ from accumtrain.measure.batch.training import COMPLETED, DIVERGED
 
 
 def row(batch: int, *losses: float, in_time: tuple[float | None, ...] = (), steps: int = 1, **more: Any) -> BatchRow:
-    fields: dict[str, Any] = {"factor": 1.0, "rate": 1e-3, "beta2": None, "updates": 10, "ended": COMPLETED}
+    fields: dict[str, Any] = {
+        "factor": 1.0,
+        "rate": 1e-3,
+        "half_life": None,
+        "beta2": None,
+        "updates": 10,
+        "ended": COMPLETED,
+    }
     fields |= {"examples_per_second": 100.0, "peak_bytes": 2**20} | more
     return BatchRow(batch=batch, steps=steps, losses=losses, losses_in_time=in_time, **fields)
 
@@ -47,7 +55,7 @@ def test_a_margin_above_the_spread_is_told_with_it():
 
 
 def test_no_difference_above_the_spread_is_said():
-    rows = [row(16, 0.50, 0.56), row(64, 0.51, 0.53, steps=4), row(256, 0.55, 0.54, steps=16)]
+    rows = [row(16, 0.50, 0.56), row(64, 0.51, 0.53, steps=4), row(256, 0.54, 0.525, steps=16)]
     (said,) = advise(rows, 1440, None)[:1]
     assert said.startswith("after 1,440 examples, no difference is larger than the spread of 0.0600: batch 64 has the")
     assert advise(rows, 1440, None)[-1] == "batch 16 needs no accumulation, and is as good after the same examples"
@@ -63,7 +71,9 @@ def test_some_may_be_as_good_and_others_not():
 
 def test_one_order_of_the_examples_tells_no_spread():
     (said, *_) = advise([row(16, 0.5), row(64, 0.6)], 100, None)
-    assert said.endswith("0.1000 less than batch 64; one order of the examples tells no spread (batch_test.seeds=2 does)")
+    assert said.endswith(
+        "0.1000 less than batch 64; one order of the examples tells no spread (batch_test.seeds=2 does)"
+    )
 
 
 def test_the_best_factor_of_a_batch_counts():
@@ -87,7 +97,10 @@ def test_means_and_spreads_need_all_values():
 
 def branch(batch: int, order: int = 0, factor: float = 1.0) -> Any:
     config = SimpleNamespace(
-        optim=SimpleNamespace(lr=0.1), accum=SimpleNamespace(count=1), train=SimpleNamespace(steps=10 + 400 // batch)
+        batch_size=batch,
+        optim=SimpleNamespace(lr=0.1),
+        accum=SimpleNamespace(count=1),
+        train=SimpleNamespace(steps=10 + 400 // batch),
     )
     return SimpleNamespace(batch=batch, factor=factor, order=order, config=config, name=f"batch{batch}-seed{order}")
 
@@ -102,7 +115,7 @@ RESULTS = [
     BranchResult(branch(16), COMPLETED, curve(2.0, 1.5, 1.0), (100.0,), None),
     BranchResult(branch(16, 1), DIVERGED, curve(2.0), (), None),
 ]
-BEGINNING: Any = SimpleNamespace(step=10, loss=2.0, split="val")
+BEGINNING: Any = SimpleNamespace(step=10, loss=2.0, split="val", told=1.0)
 
 
 def test_the_loss_between_two_evaluations_lies_on_a_line():
@@ -138,13 +151,16 @@ def test_branches_that_were_not_timed_have_no_loss_in_time():
 def test_the_table_holds_at_80_columns(capsys, terminal):
     rows = [
         row(16, 0.5482, 0.5512, in_time=(0.8489, 0.8337), beta2=0.99975, rate=4.5e-4),
-        row(4096, 0.5769, 0.5869, in_time=(0.67, 0.68), beta2=0.9990012, rate=1.25e-3, steps=256, peak_bytes=839 * 2**20),
+        row(
+            4096, 0.5769, 0.5869, in_time=(0.67, 0.68), beta2=0.9990012, rate=1.25e-3, steps=256, peak_bytes=839 * 2**20
+        ),
         row(16384, ended=DIVERGED, beta2=0.94, rate=2.5e-3, steps=1024, examples_per_second=12345.0),
     ]
     print_rows("lenet5 on digits", rows, 12.34)
     out = capsys.readouterr().out
     assert "a wider terminal" not in out
-    assert all(word in out for word in ("in 12.3 s", "beta2", "839.0 MB", "12,345", "diverged"))
+    assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in out.splitlines()) <= 80
+    assert all(word in out for word in ("12.3", "beta2", "839.0 MB", "12,345", "diverged"))
 
 
 def test_the_picture_has_a_line_for_each_branch(saved_figures, tmp_path: Path):

@@ -8,16 +8,11 @@ import math
 import re
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from accumtrain.dispatch import run
-from accumtrain.errors import ConfigError
-from accumtrain.measure.batch import children
-from accumtrain.process.child import ChildResult
 from accumtrain.runs.checkpoint_store import CheckpointStore
 from tests.programs import eventually, run_python, start_python
 
@@ -80,7 +75,7 @@ def test_a_branch_is_the_run_with_that_batch_to_the_bit(runs, tmp_path):
             other = tmp_path / f"other{batch}-{seed}"
             shutil.copytree(runs / "one", other / "one")
             keys = [f"batch_size={batch}", f"accum.steps={row['steps']}", f"optim.lr={row['rate']!r}"]
-            keys += [f"optim.beta2={row['beta2']!r}", "schedule=constant", f"run.seed={seed}"]
+            keys += [f"optim.half_life={row['half_life']!r}", "schedule=constant", f"run.seed={seed}"]
             keys += [f"train.steps={3 + updates}", "run.resume=force", "run.name=one", f"run.dir={other}"]
             continued = run_python("-m", "accumtrain", *keys)
             assert continued.returncode == 0, continued.stderr
