@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from accumtrain.config.jobs import cell
-from accumtrain.console import format_bytes, format_measure, format_speed, table
+from accumtrain.console import format_bytes, format_measure, format_speed, say, table
 from accumtrain.measure.batch.results import BatchRow, BranchResult, find_speeds
 from accumtrain.report.pictures import COLOURS, new_figure, save_figure, without_math
 
@@ -15,11 +15,13 @@ STYLES = ("-", "--", ":")  # of the factors on the rate
 
 
 def print_rows(title: str, rows: Sequence[BatchRow], seconds: float | None) -> None:
-    """Print a row for each batch and factor. The second loss is that after so many seconds."""
+    """Print a row for each batch and factor, and the seconds of training after which the loss in time is."""
     has_beta2 = any(row.beta2 is not None for row in rows)
     columns = ["batch", "steps", "rate", *(["beta2"] if has_beta2 else []), "loss", "spread"]
-    columns += [f"in {cell(seconds, '.3g')} s", "examples/s", "peak"]
+    columns += ["in time", "examples/s", "peak"]
     table(title, columns, [_cells(row, has_beta2=has_beta2) for row in rows])
+    if seconds is not None:
+        say(f"in time: the loss after {seconds:.3g} s of training, as long as the fastest branch took")
 
 
 def _cells(row: BatchRow, *, has_beta2: bool) -> list[str]:

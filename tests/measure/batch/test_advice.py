@@ -160,7 +160,7 @@ def test_the_table_holds_at_80_columns(capsys, terminal):
     out = capsys.readouterr().out
     assert "a wider terminal" not in out
     assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in out.splitlines()) <= 80
-    assert all(word in out for word in ("12.3", "beta2", "839.0 MB", "12,345", "diverged"))
+    assert all(word in out for word in ("in time: the loss after 12.3 s", "beta2", "839.0 MB", "12,345", "diverged"))
 
 
 def test_the_picture_has_a_line_for_each_branch(saved_figures, tmp_path: Path):
