@@ -152,7 +152,7 @@ def config_of_worker(config: Config) -> Config:
     batch_size = steps * micro_batch_size(config.batch_size, steps, len(cluster.workers))
     kept = ("virtual", "memory_limit_mb", "xla", "tensor_float_32")
     device = AutoConfig(**{key: getattr(config.device, key) for key in kept})
-    return replace(config, batch_size=batch_size, device=device)
+    return replace(config, batch_size=batch_size, batch_ramp={}, device=device)
 
 
 def _write(config: Config, result: dict[str, Any] | None) -> None:

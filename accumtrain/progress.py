@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from fractions import Fraction
 
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as RichProgress
@@ -33,8 +34,7 @@ class Progress:
     Args:
         first: number of updates done before this process began.
         total: number of updates of the whole run.
-        updates_per_epoch: may be a fraction, as an epoch need not end with an update.
-        begin: update at which the first epoch begins, which may be a fraction, and below 0 (see Epochs.begin).
+        epochs_at: returns the epochs that are made by an update, which need not end with one.
         log_every: updates between two plain lines; the first and the last update always have one.
         evaluation_work: returns the examples that are still evaluated once update `done` is made, as a number of
             updates with as many examples.
@@ -45,15 +45,13 @@ class Progress:
         *,
         first: int,
         total: int,
-        updates_per_epoch: float,
-        begin: float = 0.0,
+        epochs_at: Callable[[int], Fraction | float],
         log_every: int = 10,
         evaluation_work: Callable[[int], float] = lambda done: 0.0,
     ):
-        self._first, self._total, self._per_epoch, self._log_every = first, total, updates_per_epoch, log_every
-        self._begin = begin
+        self._first, self._total, self._epochs_at, self._log_every = first, total, epochs_at, log_every
         # a last update that reaches past an end does not count as another epoch
-        self._epochs = max(1, math.ceil((total - 1 - begin) / updates_per_epoch))
+        self._epochs = max(1, math.ceil(epochs_at(total - 1)))
         self._step, self._micro = first, 0.0
         self._parts = {"state": "compiling"}
         self._expendable: list[str] = []  # parts that a narrow terminal leaves out, in this order
@@ -153,7 +151,7 @@ class Progress:
 
     def _epoch_index(self) -> int:
         """Return the epoch of the last update, from 0. An update that completes an epoch belongs to it."""
-        return min(int(max(self._step - 1 - self._begin, 0) // self._per_epoch), self._epochs - 1)
+        return min(math.floor(self._epochs_at(max(self._step - 1, 0))), self._epochs - 1)
 
     def _epoch(self) -> str:
         return f"epoch {self._epoch_index() + 1}/{self._epochs}"

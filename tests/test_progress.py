@@ -9,7 +9,7 @@ from accumtrain.progress import Progress
 
 
 def test_progress_in_a_pipe_logs_first_last_and_every_tenth(capsys):
-    with Progress(first=3, total=25, updates_per_epoch=12.5) as bar:
+    with Progress(first=3, total=25, epochs_at=lambda step: step / 12.5) as bar:
         for step in range(4, 26):
             bar.window(1, 2)
             bar.update(step, means={"loss": 1 / step}, examples_per_second=512.4, peak_bytes=step * 2**20)
@@ -29,14 +29,14 @@ def test_progress_in_a_pipe_logs_first_last_and_every_tenth(capsys):
 )
 def test_epoch_of_an_update(step, epoch):
     """An epoch has 22.5 updates, so update 23 begins in the first one."""
-    bar = Progress(first=step, total=50, updates_per_epoch=22.5)
+    bar = Progress(first=step, total=50, epochs_at=lambda step: step / 22.5)
     assert bar._epoch() == f"epoch {epoch}"
 
 
 def test_time_left_is_that_of_the_remaining_updates(monkeypatch, capsys):
     now = iter([100.0, 102.0, 104.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
-    with Progress(first=0, total=32, updates_per_epoch=8, log_every=1) as bar:
+    with Progress(first=0, total=32, epochs_at=lambda step: step / 8, log_every=1) as bar:
         for step in (1, 2, 3):
             bar.update(step, means={"loss": None, "accuracy": None}, examples_per_second=None)
     lines = capsys.readouterr().out.splitlines()
@@ -49,7 +49,7 @@ def test_time_left_ends_with_the_last_evaluation(monkeypatch, capsys):
     now = iter([100.0, 102.0, 110.0, 112.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
     work = {1: 18.0, 2: 18.0, 3: 9.0, 4: 9.0}  # two evaluations of as many examples as 9 updates have
-    with Progress(first=0, total=4, updates_per_epoch=2, log_every=1, evaluation_work=work.get) as bar:
+    with Progress(first=0, total=4, epochs_at=lambda step: step / 2, log_every=1, evaluation_work=work.get) as bar:
         for step in (1, 2, 3, 4):
             bar.update(step, means={"loss": 0.5}, examples_per_second=None)
             if step == 2:
@@ -59,7 +59,7 @@ def test_time_left_ends_with_the_last_evaluation(monkeypatch, capsys):
 
 
 def test_bar_and_count_are_those_of_the_run(capsys, terminal):
-    with Progress(first=0, total=40, updates_per_epoch=4) as bar:
+    with Progress(first=0, total=40, epochs_at=lambda step: step / 4) as bar:
         bar.update(10, means={"loss": 0.5}, examples_per_second=None)
         assert (bar._bar.tasks[0].completed, bar._bar.tasks[0].total) == (10, 40)
     assert "epoch 3/10" in capsys.readouterr().out
@@ -74,7 +74,7 @@ def test_bar_and_count_are_those_of_the_run(capsys, terminal):
     ],
 )
 def test_progress_on_a_terminal(method, done, of, shown, capsys, terminal):
-    with Progress(first=0, total=4, updates_per_epoch=2) as bar:
+    with Progress(first=0, total=4, epochs_at=lambda step: step / 2) as bar:
         bar.event("evaluated")
         bar.update(1, means={"loss": 0.5, "accuracy": 0.25}, examples_per_second=2000)
         getattr(bar, method)(done, of)
@@ -84,7 +84,7 @@ def test_progress_on_a_terminal(method, done, of, shown, capsys, terminal):
 
 def test_below_a_line_the_bar_is_up_to_date(capsys, terminal):
     """Not as it was a quarter of a second before, when it was last drawn."""
-    with Progress(first=0, total=40, updates_per_epoch=4) as bar:
+    with Progress(first=0, total=40, epochs_at=lambda step: step / 4) as bar:
         bar.update(10, means={"loss": 0.5}, examples_per_second=None)
         bar.event("evaluated")
         below = capsys.readouterr().out.partition("evaluated\n")[2]
@@ -95,7 +95,7 @@ def test_below_a_line_the_bar_is_up_to_date(capsys, terminal):
 def test_the_bar_stays_on_its_line(columns, capsys, terminal, monkeypatch):
     """A narrow terminal still shows the memory and the loss."""
     monkeypatch.setenv("COLUMNS", str(columns))
-    with Progress(first=0, total=9999, updates_per_epoch=500) as bar:
+    with Progress(first=0, total=9999, epochs_at=lambda step: step / 500) as bar:
         for step in (1000, 1002):
             bar.update(step, means={"loss": 0.5, "accuracy": 0.25}, examples_per_second=2000, peak_bytes=389 * 2**20)
         bar.window(12, 64)

@@ -11,7 +11,6 @@ from typing import Any
 
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.keys import CONF_DIR, list_config_classes
-from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
 
 TEXT_TYPES = {str, str | None, list[str]}  # of keys that take text only
@@ -91,21 +90,23 @@ def _quote_if_needed(value: str, takes_text: bool) -> str:
 @cache
 def _list_text_keys() -> frozenset[str]:
     """Return the dotted keys that take text only, whatever kind of their group is chosen."""
-    types = defaultdict[str, set[Any]](set)
-    for group, classes in {"": [Config], **list_config_classes()}.items():
-        for cls in classes:
-            for name, hint in typing.get_type_hints(cls).items():
-                types[f"{group}.{name}".lstrip(".")].add(hint)
-    return frozenset(key for key, hints in types.items() if hints <= TEXT_TYPES)
+    return frozenset(key for key, hints in _list_types().items() if hints <= TEXT_TYPES)
 
 
 @cache
 def list_mappings() -> frozenset[str]:
     """Return the dotted keys whose values are mappings with any keys, such as optim.args."""
     return frozenset(
-        f"{group}.{name}"
-        for group, registry in REGISTRIES.items()
-        for entry in registry
-        for name, hint in typing.get_type_hints(entry.config).items()
-        if typing.get_origin(hint) is dict
+        key for key, hints in _list_types().items() if any(typing.get_origin(hint) is dict for hint in hints)
     )
+
+
+@cache
+def _list_types() -> dict[str, set[Any]]:
+    """Return the types of each dotted key, of all kinds of its group."""
+    types = defaultdict[str, set[Any]](set)
+    for group, classes in {"": [Config], **list_config_classes()}.items():
+        for cls in classes:
+            for name, hint in typing.get_type_hints(cls).items():
+                types[f"{group}.{name}".lstrip(".")].add(hint)
+    return types

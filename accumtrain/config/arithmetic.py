@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 
 from accumtrain.config.schema import Config
 from accumtrain.console import format_things
@@ -33,31 +36,80 @@ def divisors(number: int) -> list[int]:
     return [size for size in range(1, number + 1) if number % size == 0]
 
 
-class Epochs:
-    """The exact number of passes over the training data after each update.
+@dataclass(frozen=True)
+class Stage:
+    """Updates with batches of the same size.
 
-    Batch size and data may change when a run goes on. The epochs that were made before are not counted again.
+    Attributes:
+        first: updates made before.
+        batch: examples of each update.
+        epochs: made before.
+        per_update: epochs that an update makes.
+    """
+
+    first: int
+    batch: int
+    epochs: Fraction
+    per_update: Fraction
+
+
+class Epochs:
+    """The batch of each update, and the exact number of passes over the training data after it.
+
+    Batch size, ramp and data may change when a run goes on. The epochs that were made before are not counted again.
 
     Args:
         train_examples: examples of an epoch, from now on.
     """
 
     def __init__(self, config: Config, train_examples: int):
-        self.per_update = Fraction(config.batch_size, train_examples)
+        self._config, self._size = config, train_examples
         self.restore(0, Fraction(0))
 
-    def restore(self, step: int, epochs: Fraction) -> None:
-        """Go on from update `step`, by which so many epochs were made."""
-        self._step, self._before = step, epochs
+    def restore(self, step: int, epochs: Fraction, batches: Sequence[tuple[int, int]] = ()) -> None:
+        """Go on from update `step`, by which so many epochs were made.
 
-    @property
-    def begin(self) -> Fraction:
-        """The update at which the first epoch would begin, if all updates before were like those from now on."""
-        return self._step - self._before / self.per_update
+        Args:
+            batches: the `batches` of the run until then.
+        """
+        self._before = [(first, batch) for first, batch in batches if first < step]
+        self._stages: list[Stage] = []
+        plan = [*list_batches(self._config, self._size), (None, 0)]
+        for (_, batch), (end, _) in pairwise(plan):
+            if end is not None and end <= epochs:
+                continue
+            per_update = Fraction(batch, self._size)
+            self._stages.append(Stage(step, batch, epochs, per_update))
+            if end is not None:
+                updates = math.ceil((end - epochs) / per_update)
+                step, epochs = step + updates, epochs + updates * per_update
+
+    def batches(self, step: int) -> list[tuple[int, int]]:
+        """Return the stages until update `step` + 1: the updates made before each, and the examples of its updates."""
+        found = list[tuple[int, int]]()
+        for first, batch in [*self._before, *((stage.first, stage.batch) for stage in self._stages)]:
+            if first <= step and not (found and found[-1][1] == batch):
+                found.append((first, batch))
+        return found
+
+    def batch_after(self, step: int) -> int:
+        """Return the examples of the update that follows on update `step`."""
+        return self._stage(step).batch
+
+    def next_stage(self, step: int) -> int | None:
+        """Return the last update before another batch, if there is one after update `step`."""
+        return next((stage.first for stage in self._stages if stage.first > step), None)
+
+    def examples(self, step: int, then: int) -> int:
+        """Return the examples of the updates after `step` until update `then`."""
+        examples = (self.at(then) - self.at(step)) * self._size
+        assert examples.denominator == 1, "updates are of whole examples"
+        return examples.numerator
 
     def at(self, step: int) -> Fraction:
         """Return the epochs made by update `step`."""
-        return self._before + (step - self._step) * self.per_update
+        stage = self._stage(step)
+        return stage.epochs + (step - stage.first) * stage.per_update
 
     def begun(self, step: int) -> int:
         """Return the number of epochs in which the updates up to `step` begin."""
@@ -68,7 +120,8 @@ class Epochs:
 
         Its batch may hold examples of the next epoch, too.
         """
-        completed = math.floor(made) > math.floor(made - self.per_update)
+        stage = next((stage for stage in reversed(self._stages) if stage.epochs < made), self._stages[0])
+        completed = math.floor(made) > math.floor(made - stage.per_update)
         return float(math.floor(made) if completed else made)
 
     def shown(self, made: Fraction) -> str:
@@ -77,12 +130,37 @@ class Epochs:
 
     def update_of(self, epochs: Fraction | int) -> int:
         """Return the first update by which so many epochs are made."""
-        return self._step + math.ceil((epochs - self._before) / self.per_update)
+        stage = next((stage for stage in reversed(self._stages) if stage.epochs <= epochs), self._stages[0])
+        return stage.first + math.ceil((epochs - stage.epochs) / stage.per_update)
+
+    def _stage(self, step: int) -> Stage:
+        """Return the stage of the update that follows on update `step`. Updates before the first are like its own."""
+        return next((stage for stage in reversed(self._stages) if stage.first <= step), self._stages[0])
+
+
+def list_batches(config: Config, train_examples: int) -> list[tuple[Fraction, int]]:
+    """Return the epochs after which a batch of each size begins, and the size.
+
+    With train.steps the epochs of the whole run are those in which its updates make the shares of batch_ramp.
+    """
+    ramp = {Fraction(share): batch for share, batch in config.batch_ramp.items()}
+    stages = sorted({Fraction(0): config.batch_size, **ramp}.items())
+    if config.train.steps is None:
+        whole = exact_fraction(config.train.epochs)
+    else:
+        ends = [*(share for share, _ in stages[1:]), Fraction(1)]
+        updates = [(end - share) / batch for (share, batch), end in zip(stages, ends, strict=True)]
+        whole = Fraction(config.train.steps, train_examples) / sum(updates)
+    return [(share * whole, batch) for share, batch in stages]
+
+
+def exact_fraction(number: float | None) -> Fraction:
+    """Return the decimal that a user wrote, not its binary neighbour: 0.1 epochs of 30 examples are 3 examples."""
+    return Fraction(str(number))
 
 
 def total_steps(config: Config, epochs: Epochs) -> int:
     """Return the updates of the whole run: train.steps, or those of train.epochs, rounded up."""
     if config.train.steps is not None:
         return config.train.steps
-    # the decimal the user wrote, not its binary neighbour: 0.1 epochs of 30 examples are exactly 3 examples
-    return max(1, epochs.update_of(Fraction(str(config.train.epochs))))
+    return max(1, epochs.update_of(exact_fraction(config.train.epochs)))

@@ -17,7 +17,17 @@ from accumtrain.data.config import SOURCES, DataConfig
 from accumtrain.devices.config import TpuConfig
 from accumtrain.errors import ConfigError
 from accumtrain.export.config import FORMATS
-from accumtrain.fields import JAX, Constraint, check_size, constraints_of, format_value, suggest_names, walk_values
+from accumtrain.fields import (
+    COUNT,
+    JAX,
+    Constraint,
+    check_size,
+    constraints_of,
+    format_value,
+    shorten,
+    suggest_names,
+    walk_values,
+)
 from accumtrain.models.config import ONE
 from accumtrain.registry import ComponentConfig
 from accumtrain.tasks.config import (
@@ -81,6 +91,7 @@ def check_config(config: Config) -> None:
             f"model.weights={config.model.weights}: {config.optim.label} computes weights anew from the gradients, so "
             "its first update would lose what is loaded; choose another optimizer, such as optim=adam"
         )
+    _check_ramp(config)
     _check_task(config)
     if isinstance(config.loss, CrossEntropyConfig) and config.loss.class_weights == BALANCED == config.data.sampling:
         raise ConfigError(
@@ -132,6 +143,45 @@ def check_config(config: Config) -> None:
         _check_memory_budget(config, config.model.memory)
     steps = 1 if config.accum.is_auto else config.accum.count
     micro_batch_size(config.batch_size, steps, config.device.known_replicas)
+
+
+def _check_ramp(config: Config) -> None:
+    """Raise ConfigError for a ramp of batches that can't be made of the micro-batches of batch_size."""
+    before = 0
+    for share, batch in sorted(config.batch_ramp.items(), key=lambda pair: _read_share(pair[0])):
+        COUNT.check(f"batch_ramp.{share}", batch)
+        if _read_share(share) == 0 and batch != config.batch_size:
+            raise ConfigError(
+                f"batch_ramp.{share}={batch} and batch_size={config.batch_size}: both say how large the first batch "
+                f"is; use batch_size={batch}"
+            )
+        if batch % config.batch_size:
+            raise ConfigError(
+                f"batch_ramp.{share}={batch}: must be a multiple of batch_size={config.batch_size}, as the micro-batch "
+                f"stays as it is; use {-(-batch // config.batch_size) * config.batch_size}"
+            )
+        if batch <= before:
+            raise ConfigError(
+                f"batch_ramp.{share}={batch}: the batch before is {before}, and a ramp rises; leave it out"
+            )
+        before = max(batch, config.batch_size)
+    if config.batch_ramp and LOSSES[config.loss.kind].whole_batch:
+        raise ConfigError(
+            f"batch_ramp: loss={config.loss.kind} is of the whole batch, so that it would become another one; leave "
+            "batch_ramp out"
+        )
+
+
+def _read_share(share: str) -> float:
+    try:
+        if 0 <= float(share) < 1:
+            return float(share)
+    except ValueError:
+        pass  # which is said below
+    raise ConfigError(
+        f"batch_ramp: {shorten(share)} is no share of the training; use numbers from 0 to below 1, such as "
+        "batch_ramp={0.5:128}"
+    )
 
 
 def _constraints(record: Any, where: str = "") -> Iterator[tuple[str, Any, Constraint]]:

@@ -28,7 +28,9 @@ class Config:
     """Everything that decides a run. `run(Config(...))` is what the command line does.
 
     `job`: what the command does.
-    `batch_size`: examples per update, over all micro-batches and replicas.
+    `batch_size`: examples per update, over all micro-batches and replicas; of a run with a batch_ramp, at first.
+    `batch_ramp`: larger batches for the later training, such as {0.25: 128, 0.5: 256}: from each share of its examples
+    on, updates are of so many. They are multiples of batch_size, and are made by more micro-batches of the same size.
     `precision`: type in which the model computes; weights stay float32 or wider.
     `task`: what the model learns to say of an example.
     `model`: the network.
@@ -42,6 +44,7 @@ class Config:
 
     job: Annotated[str, NameIn(JOBS), Role.COMMAND | Role.SESSION] = "train"
     batch_size: Annotated[int, COUNT, Role.RULE] = 64
+    batch_ramp: Annotated[dict[str, int], Role.RULE] = field(default_factory=dict)
     precision: Annotated[str, OneOf(PRECISIONS), Role.LEARNED | Role.MEASURED] = "float32"
     task: TaskConfig = field(default_factory=ClassifyConfig)
     model: ModelConfig = field(default_factory=RevNetConfig)

@@ -30,7 +30,12 @@ LOCK = ".lock"  # the file that a run's folder has while it is trained, and afte
 MARK = ".accumtrain"  # an empty file in the folders that jobs have made: nothing in them is data
 
 # Keys that runs of older programs lack, with the values by which they learned.
-ADDED: Mapping[str, Any] = {"optim.half_life": None, "optim.half_life_first": None, "ema.half_life": None}
+ADDED: Mapping[str, Any] = {
+    "batch_ramp": {},
+    "optim.half_life": None,
+    "optim.half_life_first": None,
+    "ema.half_life": None,
+}
 
 CLASSES = "data.classes"  # of a fingerprint: their names, or their number
 
@@ -170,7 +175,7 @@ def learned_values(config: Config | Mapping[str, Any]) -> dict[str, Any]:
         if Role.BEST in role:
             learned[key] = value_at(mapping, key)
         elif not name:
-            learned[key] = mapping[group]
+            learned[key] = mapping[group] if group in mapping else ADDED[key]
         elif name in mapping[group]:
             learned[key] = mapping[group][name]
         elif group not in REGISTRIES:

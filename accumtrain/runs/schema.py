@@ -134,11 +134,13 @@ class Manifest(_Manifest, total=False):
         answers: Facts about the answers of its state, which evaluations of some tasks find.
         inputs: Older ones have none.
         noise: The means of the noise scale, of runs that measure it.
+        batches: The updates made before each stage of the run, and the examples of its updates. Older ones have none.
         contents: Digests of the values of inputs.json by dotted key. Older ones have none.
     """
 
     answers: dict[str, Any]
     inputs: InputsInShort
+    batches: list[tuple[Count, Annotated[int, Range(1, 2**63)]]]
     noise: tuple[float, float, float]
     contents: dict[str, str]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import tensorflow as tf
 
 from accumtrain.backprop.model import Model
@@ -132,7 +134,7 @@ def build_window(
             sum_dtype=tf.float64 if config.accum.dtype == "float64" else None,
             measures_noise=config.log.noise,
         )
-        window.follow([(0, config.batch_size)])
+        window.follow([(0, config.batch_size)], config.accum.count)
         return window
 
 
@@ -144,8 +146,9 @@ def check_micro_batch(config: Config, model: Model, replicas: int) -> None:
         replicas: number of replicas that share the examples of an update.
 
     Raises:
-        ConfigError: they are of one example.
+        ConfigError: they are of one example. Or there is one, and the noise of the gradient is to be measured.
     """
+    _check_noise(config, replicas)
     micro_batch = micro_batch_size(config.batch_size, config.accum.count, replicas)
     if not model.norms or micro_batch >= ENOUGH:
         return
@@ -160,13 +163,7 @@ def check_micro_batch(config: Config, model: Model, replicas: int) -> None:
     warn(f"{small} give batch norm poor statistics, so that evaluations may be worse than training: {remedies}")
 
 
-def check_noise(config: Config, replicas: int) -> None:
-    """Raise ConfigError if the noise of the gradient is to be told from a single micro-batch.
-
-    Args:
-        config: with accum.steps as a number.
-        replicas: number of replicas that share the examples of an update.
-    """
+def _check_noise(config: Config, replicas: int) -> None:
     if config.log.noise and config.accum.count * replicas == 1:
         raise ConfigError(
             "log.noise=true: accum.steps=1 on one device makes one micro-batch of an update, which can't be compared "
@@ -193,6 +190,15 @@ def agree_on_steps(config: Config, devices: Devices) -> Config:
     if min(found) < max(found):
         say(f"accum.steps={max(found)}, which worker {found.index(max(found))} needs")
     return config.with_accum_steps(max(found))
+
+
+def check_workers_agree(devices: Devices, done: int, path: Path) -> None:
+    """Raise CheckpointError if the workers have read states after other updates than `done` from a run's folder."""
+    if devices.workers > 1 and len(set(devices.values_of_workers(done))) > 1:
+        raise CheckpointError(
+            f"worker {devices.worker} read the state after update {done} from {path}, others that of another one: "
+            "run.dir must be a folder that all workers share"
+        )
 
 
 def check_sizes(config: Config, manifest: Manifest) -> None:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 from accumtrain.config.arithmetic import Epochs
 from accumtrain.console import format_measure
@@ -35,8 +35,8 @@ class Position:
         in_epoch: hooks know of the beginning of this epoch, and not of its end.
     """
 
-    def __init__(self, batch_size: int, epochs: Epochs):
-        self._batch_size, self._epochs = batch_size, epochs
+    def __init__(self, epochs: Epochs):
+        self._epochs = epochs
         self.done = self.examples = 0
         self.in_epoch = False
         self._sums: dict[str, float] = {}
@@ -47,6 +47,7 @@ class Position:
         return {
             "examples": self.examples,
             "epochs": str(self._epochs.at(self.done)),
+            "batches": self._epochs.batches(self.done),
             "epoch_sums": list(self._sums.items()),
         }
 
@@ -55,15 +56,15 @@ class Position:
         self.done, self.examples = manifest["step"], manifest["examples"]
         self._sums = {name: math.nan if value is None else value for name, value in manifest["epoch_sums"]}
         self.in_epoch = bool(self._sums)
-        self._epochs.restore(self.done, epochs_of(manifest))
+        restore_epochs(self._epochs, manifest)
 
     def advance(self, done: int) -> None:
-        self.examples += (done - self.done) * self._batch_size
+        self.examples += self._epochs.examples(self.done, done)
         self.done = done
 
     def pass_over(self) -> None:
         """Go on after the examples of a window that made no update."""
-        self.examples += self._batch_size
+        self.examples += self._epochs.batch_after(self.done)
 
     def begin_epoch(self) -> None:
         self.in_epoch = True
@@ -100,6 +101,12 @@ class Position:
 def epochs_of(manifest: Manifest) -> Fraction:
     """Return the epochs that were made by the update of a checkpoint."""
     return Fraction(manifest["epochs"])
+
+
+def restore_epochs(epochs: Epochs, manifest: Manifest) -> None:
+    """Let the epochs of a run go on from those of a checkpoint. Older ones do not tell the batches before."""
+    batches = manifest.get("batches", [(0, cast("int", manifest["learned"].get("batch_size")))])
+    epochs.restore(manifest["step"], epochs_of(manifest), batches)
 
 
 class Intervals:
@@ -156,12 +163,13 @@ class Intervals:
         return min(ends, last - before) + 1  # an update may complete several epochs
 
     def next(self, done: int) -> int:
-        """Return the first update after `done` that is followed by any of them."""
+        """Return the first update after `done` that is followed by any of them, or by another batch."""
         if done == 0:
             return 1
         others = [_next(done, every) for every in (self._log_every, self._checkpoint_every, *self._hooks)]
         epoch_end = self._next_epoch_end(done) if self._at_epochs else self._total
-        return min(*others, self._next_evaluation(done), epoch_end, self._total)
+        stage_end = self._epochs.next_stage(done) or self._total
+        return min(*others, self._next_evaluation(done), epoch_end, stage_end, self._total)
 
     def _next_evaluation(self, done: int) -> int:
         every = self._evaluate_every
@@ -184,7 +192,6 @@ class MetricsLogger:
 
     Args:
         run: the run's folder; its metrics end with the restored update.
-        batch_size: examples per update.
         epochs: of the run.
         means: names of the loss and the metrics.
 
@@ -192,21 +199,25 @@ class MetricsLogger:
         trackers: they get the records and the summary, too; none until a session adds them.
     """
 
-    def __init__(self, run: Run, batch_size: int, epochs: Epochs, means: Sequence[str]):
+    def __init__(self, run: Run, epochs: Epochs, means: Sequence[str]):
         self._run, self._means = run, means
         self.trackers: list[Tracker] = []
-        self._batch_size, self._epochs = batch_size, epochs
+        self._epochs = epochs
         self.records: list[dict[str, Any]] = measured(run.records())
         self._seconds_before = max((record["seconds"] for record in self.records), default=0.0)
         self.seconds_to_first_update: float | None = None
         self.longest = 0.0  # seconds of an update or an evaluation
-        self._updates, self._busy = 0, 0.0  # updates timed, and their seconds, without calls that also compile
+        self._examples, self._busy = 0, 0.0  # of timed updates, and their seconds, without calls that also compile
         self._compiled: set[bool] = set()  # False: a call of one update is compiled; True: one of several updates is
-        self._updates_logged, self._busy_logged = 0, 0.0
+        self._examples_logged, self._busy_logged = 0, 0.0
 
     @contextmanager
-    def timed_updates(self, count: int) -> Iterator[None]:
-        """Time the body, which makes `count` updates. The first call of one and of several updates also compiles."""
+    def timed_updates(self, count: int, batch: int) -> Iterator[None]:
+        """Time the body, which makes `count` updates. The first call of one and of several updates also compiles.
+
+        Args:
+            batch: examples of each.
+        """
         started = time.perf_counter()
         yield
         self.longest = max(self.longest, (time.perf_counter() - started) / count)
@@ -215,8 +226,12 @@ class MetricsLogger:
         if (together := count > 1) not in self._compiled:
             self._compiled.add(together)
             return
-        self._updates += count
+        self._examples += count * batch
         self._busy += time.perf_counter() - started
+
+    def forget_compiled(self) -> None:
+        """Leave the next calls out of the speed, as they compile again."""
+        self._compiled.clear()
 
     @property
     def seconds(self) -> float:
@@ -226,13 +241,13 @@ class MetricsLogger:
     @property
     def examples_per_second(self) -> float | None:
         """The mean over this session; None until two updates are done."""
-        return self._updates * self._batch_size / self._busy if self._updates else None
+        return self._examples / self._busy if self._examples else None
 
     def train(self, step: int, update: Mapping[str, float]) -> None:
         """Log loss and metrics of an update, and the values of BESIDE_MEANS."""
-        updates, busy = self._updates - self._updates_logged, self._busy - self._busy_logged
-        self._updates_logged, self._busy_logged = self._updates, self._busy
-        per_second = updates * self._batch_size / busy if updates else self.examples_per_second
+        examples, busy = self._examples - self._examples_logged, self._busy - self._busy_logged
+        self._examples_logged, self._busy_logged = self._examples, self._busy
+        per_second = examples / busy if examples else self.examples_per_second
         speed = {"examples_per_second": per_second} if per_second else {}
         self._write("train", step, self.values(update) | speed)
 

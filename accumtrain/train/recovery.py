@@ -17,6 +17,7 @@ from accumtrain.console import format_things, warn
 from accumtrain.data.local_files import list_first
 from accumtrain.data.source import Dataset
 from accumtrain.devices.found import Devices
+from accumtrain.engine.losses import SMALLEST_LOSS_SCALE
 from accumtrain.engine.runtime import Runtime
 from accumtrain.engine.step import Step
 from accumtrain.engine.sums import all_finite
@@ -81,6 +82,25 @@ class Recovery:
         if self.mode == "skip":
             return state_finite and self._in_a_row < self._most
         return self.mode == "rollback" and self.rollbacks < self._most
+
+    def pass_over(self, update: Mapping[str, float], number: int, window: Window, file: Path) -> str:
+        """Return the words about a window that is passed over: all its examples are bad, or float16 overflowed.
+
+        The text is empty of other windows.
+
+        Args:
+            update: the scalars of its commit, which has made no update.
+            number: of the update.
+            file: it lists the examples that are bad.
+        """
+        if not update["examples"]:
+            self.count_skipped(window)
+            return f"update {number}: skipped, its examples are bad (see {file})"
+        scale = update.get("loss_scale", SMALLEST_LOSS_SCALE)
+        if scale > SMALLEST_LOSS_SCALE and update["state_finite"]:
+            skipped = f"this batch is skipped (number {update['skipped']}); loss scale {scale:g} -> {scale / 2:g}"
+            return f"update {number}: float16 overflowed, {skipped}"
+        return ""
 
     def skip(self, window: Window) -> None:
         self._in_a_row += 1

@@ -23,8 +23,7 @@ from accumtrain.data.pipeline import make_train_stream
 from accumtrain.devices.cluster import find_cluster
 from accumtrain.devices.found import Devices
 from accumtrain.devices.resolve import resolve_devices
-from accumtrain.engine.losses import SMALLEST_LOSS_SCALE
-from accumtrain.engine.step import WORTH_TOGETHER, CallLength
+from accumtrain.engine.step import WORTH_TOGETHER, CallLength, Step
 from accumtrain.errors import CheckpointError, DivergedError, Preempted
 from accumtrain.fields import Role
 from accumtrain.process.program import is_own_run
@@ -37,13 +36,27 @@ from accumtrain.runs.names import differences, learned_values
 from accumtrain.runs.provenance import provenance
 from accumtrain.runs.run import ReadOnlyRun, Run
 from accumtrain.tasks.objective import Objective, open_objective
-from accumtrain.train.build import agree_on_steps, build_window, check_micro_batch, check_noise, check_sizes
+from accumtrain.train.build import (
+    agree_on_steps,
+    build_window,
+    check_micro_batch,
+    check_sizes,
+    check_workers_agree,
+)
 from accumtrain.train.checkpoint import Checkpoints
 from accumtrain.train.config import BestBy
 from accumtrain.train.evaluator import Evaluator, build_evaluator
 from accumtrain.train.hooks import ADDED, Hooks
 from accumtrain.train.memory import Meter
-from accumtrain.train.metrics import Intervals, MetricsLogger, Position, RunningMeans, epochs_of, evaluations_since_best
+from accumtrain.train.metrics import (
+    Intervals,
+    MetricsLogger,
+    Position,
+    RunningMeans,
+    epochs_of,
+    evaluations_since_best,
+    restore_epochs,
+)
 from accumtrain.train.recovery import (
     Recovery,
     Reversal,
@@ -54,6 +67,7 @@ from accumtrain.train.recovery import (
 )
 from accumtrain.train.tell.remedies import explain_errors
 from accumtrain.train.tell.summary import (
+    batch_facts,
     first_pictures,
     print_banner,
     print_summary,
@@ -62,6 +76,7 @@ from accumtrain.train.tell.summary import (
     summary_of_the_end,
     tell_changes,
     why_finished,
+    why_stopped,
 )
 from accumtrain.train.tell.trackers import Profile, TensorBoardTracker, open_service
 from accumtrain.train.weights import Started, digest, show_start, window_with_weights
@@ -113,12 +128,12 @@ class Trainer:
         self.alone = devices.workers == 1
         self.epochs = Epochs(config, data.train.size)
         if newest := newest_manifest(run.checkpoints):
-            self.epochs.restore(newest["step"], epochs_of(newest))
+            restore_epochs(self.epochs, newest)
             check_sizes(config, newest)
         self.total = total_steps(config, self.epochs)
-        self.position = Position(config.batch_size, self.epochs)
-        self.micro_batch = micro_batch_size(config.batch_size, config.accum.count, devices.replicas)
-        self.global_micro_batch = self.micro_batch * devices.replicas
+        self.position = Position(self.epochs)
+        parts = config.accum.count, devices.replicas
+        self.global_micro_batch = micro_batch_size(config.batch_size, *parts) * devices.replicas
         continued = bool(best_first(run.checkpoints))
         self.started: Started | None = None
         if continued:
@@ -127,11 +142,10 @@ class Trainer:
         else:
             self.window, self.started = window_with_weights(config, objective, self.total, devices.strategy)
         check_micro_batch(config, self.window.model, devices.replicas)
-        check_noise(config, devices.replicas)
         # before the commit is traced
         self.recovery = Recovery(config.run.on_nonfinite, config.run.max_nonfinite, config.run.seed, self.window)
         with devices.strategy.scope():
-            self.step = devices.runtime.build_step(self.window, eager=config.debug.eager)
+            self.step = self._build_step()
             self.evaluator = self._build_evaluator(data.evaluated_split)
             self.tester = self._build_evaluator("test") if data.val and data.test else None  # of the best state
         chosen, monitor = config.eval.metrics, config.train.monitor
@@ -163,11 +177,11 @@ class Trainer:
             runtime=devices.runtime,
         )
         self.resumed = self._restore(needed=continued)
-        self._check_workers_agree()
+        check_workers_agree(devices, self.done, run.path)
         run.truncate(self.done)
 
         # ---- what is told of it
-        self.logger = MetricsLogger(run, config.batch_size, self.epochs, self.evaluator.names)
+        self.logger = MetricsLogger(run, self.epochs, self.evaluator.names)
         self.tensorboard = TensorBoardTracker(
             run.path / "tensorboard", dict(flatten_keys(to_mapping(config))), self.done
         )
@@ -185,8 +199,7 @@ class Trainer:
             first=self.done,
             total=self.total,
             log_every=config.log.every,
-            updates_per_epoch=float(1 / self.epochs.per_update),
-            begin=float(self.epochs.begin),
+            epochs_at=self.epochs.at,
             evaluation_work=self._evaluation_work,
         )
         profiled = config.debug.profile if devices.chief else None
@@ -225,10 +238,12 @@ class Trainer:
             self.hooks.call("begin")
             self._end_update()  # the run may have been stopped during an evaluation
             if not self._is_trained():
+                self._follow_batch()
                 self._prepare_step(batches)
             self.checkpoints.save()  # of a new run, so that a full disk shows now
             while not self._is_trained():
                 done_before = self.done
+                self._follow_batch()
                 self.profile.turn(self.done)
                 self.hooks.begin_update()
                 update = self._make_updates(batches)
@@ -281,6 +296,9 @@ class Trainer:
 
     # ---- parts ---------------------------------------------------------------------------------------------------
 
+    def _build_step(self) -> Step:
+        return self.devices.runtime.build_step(self.window, eager=self.config.debug.eager)
+
     def _build_evaluator(self, split: str) -> Evaluator:
         batch, runtime = self.global_micro_batch, self.devices.runtime
         return build_evaluator(self.config, self.objective, split, batch, self.window.model, runtime, self.window.ema)
@@ -326,13 +344,6 @@ class Trainer:
         warn_of_rate_jump(self.config, manifest["total_steps"], self.total, self.done)
         return True
 
-    def _check_workers_agree(self) -> None:
-        if not self.alone and len(set(self.devices.values_of_workers(self.done))) > 1:
-            raise CheckpointError(
-                f"worker {self.devices.worker} read the state after update {self.done} from {self.run.path}, "
-                "others that of another one: run.dir must be a folder that all workers share"
-            )
-
     def _batches(self) -> Any:
         """Return the micro-batches from the next window on."""
         batch, first = self.global_micro_batch, self.position.examples
@@ -340,12 +351,23 @@ class Trainer:
 
     # ---- updates -------------------------------------------------------------------------------------------------
 
+    def _follow_batch(self) -> None:
+        """Let the window be of the next update's batch. If that is another one, the programs are traced again."""
+        batches, micro_batch = self.epochs.batches(self.done), self.global_micro_batch
+        batch = batches[-1][1]
+        if self.window.follow(batches, batch // micro_batch):
+            self.progress.event(f"update {self.done + 1}: batches of {batch} = {batch // micro_batch} x {micro_batch}")
+            self.logger.forget_compiled()
+            with self.devices.strategy.scope():
+                self.step = self._build_step()
+
     def _make_updates(self, batches: Any) -> dict[str, float]:
         """Make one update, or several short ones in one call. Return the scalars of the last."""
         together = self.alone and self.step.makes_updates_together and not (self.profile.runs or self._is_trained())
         due = min(self.due.next(self.done), self.profile.next(self.done) or self.total)
         count = self.updates_pace.next(due - self.done if together else 1)
-        with self.profile.update(), self.logger.timed_updates(count), self.updates_pace.timed(count):
+        batch = self.epochs.batch_after(self.done)
+        with self.profile.update(), self.logger.timed_updates(count, batch), self.updates_pace.timed(count):
             return self._make_in_one_call(batches, count) if count > 1 else self._make_update(batches)
 
     def _make_in_one_call(self, batches: Any, count: int) -> dict[str, float]:
@@ -366,7 +388,7 @@ class Trainer:
 
     def _accumulate(self, batches: Any) -> None:
         """Make the micro-steps of one window, in calls short enough to show progress and to be interrupted."""
-        steps, taken = self.config.accum.count, 0
+        steps, taken = self.window.micro_steps, 0
         while taken < steps:
             self._stop_if_asked()  # the window is dropped, as only the commit changes the state
             count = self.micro_steps_pace.next(steps - taken)
@@ -444,7 +466,7 @@ class Trainer:
         result = evaluator(stop=lambda: self._is_asked_to_stop() and self.alone, report=self._show_evaluation)
         if result is None:
             self._stop()
-        self.progress.evaluated(result["examples"] / self.config.batch_size, result["seconds"])
+        self.progress.evaluated(result["examples"] / self.epochs.batch_after(self.done), result["seconds"])
         self.skipped.note(self.progress.event)
         return result
 
@@ -452,7 +474,7 @@ class Trainer:
         """Return the examples that are evaluated from update `done` on, as a number of updates."""
         tested = 0 if self.tester is None else self.data.splits["test"].size
         evaluated = self.due.evaluations_from(done) * self.data.splits[self.data.evaluated_split].size
-        return (evaluated + tested) / self.config.batch_size
+        return (evaluated + tested) / self.epochs.batch_after(done)
 
     def _show_evaluation(self, done: int, batches: int) -> None:
         self.watchdog.beat(f"evaluation after update {self.done}, batch {done} of {batches}")
@@ -466,18 +488,10 @@ class Trainer:
         Returns:
             The micro-batches to go on with.
         """
-        if not update["examples"]:
+        if event := self.recovery.pass_over(update, self.done + 1, self.window, self.skipped.file):
             self.position.pass_over()
-            self.recovery.count_skipped(self.window)
             self.skipped.note(self.progress.event)
-            self.progress.event(f"update {self.done + 1}: skipped, its examples are bad (see {self.skipped.file})")
-            return batches
-        if update.get("loss_scale", SMALLEST_LOSS_SCALE) > SMALLEST_LOSS_SCALE and update["state_finite"]:
-            self.position.pass_over()
-            self.progress.event(
-                f"update {self.done + 1}: float16 overflowed, this batch is skipped (number {update['skipped']}); "
-                f"loss scale {update['loss_scale']:g} -> {update['loss_scale'] / 2:g}"
-            )
+            self.progress.event(event)
             return batches
         runtime = self.devices.runtime
         with runtime.reading():
@@ -526,13 +540,8 @@ class Trainer:
     def _stop(self) -> NoReturn:
         self.checkpoints.save()
         self.skipped.note(self.progress.event)
-        because = "" if self.hooks.reason_to_stop is None else f", as a hook asked: {self.hooks.reason_to_stop}"
-        again = "call fit the same way again" if self.config.device.as_it_is else "run the same command again"
-        raise Preempted(
-            f"stopped after update {self.done} of {self.total}, epoch {self.epoch}{because}; its state is saved in "
-            f"{self.run.path}: {again} to continue",
-            self._summarize("preempted"),
-        )
+        why = why_stopped(self.config, self.position, self.total, self.hooks.reason_to_stop, self.run)
+        raise Preempted(why, self._summarize("preempted"))
 
     # ---- the beginning and the end on the screen -----------------------------------------------------------------
 
@@ -575,10 +584,7 @@ class Trainer:
             **results(self.window, self.logger, self.checkpoints, self.data.evaluated_split),
             "best_by": asdict(self.best_by),
             **speed_and_memory(self.window, self.logger, self.meter),
-            "batch_size": self.config.batch_size,
-            "micro_batch_size": self.micro_batch,
-            "accum_steps": self.config.accum.count,
-            "replicas": self.devices.replicas,
+            **batch_facts(self.config, self.devices.replicas),
             "recovery": self.recovery.counts,
             "skipped_windows": self.recovery.windows_without_update,
             "reversal": self.reversal.known,
@@ -591,5 +597,4 @@ class Trainer:
         return summary
 
     def _show_closing(self, summary: dict[str, Any]) -> None:
-        guesses = self.objective.guess()
-        print_summary(summary, self.run, self.epoch, guesses, self.window.model.norms)
+        print_summary(summary, self.run, self.epoch, self.objective.guess(), self.window.model.norms)

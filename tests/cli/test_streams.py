@@ -23,7 +23,7 @@ from accumtrain.process import environment
 from accumtrain.cli.main import main
 
 def train(config):
-    with progress.Progress(first=0, total=300, updates_per_epoch=300, log_every=1) as bar:
+    with progress.Progress(first=0, total=300, epochs_at=lambda step: step / 300, log_every=1) as bar:
         for step in range(1, 301):
             bar.update(step, means={"loss": 1.0}, examples_per_second=None)
             console.warn("x" * 500)

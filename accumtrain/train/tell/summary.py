@@ -58,6 +58,16 @@ BEHIND = 0.05  # share of their initial values in moving statistics that says th
 CAUGHT_UP = 0.01  # such a share does not matter
 
 
+def batch_facts(config: Config, replicas: int) -> dict[str, Any]:
+    """Return the part of the summary about the first batch."""
+    return {
+        "batch_size": config.batch_size,
+        "micro_batch_size": micro_batch_size(config.batch_size, config.accum.count, replicas),
+        "accum_steps": config.accum.count,
+        "replicas": replicas,
+    }
+
+
 def speed_and_memory(window: Window, logbook: MetricsLogger, meter: Meter) -> dict[str, Any]:
     """Return the part of the summary that is measured."""
     memory = meter.read()
@@ -107,6 +117,16 @@ def why_finished(config: Config, position: Position, total: int, reason: str | N
         return f"stopping early after update {done}, epoch {epoch}: {reason or patience}"
     made = f"{format_things(done, 'update')}, {format_things(epoch, 'epoch')}"
     return f"nothing left to do: the run has made its {made} (train.epochs or train.steps sets how many)"
+
+
+def why_stopped(config: Config, position: Position, total: int, reason: str | None, run: Run) -> str:
+    """Say where a run has stopped, and what continues it. `reason` is that of a hook that asked for it, or None."""
+    because = "" if reason is None else f", as a hook asked: {reason}"
+    again = "call fit the same way again" if config.device.as_it_is else "run the same command again"
+    return (
+        f"stopped after update {position.done} of {total}, epoch {position.shown_epoch}{because}; its state is saved "
+        f"in {run.path}: {again} to continue"
+    )
 
 
 def print_summary(
@@ -247,7 +267,8 @@ def print_banner(
         (
             "batch",
             f"{config.batch_size} = micro-batch {micro_batch} x {format_things(config.accum.count, 'step')} x "
-            + format_things(replicas, "replica"),
+            + format_things(replicas, "replica")
+            + "".join(f"; {batch} from update {first + 1:,}" for first, batch in epochs.batches(total)[1:]),
         ),
         ("updates", f"{total:,} = {format_things(epochs.shown(epochs.at(total)), 'epoch')}"),
         ("progress", f"loss and metrics are means over the last {format_things(config.log.every, 'update')}"),
