@@ -40,6 +40,7 @@ class Beginning:
         loss: on the held-out examples.
         split: the held-out examples.
         epoch_examples: examples of an epoch.
+        batch: of the next update of the run, which may be one of its batch_ramp.
         replicas: that share a batch.
         told: what an example counts in half-lives: 1, or its tokens to predict.
     """
@@ -50,6 +51,7 @@ class Beginning:
     loss: float
     split: str
     epoch_examples: int
+    batch: int
     replicas: int
     told: float = 1.0
 
@@ -119,6 +121,7 @@ def _train_beginning(config: Config, folder: Path) -> Config:
     config = replace(
         config,
         job="train",
+        batch_ramp={},
         schedule=ConstantConfig(warmup=updates),
         train=replace(config.train, steps=updates, patience=None),
         log=replace(config.log, tracker=NO_TRACKER),
@@ -163,6 +166,7 @@ def _examine(config: Config) -> Beginning:
         found["loss"],
         found["split"],
         found["epoch_examples"],
+        found["batch"],
         found["replicas"],
         found["told"],
     )
@@ -189,6 +193,7 @@ def examine_beginning(request: dict[str, Any], folder: Path) -> dict[str, Any]:
             "factor": float(factor),
             "at_end": trainer.done >= trainer.total,
             "epoch_examples": trainer.data.train.size,
+            "batch": trainer.epochs.batch_after(trainer.done),
             "replicas": trainer.devices.replicas,
             "told": trainer.objective.told_per_example if counts_examples(config) else 1.0,
         }

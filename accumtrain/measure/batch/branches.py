@@ -67,14 +67,15 @@ def _make_branch(
 ) -> Branch:
     updates = -(-examples // batch)
     every = max(1, round(updates / EVALUATIONS))
-    ratio = batch / config.batch_size
-    own = config if ratio == 1 else keep_half_lives(config, beginning.told)
+    ratio = batch / beginning.batch
+    own = config if ratio == 1 else keep_half_lives(config, beginning.batch, beginning.told)
     rate = None if beginning.rate is None else beginning.rate * factor * ratio ** POWERS[config.batch_test.rule]
     steps = count_steps(config, batch, beginning.replicas)
     changed = replace(
         own,
         job="train",
         batch_size=batch,
+        batch_ramp={},
         accum=replace(config.accum, steps=steps),
         optim=replace(own.optim, lr=rate),
         schedule=ConstantConfig(),

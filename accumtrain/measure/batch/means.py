@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from accumtrain.config.schema import Config
 from accumtrain.optim.config import OptimConfig
 
 
-def keep_half_lives(config: Config, told: float) -> Config:
+def keep_half_lives(config: Config, batch: int, told: float) -> Config:
     """Return the configuration of a run with half-lives in the place of shares, of which an update keeps the same.
 
     These are optim.beta2 and ema.decay. A half-life that the run has stays, and so does optim.beta1.
 
     Args:
+        batch: examples of an update that keeps these shares.
         told: what an example counts in half-lives.
     """
-    examples, optim, ema = config.batch_size * told, config.optim, config.ema
+    examples, optim, ema = batch * told, config.optim, config.ema
     share = constant_beta2(optim)
     if share:
         default = type(optim).__dataclass_fields__["beta2"].default
-        found = {"half_life": find_half_life(share, examples), "beta2": default}
+        found: dict[str, Any] = {"half_life": find_half_life(share, examples), "beta2": default}
         optim = replace(optim, **found)
     if ema.decay:
         ema = replace(ema, half_life=find_half_life(ema.decay, examples), decay=0.0)

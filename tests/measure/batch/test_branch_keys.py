@@ -35,6 +35,7 @@ def branches(compose: Callable[..., Config], tmp_path: Path) -> Branches:
 
     def make(*more: str, **found: Any) -> dict[str, Branch]:
         fields = {"rate": 0.01, "loss": 1.0, "split": "val", "epoch_examples": 1000, "replicas": 1, "checksum": "one"}
+        fields["batch"] = 64
         began = Beginning(saved=Saved(40, tmp_path / "step-40"), **(fields | found))
         config = compose(*SMALL, *more)
         made = list_branches(config, began, count_examples(config, began), tmp_path)
@@ -77,6 +78,13 @@ def test_a_half_life_of_the_run_stays(branches: Branches) -> None:
     found = branches("optim.half_life=5000", told=1.0)
     assert {branch.config.optim.half_life for branch in found.values()} == {5000}
     assert find_beta2(found["16 1 0"].config, 1.0) == pytest.approx(2 ** (-16 / 5000))
+
+
+def test_of_a_ramp_the_batch_at_the_checkpoint_counts(branches: Branches) -> None:
+    found = branches("batch_ramp={0.5:256}", "batch_test.seeds=1", batch=256)
+    assert {str(branch.config.batch_ramp) for branch in found.values()} == {"{}"}
+    assert [branch.config.optim.lr for branch in found.values()] == pytest.approx([0.0025, 0.005, 0.01])
+    assert find_beta2(found["16 1 0"].config, 1.0) == pytest.approx(0.999 ** (16 / 256))
 
 
 @pytest.mark.parametrize("optim", ["sgd", "adafactor"])
@@ -166,6 +174,7 @@ def examined(monkeypatch: pytest.MonkeyPatch, **found: Any) -> None:
         "factor": 1.0,
         "at_end": False,
         "epoch_examples": 9,
+        "batch": 64,
         "replicas": 1,
         "told": 1.0,
     }
