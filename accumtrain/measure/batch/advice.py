@@ -96,15 +96,20 @@ def find_without_accumulation(found: Comparison) -> BatchRow | None:
 
 def say_comparison(where: str, found: Comparison) -> str:
     """Return a sentence about the best batch, its margin and the spread."""
-    best = f"batch {found.best.batch} has the lowest loss, {format_measure(found.loss)}"
-    margin = f"{format_measure(found.margin)} less than batch {found.next.batch}"
+    best = f"{name_row(found.best)} has the lowest loss, {format_measure(found.loss)}"
+    margin = f"{format_measure(found.margin)} less than {name_row(found.next)}"
     if found.spread is None:
         return f"{where}, {best}, {margin}; one order of the examples tells no spread (batch_test.seeds=2 does)"
     spread = format_measure(found.spread)
     if found.is_complete:
         return f"{where}, no difference is larger than the spread of {spread}: {best}, {margin}"
     if found.tied:
-        others = " and ".join(str(row.batch) for row in found.tied)
+        others = " and ".join(map(name_row, found.tied))
         verb = "is" if len(found.tied) == 1 else "are"
         return f"{where}, {best}, but {others} {verb} no farther from it than the spread of {spread}"
     return f"{where}, {best}, {margin}; orders of the examples differ by up to {spread}"
+
+
+def name_row(row: BatchRow) -> str:
+    """Return the batch of a row in words, with a factor on its rate that is not 1."""
+    return f"batch {row.batch}" + ("" if row.factor == 1 else f" at {row.factor:g} times its rate")

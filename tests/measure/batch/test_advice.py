@@ -66,7 +66,7 @@ def test_some_may_be_as_good_and_others_not():
     found = by_loss(rows)
     assert (found.best.batch, [each.batch for each in found.tied], found.is_complete) == (64, [16], False)
     (said,) = advise(rows, 1440, None)
-    assert said.endswith("lowest loss, 0.5100, but 16 is no farther from it than the spread of 0.0200")
+    assert said.endswith("lowest loss, 0.5100, but batch 16 is no farther from it than the spread of 0.0200")
 
 
 def test_one_order_of_the_examples_tells_no_spread():
@@ -79,6 +79,9 @@ def test_one_order_of_the_examples_tells_no_spread():
 def test_the_best_factor_of_a_batch_counts():
     rows = [row(16, 0.5, factor=1.0), row(16, 0.4, factor=2.0), row(64, factor=1.0, ended=DIVERGED), row(64, 0.7)]
     assert [(each.batch, each.loss) for each in best_of_each(rows)] == [(16, 0.4), (64, 0.7)]
+    assert advise(rows, 100, None)[0].startswith(
+        "after 100 examples, batch 16 at 2 times its rate has the lowest loss, "
+    )
 
 
 def test_branches_that_diverged_are_not_compared():

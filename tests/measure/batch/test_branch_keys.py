@@ -12,8 +12,9 @@ import pytest
 
 from accumtrain.config.check import check_config
 from accumtrain.config.schema import Config
-from accumtrain.errors import CheckpointError, ConfigError
+from accumtrain.errors import CheckpointError, ConfigError, DataError
 from accumtrain.measure.batch import beginning as beginnings
+from accumtrain.measure.batch import training
 from accumtrain.measure.batch.beginning import Beginning, copy_checkpoint, find_newest_whole
 from accumtrain.measure.batch.branches import Branch, list_branches
 from accumtrain.measure.batch.job import count_examples
@@ -22,6 +23,7 @@ from accumtrain.measure.batch.training import find_end, tell_progress
 from accumtrain.process.child import ChildResult
 from accumtrain.runs.checkpoint_store import CheckpointStore, Saved
 from accumtrain.runs.files import write_json
+from accumtrain.runs.names import folder_of
 from tests.manifests import FACTS
 
 SMALL = ("job=batch", "model=lenet5", "data=synthetic", "optim=adam", "batch_size=64", "accum.steps=4", "run.name=one")
@@ -253,3 +255,27 @@ def test_the_end_of_a_branch_is_in_its_summary(branches: Branches) -> None:
     write_json(branch.folder / "summary.json", {"status": "diverged", "step": 50})
     assert find_end(branch.config) == "diverged"
     assert tell_progress(branch.config) == f"{branch.name}: before its first update"
+
+
+@pytest.mark.parametrize(
+    ("code", "ended"), [(0, "completed"), (4, "diverged"), (6, "out of memory"), (-9, "out of memory")]
+)
+def test_a_branch_that_diverges_or_runs_out_of_memory_ends_alone(
+    code: int, ended: str, branches: Branches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        training, "run_in_child", lambda *_: ChildResult(code, {"message": "as it is"} if code else {}, "")
+    )
+    assert training.train_in_child(branches()["16 1 0"].config) == ended
+
+
+def test_other_errors_of_a_branch_end_the_job(branches: Branches, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = branches()["16 1 0"].config
+    monkeypatch.setattr(training, "run_in_child", lambda *_: ChildResult(3, {"message": "no such file"}, ""))
+    with pytest.raises(DataError, match="no such file"):
+        training.train_in_child(config)
+    monkeypatch.setattr(training, "run_in_child", lambda *_: ChildResult(1, {}, ""))
+    folder_of(config).mkdir()
+    (folder_of(config) / "output.txt").write_text("ZeroDivisionError")
+    with pytest.raises(RuntimeError, match=r"ended with code 1; from .*output.txt:\nZeroDivisionError"):
+        training.train_in_child(config)

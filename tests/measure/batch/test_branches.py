@@ -106,3 +106,17 @@ def test_a_job_that_was_stopped_goes_on_where_it_was(number, runs):
     assert int(re.findall(r"continuing after update (\d+)", (cut / "output.txt").read_text())[-1]) > 3
     assert [row["ended"] for row in read(runs)["batches"]] == ["completed"] * 2
     assert digests(runs / "one") == before
+
+
+@pytest.mark.slow
+def test_without_a_run_the_job_makes_a_beginning_and_a_branch_may_diverge(tmp_path):
+    keys = (*SMALL, "job=batch", "optim=sgd", "batch_size=8", "run.name=one", f"run.dir={tmp_path}/runs")
+    options = ("batch_test.warmup=4", "batch_test.batches=[8,16]", "batch_test.rates=[1,1e6]", "batch_test.seeds=1")
+    done = run_python("-m", "accumtrain", *keys, *options)
+    assert done.returncode == 0, done.stderr
+    assert "there is no run yet: 4 updates are made first, at batch_size=8" in done.stdout
+    found = read(tmp_path / "runs")
+    assert (found["step"], found["rate"], found["examples"]) == (4, 0.1, 64)
+    assert [row["ended"] for row in found["batches"]] == ["completed", "diverged"] * 2
+    assert [row["loss"] is None for row in found["batches"]] == [False, True] * 2
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [".accumtrain", "trials"]
