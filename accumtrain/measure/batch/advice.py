@@ -38,7 +38,8 @@ def best_of_each(rows: Sequence[BatchRow]) -> list[BatchRow]:
     """Return the row of the best factor on the rate for each batch that has completed, by `loss`."""
     best: dict[int, BatchRow] = {}
     for row in rows:
-        if row.loss is not None and (row.batch not in best or row.loss < (best[row.batch].loss or 0.0)):
+        other = best.get(row.batch)
+        if row.loss is not None and (other is None or other.loss is None or row.loss < other.loss):
             best[row.batch] = row
     return list(best.values())
 

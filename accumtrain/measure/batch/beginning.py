@@ -31,10 +31,11 @@ LEAST_FACTOR = 0.01  # of a schedule, with which a branch still learns enough to
 
 @dataclass(frozen=True)
 class Beginning:
-    """A checkpoint in a folder of the job, and what the run does there.
+    """The checkpoint that all branches begin with, and what the run does there.
 
     Attributes:
-        saved: the checkpoint.
+        run: the folder of the run, or of the updates that the job itself has made.
+        saved: the checkpoint, in a folder of the job.
         checksum: of its manifest.
         rate: of the next update of the run; None if the optimizer computes its own.
         loss: on the held-out examples.
@@ -45,6 +46,7 @@ class Beginning:
         told: what an example counts in half-lives: 1, or its tokens to predict.
     """
 
+    run: Path
     saved: Saved
     checksum: str
     rate: float | None
@@ -70,15 +72,17 @@ def find_beginning(config: Config, folder: Path) -> Beginning:
     Raises:
         AccumtrainError: the run has no whole checkpoint, or is not continued by this configuration.
     """
-    if has_checkpoints(folder_of(config)):
+    run = folder_of(config)
+    if has_checkpoints(run):
         Run(config).check_continues()
-        saved, manifest = find_newest_whole(folder_of(config))
+        saved, manifest = find_newest_whole(run)
         name = f"update{saved.step}-{manifest['crc32c']}"
         config = replace(config, job="train", run=replace(config.run, dir=str(folder), name=name))
         copy_checkpoint(saved, folder_of(config))
     else:
         config = _train_beginning(config, folder)
-    return _examine(config)
+        run = folder_of(config)
+    return _examine(config, run)
 
 
 def find_newest_whole(run: Path) -> tuple[Saved, Manifest]:
@@ -141,8 +145,8 @@ def _train_beginning(config: Config, folder: Path) -> Config:
     return config
 
 
-def _examine(config: Config) -> Beginning:
-    """Return the beginning that a training of the configuration would go on from."""
+def _examine(config: Config, run: Path) -> Beginning:
+    """Return the beginning that a training of the configuration would go on from. `run` is what it is that of."""
     result = run_in_child(TASK, config, lambda: "evaluating the checkpoint that the branches begin with")
     raise_error(result, config)
     saved, manifest = find_newest_whole(folder_of(config))
@@ -160,6 +164,7 @@ def _examine(config: Config) -> Beginning:
             "give the rate: schedule=constant optim.lr=<rate> run.resume=force"
         )
     return Beginning(
+        run,
         saved,
         manifest["crc32c"],
         None if config.optim.lr is None else config.optim.lr * found["factor"],

@@ -11,7 +11,7 @@ from accumtrain.measure.batch.check import count_steps, list_batches
 from accumtrain.measure.batch.means import keep_half_lives
 from accumtrain.measure.batch.names import digest_of
 from accumtrain.optim.schedules import ConstantConfig
-from accumtrain.runs.names import folder_of
+from accumtrain.runs.names import folder_of, replace_odd
 from accumtrain.runs.run import FORCE
 from accumtrain.train.config import NONE as NO_TRACKER
 
@@ -43,6 +43,14 @@ class Branch:
     @property
     def folder(self) -> Path:
         return folder_of(self.config)
+
+    def updates_after(self, step: int) -> int:
+        """Return the number of updates after the beginning, which has made `step`."""
+        assert self.config.train.steps is not None
+        return self.config.train.steps - step
+
+    def examples_after(self, step: int) -> int:
+        return self.updates_after(step) * self.batch
 
 
 def list_branches(config: Config, beginning: Beginning, examples: int, folder: Path) -> list[Branch]:
@@ -85,6 +93,6 @@ def _make_branch(
         log=replace(config.log, every=max(1, every // RECORDS), tracker=NO_TRACKER, images=0, noise=False),
         run=replace(config.run, seed=(config.run.seed + order) % LARGEST_SEED, resume=FORCE),
     )
-    words = [f"batch{batch}", *([] if factor == 1 else [f"rate{factor:g}"]), f"seed{order}"]
+    words = [f"batch{batch}", *([] if factor == 1 else [replace_odd(f"rate{factor:g}")]), f"seed{order}"]
     name = "-".join([*words, digest_of(changed, beginning.checksum)])
     return Branch(batch, factor, order, replace(changed, run=replace(changed.run, dir=str(folder), name=name)))

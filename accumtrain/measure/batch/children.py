@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +12,8 @@ from typing import Any
 from accumtrain.config.read import from_mapping, to_mapping
 from accumtrain.config.schema import Config
 from accumtrain.console import format_seconds, say
-from accumtrain.errors import Preempted
+from accumtrain.errors import OutOfMemoryError, Preempted
+from accumtrain.measure.probe import OUT_OF_MEMORY_EXITS, STOPPED_EXITS
 from accumtrain.process import child, environment
 from accumtrain.process.child import Child, ChildResult
 from accumtrain.process.program import child_command
@@ -22,8 +22,6 @@ from accumtrain.runs.names import folder_of, make_folder
 
 OUTPUT = "output.txt"  # in the folder of a training: what it has printed, in all its sessions
 LAST_WORDS = 4000  # characters
-# Exit codes of a child that a signal or run.walltime has stopped; its state is saved, or there was none.
-STOPPED_EXITS = (-signal.SIGINT, -signal.SIGTERM, Preempted.exit_code)
 
 
 def run_in_child(task: str, config: Config, doing: Callable[[], str]) -> ChildResult:
@@ -63,9 +61,14 @@ def raise_error(ended: ChildResult, config: Config) -> None:
     """Raise the error with which a child has ended, if any.
 
     Raises:
-        AccumtrainError: the child's error.
+        AccumtrainError: the child's error, or the one that says that it was killed.
         RuntimeError: it ended by a bug. The end of what it has printed is in the message.
     """
+    if ended.code in OUT_OF_MEMORY_EXITS:
+        raise OutOfMemoryError(
+            f"{config.run.name} was killed (exit code {ended.code}), as by a system whose memory runs out; raise "
+            "accum.steps, or free some memory"
+        )
     if ended.code and "message" not in ended.answer:
         file = folder_of(config) / OUTPUT
         words = file.read_text(encoding="utf-8", errors="replace")[-LAST_WORDS:] if file.exists() else ""

@@ -20,7 +20,6 @@ from accumtrain.measure.batch.show import draw_branches, print_rows
 from accumtrain.measure.batch.training import COMPLETED, find_end, train_in_child
 from accumtrain.process.signals import StoppedBySignal
 from accumtrain.runs.folder import job_folder, result_file
-from accumtrain.runs.names import folder_of
 
 PICTURE = "batch.png"
 
@@ -82,7 +81,7 @@ def _tell_plan(config: Config, beginning: Beginning, branches: Sequence[Branch],
     left = [branch for branch in branches if find_end(branch.config) is None]
     batches = ", ".join(map(str, list_batches(config)))
     of = f"{format_things(len(branches), 'branch', 'branches')} of {examples:,} examples"
-    say(f"{of}, with batches of {batches}, from update {beginning.step} of {folder_of(config)} on")
+    say(f"{of}, with batches of {batches}, from update {beginning.step} of {beginning.run} on")
     say(f"there the {beginning.split} loss is {format_measure(beginning.loss)}")
     if done := len(branches) - len(left):
         say(f"{done} of them {'has' if done == 1 else 'have'} ended before, and {'is' if done == 1 else 'are'} kept")
@@ -95,9 +94,12 @@ def _finish(branch: Branch, place: int, count: int, beginning: Beginning, starte
     ended = train_in_child(branch.config)
     result = read_result(branch, ended, beginning)
     if is_new:
-        found = f"{beginning.split} loss {format_measure(result.curve[-1].loss)}" if ended == COMPLETED else ended
-        assert branch.config.train.steps is not None
-        updates = format_things(branch.config.train.steps - beginning.step, "update")
+        found = (
+            f"{beginning.split} loss {format_measure(result.curve[-1].loss)}"
+            if result.ended == COMPLETED
+            else result.ended
+        )
+        updates = format_things(branch.updates_after(beginning.step), "update")
         so_far = format_seconds(time.monotonic() - started)
         say(f"branch {place} of {count}, {branch.name}: {updates}, {found} ({so_far} so far)")
     return result
@@ -119,7 +121,7 @@ def make_result(
     means = ("loss", "spread", "loss_in_time", "spread_in_time")
     return {
         "status": "completed",
-        "run": str(folder_of(config)),
+        "run": str(beginning.run),
         "step": beginning.step,
         "split": beginning.split,
         "loss": beginning.loss,

@@ -11,7 +11,7 @@ from accumtrain.fields import is_finite_number
 from accumtrain.measure.batch.beginning import Beginning
 from accumtrain.measure.batch.branches import Branch
 from accumtrain.measure.batch.means import find_beta2
-from accumtrain.measure.batch.training import COMPLETED
+from accumtrain.measure.batch.training import COMPLETED, NO_LOSS
 from accumtrain.runs.contents import measured, read_records, read_summary
 
 SPEED = "examples_per_second"  # of a record
@@ -114,7 +114,9 @@ def read_result(branch: Branch, ended: str, beginning: Beginning) -> BranchResul
     records = [record for record in measured(read_records(branch.folder)) if record["step"] > beginning.step]
     evaluated = [record for record in records if record["split"] == beginning.split]
     losses = {(record["step"] - beginning.step) * branch.batch: record["loss"] for record in evaluated}
-    curve = ((made, loss) for made, loss in {0: beginning.loss, **losses}.items() if is_finite_number(loss))
+    curve = [(made, loss) for made, loss in {0: beginning.loss, **losses}.items() if is_finite_number(loss)]
+    if ended == COMPLETED and (not curve or curve[-1][0] != branch.examples_after(beginning.step)):
+        ended = NO_LOSS
     speeds = (record.get(SPEED) for record in records if record["split"] == "train")
     memory = (read_summary(branch.folder) or {}).get("memory", {})
     return BranchResult(
@@ -127,7 +129,12 @@ def read_result(branch: Branch, ended: str, beginning: Beginning) -> BranchResul
 
 
 def loss_after(curve: Sequence[HeldOutPoint], examples: float) -> float | None:
-    """Return the loss after so many examples, on straight lines between the evaluations; None behind the last."""
+    """Return the loss after so many examples, on straight lines between the evaluations; None without two of these.
+
+    Args:
+        examples: no more than those of the last evaluation, but for a rounding.
+    """
+    examples = min(examples, curve[-1].examples)
     for before, after in itertools.pairwise(curve):
         if before.examples <= examples <= after.examples:
             share = (examples - before.examples) / (after.examples - before.examples)
@@ -171,7 +178,6 @@ def _make_row(
 ) -> BatchRow:
     first = group[0].branch
     config = first.config
-    assert config.train.steps is not None
     failed = [result.ended for result in group if result.ended != COMPLETED]
     made = None if seconds is None or speed is None else seconds * speed
     in_time = () if failed else tuple(None if made is None else loss_after(result.curve, made) for result in group)
@@ -182,7 +188,7 @@ def _make_row(
         half_life=getattr(config.optim, "half_life", None),
         beta2=find_beta2(config, beginning.told),
         steps=config.accum.count,
-        updates=config.train.steps - beginning.step,
+        updates=first.updates_after(beginning.step),
         ended=failed[0] if failed else COMPLETED,
         losses=() if failed else tuple(result.curve[-1].loss for result in group),
         losses_in_time=in_time,

@@ -45,7 +45,7 @@ def draw_branches(results: Sequence[BranchResult], title: str, path: Path) -> No
     batches = list(dict.fromkeys(result.branch.batch for result in results))
     factors = list(dict.fromkeys(result.branch.factor for result in results))
     speeds = find_speeds(results)
-    for result in results:
+    for result in (result for result in results if result.curve):
         style = _style(result, batches, factors)
         examples, losses = zip(*((point.examples, point.loss) for point in result.curve), strict=True)
         left.plot(examples, losses, **style)

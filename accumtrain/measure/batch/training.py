@@ -17,7 +17,8 @@ from accumtrain.runs.folder import result_file
 from accumtrain.runs.names import folder_of
 
 TASK = "accumtrain.measure.batch.training:train_requested"
-COMPLETED, DIVERGED, NO_MEMORY = "completed", "diverged", "out of memory"  # how a training ends
+# How a training ends. A hook or an evaluation may end one early, or without a loss.
+COMPLETED, DIVERGED, NO_MEMORY, NO_LOSS = "completed", "diverged", "no memory", "no loss"
 
 
 def train_in_child(config: Config) -> str:

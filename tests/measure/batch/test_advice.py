@@ -105,7 +105,9 @@ def branch(batch: int, order: int = 0, factor: float = 1.0) -> Any:
         accum=SimpleNamespace(count=1),
         train=SimpleNamespace(steps=10 + 400 // batch),
     )
-    return SimpleNamespace(batch=batch, factor=factor, order=order, config=config, name=f"batch{batch}-seed{order}")
+    return SimpleNamespace(
+        batch=batch, factor=factor, order=order, config=config, updates_after=lambda step: config.train.steps - step
+    )
 
 
 def curve(*losses: float) -> tuple[HeldOutPoint, ...]:
@@ -124,7 +126,8 @@ BEGINNING: Any = SimpleNamespace(step=10, loss=2.0, split="val", told=1.0)
 def test_the_loss_between_two_evaluations_lies_on_a_line():
     assert loss_after(curve(2.0, 1.0, 0.4), 100) == 1.5
     assert loss_after(curve(2.0, 1.0, 0.4), 400) == pytest.approx(0.4)
-    assert loss_after(curve(2.0, 1.0, 0.4), 401) is None
+    assert loss_after(curve(2.0, 1.0, 0.4), 400.0001) == pytest.approx(0.4), "a rounding"
+    assert loss_after(curve(2.0), 0) is None
 
 
 def test_the_same_seconds_are_those_of_the_branch_that_ends_first():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from accumtrain.measure.batch.beginning import Beginning, copy_checkpoint, find_
 from accumtrain.measure.batch.branches import Branch, list_branches
 from accumtrain.measure.batch.job import count_examples
 from accumtrain.measure.batch.means import find_beta2
+from accumtrain.measure.batch.results import make_rows, read_result
 from accumtrain.measure.batch.training import find_end, tell_progress
 from accumtrain.process.child import ChildResult
 from accumtrain.runs.checkpoint_store import CheckpointStore, Saved
@@ -38,7 +41,7 @@ def branches(compose: Callable[..., Config], tmp_path: Path) -> Branches:
     def make(*more: str, **found: Any) -> dict[str, Branch]:
         fields = {"rate": 0.01, "loss": 1.0, "split": "val", "epoch_examples": 1000, "replicas": 1, "checksum": "one"}
         fields["batch"] = 64
-        began = Beginning(saved=Saved(40, tmp_path / "step-40"), **(fields | found))
+        began = Beginning(run=tmp_path, saved=Saved(40, tmp_path / "step-40"), **(fields | found))
         config = compose(*SMALL, *more)
         made = list_branches(config, began, count_examples(config, began), tmp_path)
         for branch in made:
@@ -257,9 +260,7 @@ def test_the_end_of_a_branch_is_in_its_summary(branches: Branches) -> None:
     assert tell_progress(branch.config) == f"{branch.name}: before its first update"
 
 
-@pytest.mark.parametrize(
-    ("code", "ended"), [(0, "completed"), (4, "diverged"), (6, "out of memory"), (-9, "out of memory")]
-)
+@pytest.mark.parametrize(("code", "ended"), [(0, "completed"), (4, "diverged"), (6, "no memory"), (-9, "no memory")])
 def test_a_branch_that_diverges_or_runs_out_of_memory_ends_alone(
     code: int, ended: str, branches: Branches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,3 +280,29 @@ def test_other_errors_of_a_branch_end_the_job(branches: Branches, monkeypatch: p
     (folder_of(config) / "output.txt").write_text("ZeroDivisionError")
     with pytest.raises(RuntimeError, match=r"ended with code 1; from .*output.txt:\nZeroDivisionError"):
         training.train_in_child(config)
+
+
+def write_records(branch: Branch, *records: dict[str, Any]) -> None:
+    branch.folder.mkdir(exist_ok=True)
+    lines = [json.dumps({"epoch": 1.0, "seconds": 2.0, **record}) for record in records]
+    (branch.folder / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+
+def test_the_curve_of_a_branch_is_that_of_its_records(branches: Branches, tmp_path: Path) -> None:
+    branch = branches()["256 1 0"]
+    began: Any = SimpleNamespace(step=40, loss=1.0, split="val")
+    evaluated = [{"step": step, "split": "val", "loss": 1.0 - step / 100} for step in (40, 42, 44)]
+    write_records(branch, *evaluated, {"step": 41, "split": "train", "loss": 2.0, "examples_per_second": 9.0})
+    write_json(branch.folder / "summary.json", {"status": "completed", "step": 44, "memory": {"rss_peak_bytes": 7}})
+    found = read_result(branch, "completed", began)
+    assert [(point.examples, round(point.loss, 2)) for point in found.curve] == [(0, 1.0), (512, 0.58), (1024, 0.56)]
+    assert (found.ended, found.speeds, found.peak_bytes) == ("completed", (9.0,), 7)
+
+
+def test_a_branch_without_a_loss_at_its_end_is_not_ranked(branches: Branches) -> None:
+    branch = branches()["256 1 0"]
+    began: Any = SimpleNamespace(step=40, loss=1.0, split="val", told=1.0)
+    write_records(branch, {"step": 44, "split": "val", "loss": None})
+    found = read_result(branch, "completed", began)
+    assert found.ended == "no loss"
+    assert [row.loss for row in make_rows([found], began)] == [None]
