@@ -6,9 +6,12 @@ It repeats the central figure of Marek et al. 2025 (arXiv:2507.07101) at a small
 debian_texts.py, its tokens are bytes, and a batch is a number of packed rows. Losses are nats per byte of held-out
 chapters after the last update. `--out` grows by a line for each run. The same command goes on where it was cut.
 
-"Half-life" says that the second moment forgets half after the same number of tokens, whatever the batch is:
-beta2 = 0.95^(batch / 16). Rates are a grid by factors of 3. Its middle is scaled by the root of the batch, and it grows
-where the best rate is at its border. Warm-up and cosine are the same shares of each run.
+beta2 is 0.95, a usual value of language models, at each batch or at one. From there it follows the half-life: the
+second moment forgets half after the same number of tokens. So beta2 = 0.95^(batch / 16), or 0.95^(batch / 256). The
+beta1 of Adam is 0.9.
+
+Rates are a grid by factors of 3. Its middle is scaled by the root of the batch. It grows where the best rate is at its
+border. Warm-up and cosine are the same shares of each run.
 """
 
 from __future__ import annotations
@@ -36,8 +39,8 @@ from accumtrain.errors import DivergedError
 BATCHES = (1, 4, 16, 64, 256)
 ROWS, LENGTH = 24_576, 64  # of training, and tokens of a row
 WARMUP = 0.05  # of the run
-USUAL_BATCH, USUAL_BETA2 = 16, 0.95  # the value of many language models, here at this batch
-FACTOR = 3  # between neighbouring rates
+BETA2 = 0.95
+FACTOR, AT = 3, 16  # between neighbouring rates, and the batch at which the middle of their grid is known
 MORE_RATES = 2  # most rates that are added at the border of the grid
 DECODER = "model=decoder_tiny model.depth=2 model.width=64"
 DATA = f"data=table data.text_column=text data.length={LENGTH} data.test_fraction=0.03 data.val_fraction=0.005"
@@ -46,20 +49,31 @@ RUN = (*DECODER.split(), *DATA.split(), *AT_THE_END.split(), "task=next_token", 
 
 
 class Rule(NamedTuple):
-    """An optimizer: its overrides, the rate in the middle of the grid at USUAL_BATCH, its line in the picture."""
+    """An optimizer: its overrides, the rate in the middle of the grid at batch AT, and its line in the picture.
+
+    If `from_batch` is given, beta2 is BETA2 there, and has the same half-life in tokens at each other batch.
+    """
 
     overrides: str
     rate: float
     style: str
+    from_batch: int | None = None
+
+    def at_batch(self, batch: int) -> str:
+        """Return the overrides for a batch."""
+        if self.from_batch is None:
+            return self.overrides
+        return f"{self.overrides} optim.beta2={BETA2 ** (batch / self.from_batch):.6g}"
 
 
 ADAM, ADAFACTOR = "optim=adam", "optim=adafactor optim.weight_decay=0"
-BETA2, HALF_LIFE = f"optim.beta2={USUAL_BETA2}", "optim.beta2={half_life}"
+FIXED, BY_TOKENS = "Adam, beta2 0.95", "Adam, half-life of 0.95 at 16"  # whose rates are drawn
 RULES = {
-    "Adam, fixed beta2": Rule(f"{ADAM} {BETA2}", 0.006, "-C0o"),
-    "Adam, fixed half-life": Rule(f"{ADAM} {HALF_LIFE}", 0.006, "-C1o"),
-    "Adafactor, growing beta2": Rule(ADAFACTOR, 0.03, "--C2s"),
-    "Adafactor, fixed half-life": Rule(f"{ADAFACTOR} {HALF_LIFE}", 0.03, "--C3s"),
+    FIXED: Rule(f"{ADAM} optim.beta2={BETA2}", 0.006, "-C0o"),
+    BY_TOKENS: Rule(ADAM, 0.006, "-C1o", from_batch=16),
+    "Adam, half-life of 0.95 at 256": Rule(ADAM, 0.006, "-C5o", from_batch=256),
+    "Adafactor, beta2 grows": Rule(ADAFACTOR, 0.03, "--C2s"),
+    "Adafactor, half-life of 0.95 at 16": Rule(ADAFACTOR, 0.03, "--C3s", from_batch=16),
     "SGD without momentum": Rule("optim=sgd optim.momentum=0 optim.weight_decay=0", 0.3, ":C4^"),
 }
 
@@ -75,9 +89,8 @@ class Losses:
     def measure(self, rule: Rule, batch: int, rate: float) -> float:
         """Return the held-out loss after the last update, infinite if the run diverged."""
         updates = ROWS // batch
-        optimizer = rule.overrides.format(half_life=f"{USUAL_BETA2 ** (batch / USUAL_BATCH):.6g}")
         lengths = f"train.steps={updates} schedule.warmup={math.ceil(WARMUP * updates)}"
-        overrides = f"{optimizer} optim.lr={rate:.3g} batch_size={batch} {lengths}"
+        overrides = f"{rule.at_batch(batch)} optim.lr={rate:.3g} batch_size={batch} {lengths}"
         if overrides not in self._known:
             started = time.perf_counter()
             self._known[overrides] = self._train(*overrides.split())
@@ -103,7 +116,7 @@ class Losses:
 
 def try_rates(losses: Losses, rule: Rule, batch: int) -> dict[float, float]:
     """Return losses by rate, of a grid that has its best rate inside if MORE_RATES let it."""
-    middle = rule.rate * math.sqrt(batch / USUAL_BATCH)
+    middle = rule.rate * math.sqrt(batch / AT)
     rates = [middle / FACTOR, middle, middle * FACTOR]
     found = {rate: losses.measure(rule, batch, rate) for rate in rates}
     for _ in range(MORE_RATES):
@@ -131,17 +144,20 @@ def draw(found: Found, path: Path) -> None:
     figure, (by_batch, by_rate) = pyplot.subplots(1, 2, figsize=(12, 4.4), layout="constrained", facecolor="white")
     for name, batches in found.items():
         by_batch.plot(list(batches), [min(rates.values()) for rates in batches.values()], RULES[name].style, label=name)
-    for name, dashes in (("Adam, fixed beta2", "--"), ("Adam, fixed half-life", "-")):
+    for name, dashes in ((FIXED, "--"), (BY_TOKENS, "-")):
         for number, (batch, rates) in enumerate(found[name].items()):
-            by_rate.plot(list(rates), list(rates.values()), f"{dashes}C{number}o", label=f"{name}, batch {batch}", ms=4)
+            label = f"batch {batch}" if dashes == "-" else None
+            by_rate.plot(list(rates), list(rates.values()), f"{dashes}C{number}o", label=label, ms=4)
     by_batch.set_xscale("log", base=2)
     by_batch.set(xlabel="rows in a batch", ylabel="nats per byte, best rate", xticks=BATCHES)
     by_batch.set_xticklabels(map(str, BATCHES))
     by_rate.set_xscale("log")
-    by_rate.set(xlabel="rate", ylabel="nats per byte")
+    by_rate.set(xlabel="rate", ylabel="nats per byte", title=f"dashed: {FIXED}; solid: {BY_TOKENS}")
+    by_rate.title.set_fontsize("small")
     for axes in (by_batch, by_rate):
         axes.grid(alpha=0.3)
-        axes.legend(fontsize="x-small")
+    by_batch.legend(fontsize="small")
+    by_rate.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
     figure.suptitle(f"{ROWS * LENGTH:,} bytes of a book, in each run")
     figure.savefig(path, dpi=100)
     pyplot.close(figure)
