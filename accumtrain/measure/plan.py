@@ -35,6 +35,7 @@ from accumtrain.train.tell.remedies import with_each_policy
 def plan_run(config: Config) -> dict[str, Any]:
     """Print a table of what fits, and return the content of plan.json. Nothing is trained."""
     plan: dict[str, Any] = load(DEVICES[config.device.kind].plan)(config)
+    say("docs/batch.md tells whether you need accumulation at all")
     return plan
 
 
