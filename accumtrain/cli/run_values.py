@@ -100,7 +100,7 @@ def merge_run_values(
     merged = dict(before)
     for group, new in values.items():
         old = before.get(group)
-        if not (isinstance(new, Mapping) and isinstance(old, Mapping)):
+        if group in roles or not (isinstance(new, Mapping) and isinstance(old, Mapping)):
             is_own = group in given or group not in before or Role.COMMAND in roles.get(group, Role.NONE)
             merged[group] = new if is_own else old
         elif new.get("kind") != old.get("kind") and f"{group}.kind" in given:

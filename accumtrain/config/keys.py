@@ -48,8 +48,8 @@ def find_changed_keys(values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
         is_known = isinstance(chosen, str) and chosen in registry.entries  # that of a damaged file may be a list
         known = default_values(registry[chosen].config) if is_known else {}
         default_groups[group] = {**known, KIND: default}
-    defaults = dict(_flatten_groups(default_groups))
-    found = dict(_flatten_groups(values))
+    defaults = dict(flatten_groups(default_groups))
+    found = dict(flatten_groups(values))
     return {key: (defaults.get(key), value) for key, value in found.items() if value != defaults.get(key)}
 
 
@@ -62,11 +62,11 @@ def _default_of(field: dataclasses.Field) -> Any:
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
-def _flatten_groups(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
+def flatten_groups(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
     """Yield dotted key and value of all but the mappings of groups. optim.args and the like stay as they are."""
     for key, value in values.items():
-        if isinstance(value, Mapping) and not where:
-            yield from _flatten_groups(value, f"{key}.")
+        if isinstance(value, Mapping) and key in list_config_classes() and not where:
+            yield from flatten_groups(value, f"{key}.")
         else:
             yield f"{where}{key}", value
 

@@ -58,6 +58,8 @@ def accumulate(
 ) -> keras.Model:
     """Have `model.fit` compute each batch in `steps` micro-batches, in the memory of one of them.
 
+    docs/batch.md tells whether you need accumulation at all.
+
     The update is that of the whole batch: gradients, losses, metrics and example weights. `steps` need not divide the
     batch. Keras's own losses and metrics are known. Any other loss is computed for the whole batch, and a printed line
     says so. Each micro-batch is then computed twice, and the outputs of the batch are kept (Gao et al. 2021,

@@ -35,6 +35,7 @@ from accumtrain.train.tell.remedies import with_each_policy
 def plan_run(config: Config) -> dict[str, Any]:
     """Print a table of what fits, and return the content of plan.json. Nothing is trained."""
     plan: dict[str, Any] = load(DEVICES[config.device.kind].plan)(config)
+    say("docs/batch.md tells whether you need accumulation at all")
     return plan
 
 
@@ -112,7 +113,8 @@ def plan_result(config: Config, within: dict[str, Any], trials: Sequence[Any]) -
 
 
 def describe_plan(config: Config) -> str:
-    return f"{config.model.label}, {config.optim.kind}, {config.precision}, batch_size={config.batch_size}"
+    ramp = ", for each batch of batch_ramp" if config.batch_ramp else ""
+    return f"{config.model.label}, {config.optim.kind}, {config.precision}, batch_size={config.batch_size}{ramp}"
 
 
 def draw_plan(trials: Sequence[ProbeResult], limit_mb: int | None, path: Path) -> None:

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from accumtrain.config.jobs import JOBS, cell
-from accumtrain.config.keys import label_of
-from accumtrain.config.read import flatten_keys
+from accumtrain.config.keys import flatten_groups, label_of
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.roles import keys_with
 from accumtrain.console import format_bytes, format_things, warn
@@ -296,7 +295,7 @@ def _read_summary(path: Path) -> dict[str, Any]:
 def _read_values(path: Path) -> dict[str, Any]:
     file = path / "config.yaml"
     try:
-        return dict(flatten_keys(read_config(file))) if file.exists() else {}
+        return dict(flatten_groups(read_config(file))) if file.exists() else {}
     except CheckpointError as error:
         warn(f"{path.name} is compared without its configuration: {error}")
         return {}

@@ -12,7 +12,7 @@ from accumtrain.config.jobs import JOBS
 from accumtrain.console import format_bytes
 from accumtrain.fields import is_finite_number
 from accumtrain.report.compare import ComparedRun, group_runs, list_columns
-from accumtrain.report.pictures import list_metrics, shorten_run_names
+from accumtrain.report.pictures import list_curves, shorten_run_names
 from accumtrain.runs.files import write_atomic
 
 PARTS = Path(__file__).with_suffix("")  # the folder beside this file
@@ -34,7 +34,7 @@ def write_page(runs: Sequence[ComparedRun], path: Path) -> None:
 
 
 def _content(runs: Sequence[ComparedRun], directory: Path) -> dict[str, Any]:
-    metrics = list_metrics(run.records for run in runs)
+    metrics = list_curves([run.records for run in runs])
     columns = list_columns(runs)
     beginning, short = shorten_run_names([run.name for run in runs])
     curves = [_curves(run.records, metrics) for run in runs]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from accumtrain.console import break_name
-from accumtrain.fields import is_finite_number
+from accumtrain.fields import NOISE, is_finite_number
 from accumtrain.runs.files import replacing
 
 STEPS = {2: (1,), 10: (1, 2, 5)}  # multiples of the powers of a base that get a number
@@ -18,6 +18,8 @@ KEY_MARKS = (".", "_")  # a word of a derived name with one of them is a key, wh
 TRAIN, TEST = "train", "test"  # the split of the updates themselves, and the one that is measured last
 NOT_METRICS = ("step", "epoch", "split", "loss", "examples", "examples_per_second", "seconds")  # of an evaluation
 MOST_METRICS = 3
+NOISE_SCALE = NOISE[0]
+BASES = {"loss": 10, NOISE_SCALE: 2}  # of logarithmic axes
 COLOURS = 10
 NAMED = 2 * COLOURS  # runs with a colour and a name: solid, then dashed
 OTHERS = "0.75"  # the grey of the other runs
@@ -31,7 +33,7 @@ Records = Sequence[Mapping[str, Any]]
 
 
 def draw_curves(runs: Mapping[str, Records], path: Path) -> None:
-    """Draw loss and metrics against updates, side by side: training thin, evaluations bold.
+    """Draw loss, metrics and the noise scale against updates, side by side: training thin, evaluations bold.
 
     The first NAMED runs have a colour and stand in a legend beside the axes. The others are grey. Of more than COLOURS
     runs that were evaluated only the evaluations are drawn.
@@ -44,7 +46,7 @@ def draw_curves(runs: Mapping[str, Records], path: Path) -> None:
     evaluated = {name: [record for record in records if record["split"] != TRAIN] for name, records in runs.items()}
     if len(runs) > COLOURS and any(evaluated.values()):
         runs = evaluated
-    names = list_metrics(runs.values())[: 1 + MOST_METRICS]
+    names = list_curves(runs.values(), most=1 + MOST_METRICS)
     legend = _legend(runs)
     lines = sum(1 + text.count("\n") for _, text in legend)
     width = 5.5 * len(names) + 1 + LEGEND_INCHES * NAME_WIDTH
@@ -55,11 +57,17 @@ def draw_curves(runs: Mapping[str, Records], path: Path) -> None:
         axes.set_xlabel("update")
         axes.set_ylabel(name)
         axes.grid(alpha=0.3)
-        if name == "loss":
-            scale_axis(axes, "y", drawn, base=10)
+        if name in BASES:
+            scale_axis(axes, "y", drawn, BASES[name])
     handles = [Line2D([], [], **style) for style, _ in legend]
     figure.legend(handles, [text for _, text in legend], loc="outside right upper", fontsize="small", frameon=False)
     save_figure(figure, path)
+
+
+def list_curves(runs: Collection[Records], most: int | None = None) -> list[str]:
+    """Return the first `most` of `list_metrics`, and the noise scale if any run has measured it."""
+    noises = (record.get(NOISE_SCALE) for records in runs for record in records)
+    return [*list_metrics(runs)[:most], *([NOISE_SCALE] if any(map(is_finite_number, noises)) else [])]
 
 
 def list_metrics(runs: Iterable[Records]) -> list[str]:

@@ -148,7 +148,52 @@ def test_epochs_go_on_from_those_made_with_another_batch_size(compose):
     again = Epochs(large, 1437)
     again.restore(95, after.at(95))
     assert total_steps(large, again) == 102, "however often it is stopped"
-    assert again.at(again.begin) == 0
+
+
+RAMP = "batch_ramp={0.25:128,0.5:256}"
+
+
+@pytest.mark.parametrize(
+    ("length", "total", "batches"),
+    [
+        # 5,120 examples: 20 updates of 64 are a quarter, 10 of 128 another one, 10 of 256 a half
+        ("train.steps=40", 40, [(0, 64), (20, 128), (30, 256)]),
+        # 2,874 examples: 12 x 64 = 768 are the first to reach 718.5, 6 x 128 more 1,437, and 6 x 256 the end
+        ("train.epochs=2", 24, [(0, 64), (12, 128), (18, 256)]),
+        # a single update of 64 is more than half of 72 examples
+        ("train.epochs=0.05", 2, [(0, 64), (1, 256)]),
+    ],
+)
+def test_a_ramp_is_of_shares_of_the_examples(length, total, batches, compose):
+    config = compose("batch_size=64", RAMP, length)
+    epochs = Epochs(config, 1437)
+    assert total_steps(config, epochs) == total
+    assert epochs.batches(total) == batches
+    sizes = [[batch for first, batch in batches if first <= update][-1] for update in range(total)]
+    assert [epochs.batch_after(update) for update in range(total)] == sizes
+    assert [epochs.at(update) for update in range(total + 1)] == [
+        Fraction(sum(sizes[:update]), 1437) for update in range(total + 1)
+    ]
+    assert [epochs.update_of(epochs.at(update)) for update in range(total + 1)] == [*range(total + 1)]
+    assert [epochs.examples(0, update) for update in range(total)] == [sum(sizes[:update]) for update in range(total)]
+    for stopped in range(total):
+        again = Epochs(config, 1437)
+        again.restore(stopped, epochs.at(stopped), epochs.batches(stopped))
+        assert total_steps(config, again) == total
+        assert again.batches(total) == batches
+        assert again.next_stage(stopped) == epochs.next_stage(stopped)
+        assert [again.batches(update) for update in range(stopped, total)] == [
+            epochs.batches(update) for update in range(stopped, total)
+        ]
+
+
+def test_the_updates_of_a_longer_run_follow_on_those_made(compose):
+    """After half of a run its length is doubled: of the shares of the new one, a quarter is made."""
+    short, long = (compose("batch_size=64", RAMP, f"train.epochs={epochs}") for epochs in (2, 4))
+    before, after = Epochs(short, 1437), Epochs(long, 1437)
+    after.restore(18, before.at(18), before.batches(18))
+    assert after.at(18) * 1437 == 12 * 64 + 6 * 128
+    assert after.batches(10**6) == [(0, 64), (12, 128), (29, 256)], "2 of 4 epochs are 1,338 examples farther"
 
 
 @pytest.mark.parametrize(("step", "counted", "shown"), [(45, 2.0, "2"), (46, 46 * 64 / 1437, "2.049")])
@@ -466,6 +511,19 @@ MISTAKES = [
     ("experiment=[[1],2]", "Hydra can't read this command"),
     ("experiment={a:1}", "experiment: must be the name of a choice; choose from"),
     ("-m model=resnet20,resnet21", "model=resnet21: no such choice"),
+    ("batch_ramp={0.5:100}", "batch_ramp.0.5=100: must be a multiple of batch_size=64, as the micro-batch stays"),
+    ("batch_ramp={0:32}", "both say how large the first batch is; use batch_size=32"),
+    ("batch_ramp={0.5:128,0.7:64}", "batch_ramp.0.7=64: the batch before is 128, and a ramp rises; leave it out"),
+    ("batch_ramp={1:128}", "batch_ramp: 1 is no share of the training; use numbers from 0 to below 1, such as"),
+    ("batch_ramp={nan:128}", "batch_ramp: nan is no share of the training"),
+    ("batch_ramp={0.5:12.5}", "batch_ramp.0.5=12.5: must be a whole number"),
+    ("batch_ramp=128", "batch_ramp=128: must be a mapping"),
+    ("optim=adam optim.half_life=100 optim.beta2=0.9", "use optim.beta2=0.999, its default, or optim.half_life=null"),
+    ("optim=adam optim.half_life_first=9 optim.beta1=0", "use optim.beta1=0.9, its default, or"),
+    ("optim.half_life=100 optim.beta2=0.9", "use optim.beta2=null, its default, or optim.half_life=null"),
+    ("optim=adam optim.half_life=0", "optim.half_life=0: must be above 0"),
+    ("optim=sgd optim.half_life=10", "optim.half_life: the chosen optim has no such key, it belongs to kind"),
+    ("ema.half_life=10 ema.decay=0.9", "use ema.decay=0, or ema.half_life=null"),
 ]
 
 

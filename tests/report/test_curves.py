@@ -34,6 +34,25 @@ def test_many_runs_without_an_evaluation_are_drawn(drawn):
     assert figure.legends[0].get_texts()[-1].get_text() == "3 others"
 
 
+def test_the_noise_scale_has_an_axis_of_its_own_behind_all_metrics(drawn):
+    metrics = dict.fromkeys(("accuracy", "top5", "f1", "map"), 0.5)
+    evaluated = [record | metrics for record in records("val")]
+    noises = [record | {"noise_scale": scale} for record, scale in zip(records("train"), (None, 30.0), strict=True)]
+    noises.append({"step": 3, "split": "train", "noise_scale": 900.0})
+    figure = drawn(draw_curves, {"with": [*noises, *evaluated], "without": [*records("train"), *evaluated]})
+    assert [axes.get_ylabel() for axes in figure.axes] == ["loss", "accuracy", "top5", "f1", "noise_scale"]
+    (line,) = figure.axes[-1].lines
+    assert line.get_xydata().tolist() == [[2, 30], [3, 900]], "an update without a scale has no point"
+    assert figure.axes[-1].get_yscale() == "log"
+
+
+@pytest.mark.parametrize(("count", "scale"), [(1, None), (COLOURS + 1, 30.0)])
+def test_a_noise_scale_that_is_not_drawn_has_no_axis(count, scale, drawn):
+    noises = [record | {"noise_scale": scale} for record in records("train")]
+    figure = drawn(draw_curves, {str(number): [*noises, *records("val")] for number in range(count)})
+    assert [axes.get_ylabel() for axes in figure.axes] == ["loss"]
+
+
 @pytest.mark.parametrize("values", [[26.7, 28.2], [1, 1], [3, 2000], [0.5, 12], [1e-9, 1e9], [-1, 5], [0, 1]])
 @pytest.mark.parametrize("base", [2, 10])
 def test_there_are_numbers_at_the_axis(base, values):

@@ -65,6 +65,17 @@ def test_values_that_are_no_numbers_are_left_out(tmp_path):
     assert data["kinds"] == []
 
 
+def test_the_noise_scale_is_a_curve_of_updates(tmp_path):
+    noises = [record(1, noise_scale=None), record(2, noise_scale=30.0), record(2, "val", accuracy=0.5)]
+    _, data = written(tmp_path, compared("with", noises), compared("without", [record(1)]))
+    assert data["metrics"] == ["loss", "accuracy", "noise_scale"]
+    curves = data["runs"][0]["curves"]
+    assert curves["train"]["noise_scale"] == [None, 30.0]
+    assert curves["val"]["noise_scale"] == [None]
+    _, data = written(tmp_path, compared("without a scale", noises[:1]))
+    assert data["metrics"] == ["loss"]
+
+
 def test_memory_and_speed(tmp_path):
     kinds = {"weights": 1024, "ema": 0, "activations": 2048}
     _, data = written(tmp_path, compared("a", (), SUMMARY | {"memory_by_kind": kinds, "examples_per_second": 12.5}))

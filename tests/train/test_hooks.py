@@ -6,6 +6,8 @@ from types import ModuleType
 
 import pytest
 
+from accumtrain.config.arithmetic import Epochs
+from accumtrain.config.schema import Config
 from accumtrain.dispatch import run
 from accumtrain.errors import AccumtrainError, ConfigError, Preempted
 from accumtrain.report.compare import read_ranked
@@ -127,7 +129,7 @@ def test_a_run_of_several_workers_is_not_ended_by_one(added, monkeypatch):
     monkeypatch.setattr(Position, "epoch", 1.0)
     monkeypatch.setattr(Position, "epochs_begun", lambda position, step: 1)
     add_hook(lambda state: state.finish("mine"))
-    parts = {"position": Position(1, None), "within": nullcontext, "model": None, "folder": None}
+    parts = {"position": Position(Epochs(Config(), 64)), "within": nullcontext, "model": None, "folder": None}
     hooks = Hooks(added, print, alone=False, total_steps=1, **parts)
     with pytest.raises(ConfigError, match=r"finish\('mine'\), which only this worker would do: call request_stop"):
         hooks.call("update")
@@ -193,7 +195,7 @@ def test_what_can_not_be_logged_is_refused(small, tmp_path, logged, message):
 
 
 def imported(added):
-    return Hooks(added, print, position=Position(1, None), within=nullcontext, alone=False, total_steps=1)
+    return Hooks(added, print, position=Position(Epochs(Config(), 64)), within=nullcontext, alone=False, total_steps=1)
 
 
 def test_a_hook_by_name_is_imported_when_the_run_begins(added, monkeypatch):

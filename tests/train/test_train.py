@@ -27,7 +27,7 @@ BN = ("model=resnet20", "model.units=[1,1]", "model.filters=[16,16,32]", "data.i
 def test_epochs_are_rounded_once(compose):
     """11 updates of 20 of 216 images are 1.01852 epochs, which four decimals first would make 1.018."""
     config = compose("batch_size=20", "accum.steps=1")
-    position = Position(20, Epochs(config, 216))
+    position = Position(Epochs(config, 216))
     position.advance(11)
     assert f"{position.epoch:.4g}" == "1.019"
     assert position.shown_epoch == "1", "the update that ends the epoch"

@@ -1,7 +1,9 @@
 "use strict";
 // Learning curves: a chart for each metric, a colour for each of the best runs, training thin and the rest bold.
+// Only updates measure the noise scale: its chart is left out while their curves are.
 
 const COLOURS = ["#2f7ed8", "#e8710a", "#2aa15a", "#d63a3a", "#8a5cd6", "#a0673f", "#d4589f", "#17a2b8", "#a5a01c", "#7c8796"];
+const NOISE_SCALE = "noise_scale"; // its axis is always logarithmic
 const AXIS_LABELS = { step: "update", epoch: "epoch", seconds: "seconds" };
 
 function style(name) {
@@ -66,18 +68,20 @@ class Charts {
   draw(parent) {
     this.plots.forEach((plot) => plot.destroy());
     parent.replaceChildren();
-    const boxes = this.data.metrics.map((metric) => {
+    const metrics = this.data.metrics.filter((metric) => metric !== NOISE_SCALE || this.curves(metric).length);
+    const boxes = metrics.map((metric) => {
       const box = parent.appendChild(document.createElement("div"));
       box.className = "chart";
       box.appendChild(document.createElement("h3")).textContent = metric;
       return box;
     });
-    this.plots = this.data.metrics.map((metric, i) => this.chart(metric, boxes[i]));  // all boxes have their width now
+    this.plots = metrics.map((metric, i) => this.chart(metric, boxes[i]));  // all boxes have their width now
   }
 
   chart(metric, box) {
     const curves = this.curves(metric);
-    const log = metric === "loss" && this.view.log && curves.every((curve) => curve.y.every((value) => value > 0));
+    const asked = metric === NOISE_SCALE || (metric === "loss" && this.view.log);
+    const log = asked && curves.every((curve) => curve.y.every((value) => value > 0));
     const joined = curves.length ? uPlot.join(curves.map((curve) => [curve.x, curve.y])) : [[]];
     const plot = new uPlot(this.options(metric, curves, log, box), joined, box);
     plot.over.addEventListener("mouseleave", () => this.leave(tip, dot));
