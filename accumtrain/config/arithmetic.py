@@ -37,7 +37,7 @@ def divisors(number: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Stage:
+class BatchStage:
     """Updates with batches of the same size.
 
     Attributes:
@@ -73,13 +73,13 @@ class Epochs:
             batches: the `batches` of the run until then.
         """
         self._before = [(first, batch) for first, batch in batches if first < step]
-        self._stages: list[Stage] = []
+        self._stages: list[BatchStage] = []
         plan = [*list_batches(self._config, self._size), (None, 0)]
         for (_, batch), (end, _) in pairwise(plan):
             if end is not None and end <= epochs:
                 continue
             per_update = Fraction(batch, self._size)
-            self._stages.append(Stage(step, batch, epochs, per_update))
+            self._stages.append(BatchStage(step, batch, epochs, per_update))
             if end is not None:
                 updates = math.ceil((end - epochs) / per_update)
                 step, epochs = step + updates, epochs + updates * per_update
@@ -133,7 +133,7 @@ class Epochs:
         stage = next((stage for stage in reversed(self._stages) if stage.epochs <= epochs), self._stages[0])
         return stage.first + math.ceil((epochs - stage.epochs) / stage.per_update)
 
-    def _stage(self, step: int) -> Stage:
+    def _stage(self, step: int) -> BatchStage:
         """Return the stage of the update that follows on update `step`. Updates before the first are like its own."""
         return next((stage for stage in reversed(self._stages) if stage.first <= step), self._stages[0])
 

@@ -102,7 +102,7 @@ def test_every_key_of_the_schema_has_a_value_in_conf():
         content = yaml.safe_load(file.read_text())
         is_global = file.parent == CONF_DIR or "@package _global_" in file.read_text()
         for group, value in content.items() if is_global else [(file.parent.name, content)]:
-            written |= {f"{group}.{key}" for key in value} if isinstance(value, dict) else {group}
+            written |= {group, *(f"{group}.{key}" for key in value)} if isinstance(value, dict) else {group}
     assert set(list_known_keys()) <= written
 
 
@@ -521,7 +521,7 @@ MISTAKES = [
     ("optim=adam optim.half_life=100 optim.beta2=0.9", "use optim.beta2=0.999, its default, or optim.half_life=null"),
     ("optim=adam optim.half_life_first=9 optim.beta1=0", "use optim.beta1=0.9, its default, or"),
     ("optim.half_life=100 optim.beta2=0.9", "use optim.beta2=null, its default, or optim.half_life=null"),
-    ("optim=adam optim.half_life=0", "optim.half_life=0: must be above 0"),
+    ("optim=adam optim.half_life=0", "optim.half_life=0.0: must be above 0"),
     ("optim=sgd optim.half_life=10", "optim.half_life: the chosen optim has no such key, it belongs to kind"),
     ("ema.half_life=10 ema.decay=0.9", "use ema.decay=0, or ema.half_life=null"),
 ]
