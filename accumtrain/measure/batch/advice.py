@@ -80,16 +80,21 @@ def advise(rows: Sequence[BatchRow], examples: int, seconds: float | None) -> li
     by_seconds = compare(ranked, lambda row: row.loss_in_time, lambda row: row.spread_in_time)
     if by_seconds is not None and seconds is not None:
         said.append(say_comparison(f"after {seconds:.3g} s of training", by_seconds))
-    batches = [row.batch for row in ranked]
-    for at_the_edge, others in ((min(batches), "smaller"), (max(batches), "larger")):
-        if by_examples.best.batch == at_the_edge:
-            said.append(f"batch {at_the_edge} is at the edge: {others} ones may be better still (batch_test.batches)")
+    if not by_examples.is_complete and (others := say_untried(by_examples.best.batch, [row.batch for row in ranked])):
+        said.append(f"{others} were not tried, and may be better still (batch_test.batches)")
     if simple := find_without_accumulation(by_examples):
         same = simple is by_examples.best
         said.append(
             f"batch {simple.batch} needs no accumulation" + ("" if same else ", and is as good after the same examples")
         )
     return said
+
+
+def say_untried(batch: int, tried: Sequence[int]) -> str:
+    """Return the batches beyond one that is at the edge of those tried, in words; empty if it is not, or is 1."""
+    if batch == min(tried) > 1:
+        return "smaller batches"
+    return "larger batches" if batch == max(tried) else ""
 
 
 def find_without_accumulation(found: Comparison) -> BatchRow | None:

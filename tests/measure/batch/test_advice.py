@@ -50,6 +50,7 @@ def test_a_margin_above_the_spread_is_told_with_it():
         "differ by up to 0.0200",
         "after 2.5 s of training, batch 64 has the lowest loss, 0.5500, 0.0550 less than batch 16; orders of the "
         "examples differ by up to 0.0100",
+        "smaller batches were not tried, and may be better still (batch_test.batches)",
         "batch 16 needs no accumulation",
     ]
 
@@ -67,6 +68,17 @@ def test_some_may_be_as_good_and_others_not():
     assert (found.best.batch, [each.batch for each in found.tied], found.is_complete) == (64, [16], False)
     (said,) = advise(rows, 1440, None)
     assert said.endswith("lowest loss, 0.5100, but batch 16 is no farther from it than the spread of 0.0200")
+
+
+def test_batches_beyond_the_best_one_are_named_where_none_was_tried():
+    def said(*losses):
+        rows = [row(batch, loss, loss + 0.01) for batch, loss in zip((1, 16, 64), losses, strict=True)]
+        return [each.partition(" were not")[0] for each in advise(rows, 1440, None) if "not tried" in each]
+
+    assert said(0.7, 0.6, 0.5) == ["larger batches"]
+    assert said(0.7, 0.5, 0.6) == said(0.5, 0.6, 0.7) == said(0.5, 0.501, 0.502) == []
+    rows = [row(batch, loss, loss + 0.01) for batch, loss in ((4, 0.5), (16, 0.6))]
+    assert advise(rows, 1440, None)[1] == "smaller batches were not tried, and may be better still (batch_test.batches)"
 
 
 def test_one_order_of_the_examples_tells_no_spread():
@@ -148,7 +160,7 @@ def test_a_row_with_a_branch_that_diverged_has_no_loss():
 def test_branches_that_were_not_timed_have_no_loss_in_time():
     results = [BranchResult(branch(size), COMPLETED, curve(2.0, 1.0), (), None) for size in (4, 16)]
     assert [each.loss_in_time for each in make_rows(results, BEGINNING)] == [None, None]
-    assert len(advise(make_rows(results, BEGINNING), 200, None)) == 2
+    assert not any("s of training" in said for said in advise(make_rows(results, BEGINNING), 200, None))
 
 
 # ---- what a person sees ----
