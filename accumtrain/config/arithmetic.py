@@ -143,7 +143,7 @@ def list_batches(config: Config, train_examples: int) -> list[tuple[Fraction, in
 
     With train.steps the epochs of the whole run are those in which its updates make the shares of batch_ramp.
     """
-    ramp = {Fraction(share): batch for share, batch in config.batch_ramp.items()}
+    ramp = {exact_fraction(share): batch for share, batch in config.batch_ramp.items()}
     stages = sorted({Fraction(0): config.batch_size, **ramp}.items())
     if config.train.steps is None:
         whole = exact_fraction(config.train.epochs)
@@ -154,7 +154,7 @@ def list_batches(config: Config, train_examples: int) -> list[tuple[Fraction, in
     return [(share * whole, batch) for share, batch in stages]
 
 
-def exact_fraction(number: float | None) -> Fraction:
+def exact_fraction(number: float | str | None) -> Fraction:
     """Return the decimal that a user wrote, not its binary neighbour: 0.1 epochs of 30 examples are 3 examples."""
     return Fraction(str(number))
 

@@ -147,10 +147,10 @@ def check_config(config: Config) -> None:
 
 def _check_ramp(config: Config) -> None:
     """Raise ConfigError for a ramp of batches that can't be made of the micro-batches of batch_size."""
-    before = 0
+    before = config.batch_size
     for share, batch in sorted(config.batch_ramp.items(), key=lambda pair: _read_share(pair[0])):
         COUNT.check(f"batch_ramp.{share}", batch)
-        if _read_share(share) == 0 and batch != config.batch_size:
+        if (begins := _read_share(share) == 0) and batch != config.batch_size:
             raise ConfigError(
                 f"batch_ramp.{share}={batch} and batch_size={config.batch_size}: both say how large the first batch "
                 f"is; use batch_size={batch}"
@@ -160,11 +160,11 @@ def _check_ramp(config: Config) -> None:
                 f"batch_ramp.{share}={batch}: must be a multiple of batch_size={config.batch_size}, as the micro-batch "
                 f"stays as it is; use {-(-batch // config.batch_size) * config.batch_size}"
             )
-        if batch <= before:
+        if not begins and batch <= before:
             raise ConfigError(
                 f"batch_ramp.{share}={batch}: the batch before is {before}, and a ramp rises; leave it out"
             )
-        before = max(batch, config.batch_size)
+        before = batch
     if config.batch_ramp and LOSSES[config.loss.kind].whole_batch:
         raise ConfigError(
             f"batch_ramp: loss={config.loss.kind} is of the whole batch, so that it would become another one; leave "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -185,6 +186,11 @@ def test_a_ramp_is_of_shares_of_the_examples(length, total, batches, compose):
         assert [again.batches(update) for update in range(stopped, total)] == [
             epochs.batches(update) for update in range(stopped, total)
         ]
+
+
+def test_a_share_is_the_decimal_that_a_program_gives(compose):
+    epochs = Epochs(replace(compose("batch_size=10", "train.epochs=1"), batch_ramp={0.1: 20}), 1000)
+    assert epochs.batches(1000) == [(0, 10), (10, 20)], "0.1 as a binary fraction is more than 100 examples"
 
 
 def test_the_updates_of_a_longer_run_follow_on_those_made(compose):
@@ -514,6 +520,7 @@ MISTAKES = [
     ("batch_ramp={0.5:100}", "batch_ramp.0.5=100: must be a multiple of batch_size=64, as the micro-batch stays"),
     ("batch_ramp={0:32}", "both say how large the first batch is; use batch_size=32"),
     ("batch_ramp={0.5:128,0.7:64}", "batch_ramp.0.7=64: the batch before is 128, and a ramp rises; leave it out"),
+    ("batch_ramp={0.5:64}", "batch_ramp.0.5=64: the batch before is 64, and a ramp rises; leave it out"),
     ("batch_ramp={1:128}", "batch_ramp: 1 is no share of the training; use numbers from 0 to below 1, such as"),
     ("batch_ramp={nan:128}", "batch_ramp: nan is no share of the training"),
     ("batch_ramp={0.5:12.5}", "batch_ramp.0.5=12.5: must be a whole number"),
