@@ -43,8 +43,8 @@ class BatchTestConfig:
     """The branches of job=batch: from one checkpoint on, each trains with another batch.
 
     `batches`: the batches that are tried; null: a quarter of batch_size, batch_size, and four times batch_size.
-    `examples`: number of examples that each branch trains on, rounded up to whole updates of the largest batch. null:
-    one epoch.
+    `examples`: number of examples that each branch trains on, rounded up to whole updates of every batch. null: one
+    epoch.
     `seeds`: number of branches for each batch. The first takes the examples in the order of the run, each other one in
     an order of its own, which is the same for all batches.
     `rule`: the rate of a batch, from that of the run: sqrt: times the root of the ratio of both batches. linear: times

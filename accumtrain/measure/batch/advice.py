@@ -72,7 +72,8 @@ def advise(rows: Sequence[BatchRow], examples: int, seconds: float | None) -> li
     """
     ranked = best_of_each(rows)
     if not ranked:
-        return ["no branch has completed: give smaller factors on the rate, such as batch_test.rates=[0.1]"]
+        ends = " or ".join(sorted({row.ended for row in rows}))
+        return [f"no branch has completed ({ends}); where they diverged, give smaller factors: batch_test.rates=[0.1]"]
     by_examples = compare(ranked, lambda row: row.loss, lambda row: row.spread)
     if by_examples is None:
         return [f"only batch {ranked[0].batch} has completed, so there is nothing to compare it with"]
@@ -80,7 +81,7 @@ def advise(rows: Sequence[BatchRow], examples: int, seconds: float | None) -> li
     by_seconds = compare(ranked, lambda row: row.loss_in_time, lambda row: row.spread_in_time)
     if by_seconds is not None and seconds is not None:
         said.append(say_comparison(f"after {seconds:.3g} s of training", by_seconds))
-    if not by_examples.is_complete and (others := say_untried(by_examples.best.batch, [row.batch for row in ranked])):
+    if not by_examples.is_complete and (others := say_untried(by_examples.best.batch, [row.batch for row in rows])):
         said.append(f"{others} were not tried, and may be better still (batch_test.batches)")
     if simple := find_without_accumulation(by_examples):
         same = simple is by_examples.best

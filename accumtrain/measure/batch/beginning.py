@@ -156,12 +156,10 @@ def _examine(config: Config, run: Path) -> Beginning:
             f"optim.lr=null: the branches have a constant schedule, and schedule={config.schedule.kind} has the factor "
             f"{found['factor']:.3g} on the optimizer's own rate here; add schedule=constant run.resume=force"
         )
-    if found["at_end"] and found["factor"] < LEAST_FACTOR:
-        key, length = ("steps", config.train.steps) if config.train.steps else ("epochs", config.train.epochs)
+    if found["factor"] < LEAST_FACTOR:
         raise ConfigError(
-            f"schedule={config.schedule.kind}: the run has ended, with a rate of {found['factor']:.3g} times optim.lr, "
-            f"by which no branch would learn much; add train.{key}={2 * (length or 0):g}, as if it were half way, or "
-            "give the rate: schedule=constant optim.lr=<rate> run.resume=force"
+            f"schedule={config.schedule.kind}: after update {saved.step} the rate is {found['factor']:.3g} times "
+            f"optim.lr, by which no branch would learn much; {_remedy_of_rate(config, saved.step)}"
         )
     return Beginning(
         run,
@@ -175,6 +173,15 @@ def _examine(config: Config, run: Path) -> Beginning:
         found["replicas"],
         found["told"],
     )
+
+
+def _remedy_of_rate(config: Config, done: int) -> str:
+    """Return what to do about a rate that is nearly 0 after so many updates."""
+    given = "give the rate: schedule=constant optim.lr=<rate> run.resume=force"
+    if done < config.schedule.first_whole:
+        return f"train the run beyond its warm-up, or {given}"
+    key, length = ("steps", config.train.steps) if config.train.steps else ("epochs", config.train.epochs)
+    return f"add train.{key}={2 * (length or 0):g}, as if it were half way, or {given}"
 
 
 # ---- in the child ----
@@ -196,7 +203,6 @@ def examine_beginning(request: dict[str, Any], folder: Path) -> dict[str, Any]:
             "loss": float(found["loss"]),
             "split": trainer.data.evaluated_split,
             "factor": float(factor),
-            "at_end": trainer.done >= trainer.total,
             "epoch_examples": trainer.data.train.size,
             "batch": trainer.epochs.batch_after(trainer.done),
             "replicas": trainer.devices.replicas,

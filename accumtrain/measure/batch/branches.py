@@ -73,7 +73,7 @@ def list_branches(config: Config, beginning: Beginning, examples: int, folder: P
 def _make_branch(
     config: Config, beginning: Beginning, examples: int, folder: Path, batch: int, factor: float, order: int
 ) -> Branch:
-    updates = -(-examples // batch)
+    updates = examples // batch
     every = max(1, round(updates / EVALUATIONS))
     ratio = batch / beginning.batch
     own = config if ratio == 1 else keep_half_lives(config, beginning.batch, beginning.told)

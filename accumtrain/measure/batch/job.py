@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -66,7 +67,7 @@ def find_batch(config: Config) -> dict[str, Any]:
 
 
 def count_examples(config: Config, beginning: Beginning) -> int:
-    """Return the examples of each branch, in whole updates of the largest batch.
+    """Return the examples of each branch, in whole updates of every batch, so that all are trained on the same.
 
     Raises:
         ConfigError: an epoch has fewer examples than the largest batch.
@@ -74,7 +75,8 @@ def count_examples(config: Config, beginning: Beginning) -> int:
     given, batches = config.batch_test.examples, list_batches(config)
     examples = given or beginning.epoch_examples
     check_examples(batches, examples, f"batch_test.examples=null: an epoch of {examples}" if given is None else "")
-    return -(-examples // max(batches)) * max(batches)
+    whole = math.lcm(*batches)
+    return -(-examples // whole) * whole
 
 
 def _tell_plan(config: Config, beginning: Beginning, branches: Sequence[Branch], examples: int) -> None:

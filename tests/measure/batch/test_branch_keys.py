@@ -23,6 +23,7 @@ from accumtrain.measure.batch.job import count_examples
 from accumtrain.measure.batch.means import find_beta2
 from accumtrain.measure.batch.results import make_rows, read_result
 from accumtrain.measure.batch.training import find_end, tell_progress
+from accumtrain.optim.schedules import ConstantConfig
 from accumtrain.process.child import ChildResult
 from accumtrain.runs.checkpoint_store import CheckpointStore, Saved
 from accumtrain.runs.files import write_json
@@ -117,8 +118,10 @@ def test_nothing_of_a_branch_goes_to_services_or_ends_it_early(branches: Branche
     assert config.run.resume == "force"
 
 
-def test_examples_are_whole_updates_of_the_largest_batch(branches: Branches) -> None:
+def test_examples_are_whole_updates_of_every_batch(branches: Branches) -> None:
     assert {branch.config.train.steps for branch in branches("batch_test.examples=300").values()} == {72, 48, 42}
+    odd = branches("batch_test.batches=[16,48,64]", "batch_test.examples=100")
+    assert {branch.examples_after(40) for branch in odd.values()} == {192}, "so all are trained on the same"
     with pytest.raises(ConfigError, match="null: an epoch of 100: fewer examples than an update of the largest"):
         branches(epoch_examples=100)
 
@@ -177,7 +180,6 @@ def examined(monkeypatch: pytest.MonkeyPatch, **found: Any) -> None:
         "loss": 1.0,
         "split": "val",
         "factor": 1.0,
-        "at_end": False,
         "epoch_examples": 9,
         "batch": 64,
         "replicas": 1,
@@ -191,9 +193,12 @@ def test_a_run_whose_rate_has_come_to_0_has_no_branches(
 ) -> None:
     config = compose(*SMALL, f"run.dir={tmp_path}", "train.epochs=25")
     write_checkpoint(tmp_path / "one", 40)
-    examined(monkeypatch, factor=0.0, at_end=True)
-    with pytest.raises(ConfigError, match=r"the run has ended, with a rate of 0 times optim.lr.*add train\.epochs=50,"):
-        beginnings.find_beginning(config, tmp_path / "job")
+    for factor in (0.0, 0.001):  # at the end of a cosine, and shortly before it
+        examined(monkeypatch, factor=factor)
+        with pytest.raises(ConfigError, match=r"after update 40 the rate is 0.* times optim.lr.*add train\.epochs=50,"):
+            beginnings.find_beginning(config, tmp_path / "job")
+    with pytest.raises(ConfigError, match="train the run beyond its warm-up, or give the rate"):
+        beginnings.find_beginning(replace(config, schedule=ConstantConfig(warmup=9000)), tmp_path / "job")
     examined(monkeypatch, factor=0.25)
     assert beginnings.find_beginning(config, tmp_path / "job").rate == 0.25 * config.optim.lr
 
