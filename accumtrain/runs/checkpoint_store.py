@@ -14,12 +14,13 @@ import platform
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from accumtrain.console import warn
 from accumtrain.errors import CheckpointError
 from accumtrain.runs.files import (
     disk_errors,
@@ -252,6 +253,37 @@ def newest_manifest(directory: Path) -> Manifest | None:
         with suppress(DamagedError):
             return saved.manifest()
     return None
+
+
+def find_whole(
+    candidates: Iterable[Saved], dismiss: Callable[[Saved, str], str] = lambda saved, reason: ""
+) -> tuple[Saved, Manifest]:
+    """Return the first checkpoint that is whole, and its manifest. Warn of the damaged ones before it.
+
+    Args:
+        candidates: at least one checkpoint.
+        dismiss: called for a damaged checkpoint with the reason. Returns further text of the warning.
+
+    Raises:
+        CheckpointError: none of them is whole.
+        ChangedError: one is not there any more.
+    """
+    damages = []
+    for saved in candidates:
+        try:
+            manifest = saved.check()
+        except DamagedError as error:
+            if not saved.exists:
+                raise ChangedError(saved) from error
+            damages.append(f"{saved.path} is damaged: {error}{dismiss(saved, str(error))}")
+            continue
+        for damage in damages:
+            warn(f"{damage}; {saved.path} is taken instead")
+        return saved, manifest
+    raise CheckpointError(
+        f"no checkpoint of this run is whole: {'; '.join(damages)}. Put back a copy of one if there is any, or start "
+        "anew under another run.name"
+    )
 
 
 def _unreadable(file: Path, error: OSError) -> Exception:

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from accumtrain.backprop.model import Model
-from accumtrain.console import warn
 from accumtrain.engine.compiled_function import NO_GRAPH_OPTIMIZER, CompiledFunction
 from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.runtime import Runtime, TensorFlowRuntime
@@ -33,6 +32,7 @@ from accumtrain.runs.checkpoint_store import (
     DamagedError,
     Saved,
     best_first,
+    find_whole,
     newest_first,
 )
 from accumtrain.runs.config import BEST_STATE
@@ -68,37 +68,6 @@ def again_if_changed(read: Callable[[], Result]) -> Result:
         with suppress(ChangedError):
             return read()
     return read()
-
-
-def find_whole(
-    candidates: Iterable[Saved], dismiss: Callable[[Saved, str], str] = lambda saved, reason: ""
-) -> tuple[Saved, Manifest]:
-    """Return the first checkpoint that is whole, and its manifest. Warn of the damaged ones before it.
-
-    Args:
-        candidates: at least one checkpoint.
-        dismiss: called for a damaged checkpoint with the reason. Returns further text of the warning.
-
-    Raises:
-        CheckpointError: none of them is whole.
-        ChangedError: one is not there any more.
-    """
-    damages = []
-    for saved in candidates:
-        try:
-            manifest = saved.check()
-        except DamagedError as error:
-            if not saved.exists:
-                raise ChangedError(saved) from error
-            damages.append(f"{saved.path} is damaged: {error}{dismiss(saved, str(error))}")
-            continue
-        for damage in damages:
-            warn(f"{damage}; {saved.path} is taken instead")
-        return saved, manifest
-    raise CheckpointError(
-        f"no checkpoint of this run is whole: {'; '.join(damages)}. Put back a copy of one if there is any, or start "
-        "anew under another run.name"
-    )
 
 
 def find_state(directory: Path, state: str = BEST_STATE) -> tuple[Saved, Manifest]:

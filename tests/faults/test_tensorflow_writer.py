@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from accumtrain.runs.checkpoint_store import CheckpointStore
-from accumtrain.train.checkpoint import TensorReader, find_whole
+from accumtrain.runs.checkpoint_store import CheckpointStore, find_whole
+from accumtrain.train.checkpoint import TensorReader
 from tests.faults.strace import CALLS, calls_in
 
 PROGRAM = Path(__file__).with_name("save_with_tensorflow.py")

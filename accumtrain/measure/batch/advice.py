@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
 
 from accumtrain.console import format_measure
-from accumtrain.measure.batch.results import BatchRow
-
-Value = Callable[[BatchRow], "float | None"]
+from accumtrain.measure.batch.results import BatchRow, spread_of
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Comparison:
         margin: from the best to the next.
         spread: of the losses of one batch, the largest of those compared; None with one order of the examples.
         tied: other batches that are not farther from the best than the spread, the nearest first.
-        is_complete: no batch is clearly worse than the best.
+        all_tied: these are all others.
     """
 
     best: BatchRow
@@ -31,35 +31,42 @@ class Comparison:
     margin: float
     spread: float | None
     tied: tuple[BatchRow, ...]
-    is_complete: bool
+    all_tied: bool
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The part of batch.json about the best."""
+        return {"batch": self.best.batch, "loss": self.loss, "margin": self.margin, "spread": self.spread}
 
 
-def best_of_each(rows: Sequence[BatchRow]) -> list[BatchRow]:
-    """Return the row of the best factor on the rate for each batch that has completed, by `loss`."""
+def rank(rows: Sequence[BatchRow]) -> list[BatchRow]:
+    """Return the row of the best factor on the rate for each batch that has completed."""
     best: dict[int, BatchRow] = {}
-    for row in rows:
-        other = best.get(row.batch)
-        if row.loss is not None and (other is None or other.loss is None or row.loss < other.loss):
-            best[row.batch] = row
+    for row in sorted((row for row in rows if row.losses), key=lambda row: fmean(row.losses)):
+        best.setdefault(row.batch, row)
     return list(best.values())
 
 
-def compare(rows: Sequence[BatchRow], loss: Value, spread: Value) -> Comparison | None:
-    """Return the comparison of batches by a loss; None if fewer than two have one."""
-    known = sorted((value, row.batch, row) for row in rows if (value := loss(row)) is not None)
+def compare(rows: Sequence[BatchRow], losses_of: Callable[[BatchRow], Sequence[float]]) -> Comparison | None:
+    """Return the comparison of batches by the means of their losses; None if fewer than two have any."""
+    known = sorted((row for row in rows if losses_of(row)), key=lambda row: fmean(losses_of(row)))
     if len(known) < 2:
         return None
-    (lowest, _, best), (second, _, following), *_ = known
-
-    def spread_with(row: BatchRow) -> float | None:
-        spreads = [each for each in (spread(best), spread(row)) if each is not None]
-        return max(spreads, default=None)
-
-    tied = tuple(
-        row for value, _, row in known[1:] if (noise := spread_with(row)) is not None and value - lowest <= noise
+    best, *others = known
+    spreads = {row.batch: spread_of(losses_of(row)) or 0.0 for row in known}
+    distances = {row.batch: fmean(losses_of(row)) - fmean(losses_of(best)) for row in others}
+    has_spread = len(losses_of(best)) > 1
+    tied = [row for row in others if distances[row.batch] <= max(spreads[best.batch], spreads[row.batch])]
+    compared = [best, *(tied or others[:1])]
+    return Comparison(
+        best=best,
+        loss=fmean(losses_of(best)),
+        next=others[0],
+        margin=distances[others[0].batch],
+        spread=max(spreads[row.batch] for row in compared) if has_spread else None,
+        tied=tuple(tied) if has_spread else (),
+        all_tied=has_spread and tied == others,
     )
-    largest = max((noise for row in tied or (following,) if (noise := spread_with(row)) is not None), default=None)
-    return Comparison(best, lowest, following, second - lowest, largest, tied, len(tied) == len(known) - 1)
 
 
 def advise(rows: Sequence[BatchRow], examples: int, seconds: float | None) -> list[str]:
@@ -70,18 +77,18 @@ def advise(rows: Sequence[BatchRow], examples: int, seconds: float | None) -> li
         examples: of each branch.
         seconds: of the branch that has completed in the shortest time; None if none was timed.
     """
-    ranked = best_of_each(rows)
+    ranked = rank(rows)
     if not ranked:
         ends = " or ".join(sorted({row.ended for row in rows}))
         return [f"no branch has completed ({ends}); where they diverged, give smaller factors: batch_test.rates=[0.1]"]
-    by_examples = compare(ranked, lambda row: row.loss, lambda row: row.spread)
+    by_examples = compare(ranked, lambda row: row.losses)
     if by_examples is None:
         return [f"only batch {ranked[0].batch} has completed, so there is nothing to compare it with"]
     said = [say_comparison(f"after {examples:,} examples", by_examples)]
-    by_seconds = compare(ranked, lambda row: row.loss_in_time, lambda row: row.spread_in_time)
+    by_seconds = compare(ranked, lambda row: row.losses_in_time)
     if by_seconds is not None and seconds is not None:
         said.append(say_comparison(f"after {seconds:.3g} s of training", by_seconds))
-    if not by_examples.is_complete and (others := say_untried(by_examples.best.batch, [row.batch for row in rows])):
+    if not by_examples.all_tied and (others := say_untried(by_examples.best.batch, [row.batch for row in rows])):
         said.append(f"{others} were not tried, and may be better still (batch_test.batches)")
     if simple := find_without_accumulation(by_examples):
         same = simple is by_examples.best
@@ -112,7 +119,7 @@ def say_comparison(where: str, found: Comparison) -> str:
     if found.spread is None:
         return f"{where}, {best}, {margin}; one order of the examples tells no spread (batch_test.seeds=2 does)"
     spread = format_measure(found.spread)
-    if found.is_complete:
+    if found.all_tied:
         return f"{where}, no difference is larger than the spread of {spread}: {best}, {margin}"
     if found.tied:
         others = " and ".join(map(name_row, found.tied))

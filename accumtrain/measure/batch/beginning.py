@@ -9,23 +9,28 @@ from pathlib import Path
 from typing import Any
 
 from accumtrain.config.schema import Config
-from accumtrain.console import format_things, say, warn
-from accumtrain.errors import CheckpointError, ConfigError, DivergedError, OutOfMemoryError
-from accumtrain.measure.batch.children import OUTPUT, open_request, raise_error, run_in_child
-from accumtrain.measure.batch.means import counts_examples
-from accumtrain.measure.batch.names import digest_of
-from accumtrain.measure.batch.training import COMPLETED, DIVERGED, NO_MEMORY, find_end, train_in_child
+from accumtrain.console import format_things, say
+from accumtrain.errors import ConfigError, DivergedError, OutOfMemoryError
+from accumtrain.measure.batch.children import (
+    COMPLETED,
+    NO_MEMORY,
+    OUTPUT,
+    digest_of,
+    find_end,
+    open_request,
+    raise_error,
+    run_in_child,
+    train_in_child,
+)
 from accumtrain.optim.schedules import ConstantConfig
 from accumtrain.process.signals import JobSignals
-from accumtrain.runs.checkpoint_store import UNFINISHED, DamagedError, Saved, newest_first
+from accumtrain.runs.checkpoint_store import UNFINISHED, Saved, find_whole, newest_first
 from accumtrain.runs.files import disk_errors
 from accumtrain.runs.names import CHECKPOINTS, folder_of, has_checkpoints, make_folder
 from accumtrain.runs.run import Run
-from accumtrain.runs.schema import Manifest
 from accumtrain.train.config import NONE as NO_TRACKER
 
 TASK = "accumtrain.measure.batch.beginning:examine_beginning"
-ERRORS = {DIVERGED: DivergedError, NO_MEMORY: OutOfMemoryError}
 LEAST_FACTOR = 0.01  # of a schedule, with which a branch still learns enough to be compared
 
 
@@ -75,7 +80,7 @@ def find_beginning(config: Config, folder: Path) -> Beginning:
     run = folder_of(config)
     if has_checkpoints(run):
         Run(config).check_continues()
-        saved, manifest = find_newest_whole(run)
+        saved, manifest = find_whole(newest_first(run / CHECKPOINTS))
         name = f"update{saved.step}-{manifest['crc32c']}"
         config = replace(config, job="train", run=replace(config.run, dir=str(folder), name=name))
         copy_checkpoint(saved, folder_of(config))
@@ -83,20 +88,6 @@ def find_beginning(config: Config, folder: Path) -> Beginning:
         config = _train_beginning(config, folder)
         run = folder_of(config)
     return _examine(config, run)
-
-
-def find_newest_whole(run: Path) -> tuple[Saved, Manifest]:
-    """Return the newest whole checkpoint of a run, and its manifest. Nothing is moved or changed.
-
-    Raises:
-        CheckpointError: none is whole, or one can't be read now.
-    """
-    for saved in newest_first(run / CHECKPOINTS):
-        try:
-            return saved, saved.check()
-        except DamagedError as error:
-            warn(f"{saved.path} is damaged ({error}); the checkpoint before it is taken")
-    raise CheckpointError(f"no checkpoint in {run / CHECKPOINTS} is whole; train anew, under another run.name")
 
 
 def copy_checkpoint(saved: Saved, folder: Path) -> None:
@@ -138,7 +129,7 @@ def _train_beginning(config: Config, folder: Path) -> Config:
             f"there is no run yet: {format_things(updates, 'update')} are made first, at batch_size={config.batch_size}"
         )
     if (ended := train_in_child(config)) != COMPLETED:
-        raise ERRORS[ended](
+        raise (OutOfMemoryError if ended == NO_MEMORY else DivergedError)(
             f"the {format_things(updates, 'update')} before the branches ended otherwise: {ended}; see "
             f"{folder_of(config) / OUTPUT}; lower optim.lr, or raise accum.steps if memory ran out"
         )
@@ -149,30 +140,21 @@ def _examine(config: Config, run: Path) -> Beginning:
     """Return the beginning that a training of the configuration would go on from. `run` is what it is that of."""
     result = run_in_child(TASK, config, lambda: "evaluating the checkpoint that the branches begin with")
     raise_error(result, config)
-    saved, manifest = find_newest_whole(folder_of(config))
-    found = result.answer
-    if config.optim.lr is None and found["factor"] != 1:
+    saved, manifest = find_whole(newest_first(folder_of(config) / CHECKPOINTS))
+    found = dict(result.answer)
+    factor = found.pop("factor")
+    if config.optim.lr is None and factor != 1:
         raise ConfigError(
             f"optim.lr=null: the branches have a constant schedule, and schedule={config.schedule.kind} has the factor "
-            f"{found['factor']:.3g} on the optimizer's own rate here; add schedule=constant run.resume=force"
+            f"{factor:.3g} on the optimizer's own rate here; add schedule=constant run.resume=force"
         )
-    if found["factor"] < LEAST_FACTOR:
+    if factor < LEAST_FACTOR:
         raise ConfigError(
-            f"schedule={config.schedule.kind}: after update {saved.step} the rate is {found['factor']:.3g} times "
+            f"schedule={config.schedule.kind}: after update {saved.step} the rate is {factor:.3g} times "
             f"optim.lr, by which no branch would learn much; {_remedy_of_rate(config, saved.step)}"
         )
-    return Beginning(
-        run,
-        saved,
-        manifest["crc32c"],
-        None if config.optim.lr is None else config.optim.lr * found["factor"],
-        found["loss"],
-        found["split"],
-        found["epoch_examples"],
-        found["batch"],
-        found["replicas"],
-        found["told"],
-    )
+    rate = None if config.optim.lr is None else config.optim.lr * factor
+    return Beginning(run, saved, manifest["crc32c"], rate, **found)
 
 
 def _remedy_of_rate(config: Config, done: int) -> str:
@@ -206,5 +188,5 @@ def examine_beginning(request: dict[str, Any], folder: Path) -> dict[str, Any]:
             "epoch_examples": trainer.data.train.size,
             "batch": trainer.epochs.batch_after(trainer.done),
             "replicas": trainer.devices.replicas,
-            "told": trainer.objective.told_per_example if counts_examples(config) else 1.0,
+            "told": trainer.objective.told_per_example,
         }

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from accumtrain.config.schema import Config
 from accumtrain.measure.batch.beginning import Beginning
 from accumtrain.measure.batch.check import count_steps, list_batches
-from accumtrain.measure.batch.means import keep_half_lives
-from accumtrain.measure.batch.names import digest_of
+from accumtrain.measure.batch.children import digest_of
+from accumtrain.optim.config import OptimConfig
 from accumtrain.optim.schedules import ConstantConfig
 from accumtrain.runs.names import folder_of, replace_odd
 from accumtrain.runs.run import FORCE
@@ -27,12 +29,14 @@ class Branch:
 
     Attributes:
         order: 0 for the order of the run.
+        updates: from the beginning on.
         config: of the training, in a folder of its own.
     """
 
     batch: int
     factor: float
     order: int
+    updates: int
     config: Config
 
     @property
@@ -44,13 +48,9 @@ class Branch:
     def folder(self) -> Path:
         return folder_of(self.config)
 
-    def updates_after(self, step: int) -> int:
-        """Return the number of updates after the beginning, which has made `step`."""
-        assert self.config.train.steps is not None
-        return self.config.train.steps - step
-
-    def examples_after(self, step: int) -> int:
-        return self.updates_after(step) * self.batch
+    @property
+    def examples(self) -> int:
+        return self.updates * self.batch
 
 
 def list_branches(config: Config, beginning: Beginning, examples: int, folder: Path) -> list[Branch]:
@@ -95,4 +95,43 @@ def _make_branch(
     )
     words = [f"batch{batch}", *([] if factor == 1 else [replace_odd(f"rate{factor:g}")]), f"seed{order}"]
     name = "-".join([*words, digest_of(changed, beginning.checksum)])
-    return Branch(batch, factor, order, replace(changed, run=replace(changed.run, dir=str(folder), name=name)))
+    changed = replace(changed, run=replace(changed.run, dir=str(folder), name=name))
+    return Branch(batch, factor, order, updates, changed)
+
+
+# ---- means that forget as many examples in a branch as in the run, whatever the batch ----
+
+
+def keep_half_lives(config: Config, batch: int, told: float) -> Config:
+    """Return the configuration of a run with half-lives in the place of shares, of which an update keeps the same.
+
+    These are optim.beta2 and ema.decay. A half-life that the run has stays, and so does optim.beta1.
+
+    Args:
+        batch: examples of an update that keeps these shares.
+        told: what an example counts in half-lives.
+    """
+    optim, ema = config.optim, config.ema
+    if share := _constant_beta2(optim):
+        default = type(optim).__dataclass_fields__["beta2"].default
+        changes: dict[str, Any] = {"half_life": _half_life(share, batch * told), "beta2": default}
+        optim = replace(optim, **changes)
+    if ema.decay:
+        ema = replace(ema, half_life=_half_life(ema.decay, batch * told), decay=0.0)
+    return replace(config, optim=optim, ema=ema)
+
+
+def find_beta2(config: Config, told: float) -> float | None:
+    """Return the share of the squared gradients that an update keeps; None if it is not constant, or there is none."""
+    half_life: float | None = getattr(config.optim, "half_life", None)
+    return _constant_beta2(config.optim) if half_life is None else 2 ** (-config.batch_size * told / half_life)
+
+
+def _constant_beta2(optim: OptimConfig) -> float | None:
+    """Return the share of the squared gradients that an update of any batch keeps; None if there is none."""
+    return None if getattr(optim, "half_life", None) is not None else getattr(optim, "beta2", None)
+
+
+def _half_life(share: float, examples: float) -> float:
+    """Return the examples after which half is forgotten, if an update of so many keeps a share."""
+    return examples * math.log(2) / -math.log(share)

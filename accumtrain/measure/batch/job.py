@@ -12,13 +12,13 @@ from accumtrain.config.check import check_config
 from accumtrain.config.schema import Config
 from accumtrain.console import format_measure, format_seconds, format_things, say
 from accumtrain.errors import Preempted
-from accumtrain.measure.batch.advice import advise, best_of_each, compare
+from accumtrain.measure.batch.advice import advise, compare, rank
 from accumtrain.measure.batch.beginning import Beginning, copy_checkpoint, find_beginning
 from accumtrain.measure.batch.branches import Branch, list_branches
 from accumtrain.measure.batch.check import check_examples, check_splits, list_batches
+from accumtrain.measure.batch.children import COMPLETED, find_end, train_in_child
 from accumtrain.measure.batch.results import BatchRow, BranchResult, make_rows, read_result, shortest_seconds
 from accumtrain.measure.batch.show import draw_branches, print_rows
-from accumtrain.measure.batch.training import COMPLETED, find_end, train_in_child
 from accumtrain.process.signals import StoppedBySignal
 from accumtrain.runs.folder import job_folder, result_file
 
@@ -96,12 +96,9 @@ def _finish(branch: Branch, place: int, count: int, beginning: Beginning, starte
     ended = train_in_child(branch.config)
     result = read_result(branch, ended, beginning)
     if is_new:
-        found = (
-            f"{beginning.split} loss {format_measure(result.curve[-1].loss)}"
-            if result.ended == COMPLETED
-            else result.ended
-        )
-        updates = format_things(branch.updates_after(beginning.step), "update")
+        is_whole = result.ended == COMPLETED
+        found = f"{beginning.split} loss {format_measure(result.curve[-1].loss)}" if is_whole else result.ended
+        updates = format_things(branch.updates, "update")
         so_far = format_seconds(time.monotonic() - started)
         say(f"branch {place} of {count}, {branch.name}: {updates}, {found} ({so_far} so far)")
     return result
@@ -117,9 +114,8 @@ def make_result(
     advice: Sequence[str],
 ) -> dict[str, Any]:
     """Return the content of batch.json."""
-    ranked = best_of_each(rows)
-    found = compare(ranked, lambda row: row.loss, lambda row: row.spread)
-    in_time = compare(ranked, lambda row: row.loss_in_time, lambda row: row.spread_in_time)
+    found = compare(rank(rows), lambda row: row.losses)
+    in_time = compare(rank(rows), lambda row: row.losses_in_time)
     means = ("loss", "spread", "loss_in_time", "spread_in_time")
     return {
         "status": "completed",
@@ -130,10 +126,8 @@ def make_result(
         "rate": beginning.rate,
         "examples": examples,
         "seconds": seconds,
-        "best": found
-        and {"batch": found.best.batch, "loss": found.loss, "margin": found.margin, "spread": found.spread},
-        "best_in_time": in_time
-        and {"batch": in_time.best.batch, "loss": in_time.loss, "margin": in_time.margin, "spread": in_time.spread},
+        "best": found and found.facts,
+        "best_in_time": in_time and in_time.facts,
         "advice": list(advice),
         "batches": [{**asdict(row), **{name: getattr(row, name) for name in means}} for row in rows],
         "branches": [

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from accumtrain.fields import is_finite_number
 from accumtrain.measure.batch.beginning import Beginning
-from accumtrain.measure.batch.branches import Branch
-from accumtrain.measure.batch.means import find_beta2
-from accumtrain.measure.batch.training import COMPLETED, NO_LOSS
+from accumtrain.measure.batch.branches import Branch, find_beta2
+from accumtrain.measure.batch.children import COMPLETED, NO_LOSS
 from accumtrain.runs.contents import measured, read_records, read_summary
 
 SPEED = "examples_per_second"  # of a record
@@ -30,7 +29,7 @@ class BranchResult:
     """The end of a branch, and its curve from the beginning on.
 
     Attributes:
-        ended: a word of training.py.
+        ended: a word of children.py.
         speeds: examples per second of its updates, by record. The start, evaluations and compiling are no part of it.
         peak_bytes: tensors at the peak, or what was resident where tensors are not counted.
     """
@@ -55,8 +54,8 @@ class BatchRow:
         half_life: of the mean of squared gradients, where it has one.
         beta2: the share of that mean which an update keeps; None if there is none, or it is not constant.
         ended: of the first branch that has not completed, else that it has.
-        losses: held-out losses after the same examples, of each order of these.
-        losses_in_time: those after the same seconds. None where no update was timed.
+        losses: held-out losses after the same examples, of each order of these; none unless all have completed.
+        losses_in_time: those after the same seconds; none if no update was timed.
         examples_per_second: the median of all records; None if no update was timed.
     """
 
@@ -69,13 +68,9 @@ class BatchRow:
     updates: int
     ended: str
     losses: tuple[float, ...]
-    losses_in_time: tuple[float | None, ...]
+    losses_in_time: tuple[float, ...]
     examples_per_second: float | None
     peak_bytes: int | None
-
-    @property
-    def completed(self) -> bool:
-        return self.ended == COMPLETED
 
     @property
     def loss(self) -> float | None:
@@ -94,16 +89,13 @@ class BatchRow:
         return spread_of(self.losses_in_time)
 
 
-def mean_of(values: Sequence[float | None]) -> float | None:
-    """Return the mean; None without values, or if one is missing."""
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known and len(known) == len(values) else None
+def mean_of(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
 
 
-def spread_of(values: Sequence[float | None]) -> float | None:
-    """Return the difference of the largest and the smallest value; None for fewer than two, or if one is missing."""
-    known = [value for value in values if value is not None]
-    return max(known) - min(known) if len(known) > 1 and len(known) == len(values) else None
+def spread_of(values: Sequence[float]) -> float | None:
+    """Return the difference of the largest and the smallest value; None for fewer than two."""
+    return max(values) - min(values) if len(values) > 1 else None
 
 
 # ---- of a branch ----
@@ -114,18 +106,14 @@ def read_result(branch: Branch, ended: str, beginning: Beginning) -> BranchResul
     records = [record for record in measured(read_records(branch.folder)) if record["step"] > beginning.step]
     evaluated = [record for record in records if record["split"] == beginning.split]
     losses = {(record["step"] - beginning.step) * branch.batch: record["loss"] for record in evaluated}
-    curve = [(made, loss) for made, loss in {0: beginning.loss, **losses}.items() if is_finite_number(loss)]
-    if ended == COMPLETED and (not curve or curve[-1][0] != branch.examples_after(beginning.step)):
+    points = {0: beginning.loss, **losses}.items()
+    curve = tuple(HeldOutPoint(made, loss) for made, loss in points if is_finite_number(loss))
+    if ended == COMPLETED and (not curve or curve[-1].examples != branch.examples):
         ended = NO_LOSS
-    speeds = (record.get(SPEED) for record in records if record["split"] == "train")
+    speeds = tuple(record[SPEED] for record in records if record["split"] == "train" and SPEED in record)
     memory = (read_summary(branch.folder) or {}).get("memory", {})
-    return BranchResult(
-        branch,
-        ended,
-        tuple(HeldOutPoint(*point) for point in curve),
-        tuple(speed for speed in speeds if speed is not None),
-        memory.get("tensor_peak_bytes") or memory.get("rss_peak_bytes"),
-    )
+    peak_bytes = memory.get("tensor_peak_bytes") or memory.get("rss_peak_bytes")
+    return BranchResult(branch, ended, curve, speeds, peak_bytes)
 
 
 def loss_after(curve: Sequence[HeldOutPoint], examples: float) -> float | None:
@@ -156,12 +144,8 @@ def find_speeds(results: Sequence[BranchResult]) -> dict[tuple[int, float], floa
 def shortest_seconds(results: Sequence[BranchResult]) -> float | None:
     """Return the seconds of training of the branch that has completed in the shortest time; None if none was timed."""
     speeds = find_speeds(results)
-    seconds = [
-        result.curve[-1].examples / speeds[result.kind]
-        for result in results
-        if result.ended == COMPLETED and result.kind in speeds
-    ]
-    return min(seconds, default=None)
+    completed = [result for result in results if result.ended == COMPLETED and result.kind in speeds]
+    return min((result.curve[-1].examples / speeds[result.kind] for result in completed), default=None)
 
 
 def make_rows(results: Sequence[BranchResult], beginning: Beginning) -> list[BatchRow]:
@@ -178,9 +162,11 @@ def _make_row(
 ) -> BatchRow:
     first = group[0].branch
     config = first.config
-    failed = [result.ended for result in group if result.ended != COMPLETED]
+    ended = next((result.ended for result in group if result.ended != COMPLETED), COMPLETED)
+    compared = group if ended == COMPLETED else []
     made = None if seconds is None or speed is None else seconds * speed
-    in_time = () if failed else tuple(None if made is None else loss_after(result.curve, made) for result in group)
+    in_time = [] if made is None else [loss_after(result.curve, made) for result in compared]
+    known = tuple(loss for loss in in_time if loss is not None)
     return BatchRow(
         batch=first.batch,
         factor=first.factor,
@@ -188,10 +174,10 @@ def _make_row(
         half_life=getattr(config.optim, "half_life", None),
         beta2=find_beta2(config, beginning.told),
         steps=config.accum.count,
-        updates=first.updates_after(beginning.step),
-        ended=failed[0] if failed else COMPLETED,
-        losses=() if failed else tuple(result.curve[-1].loss for result in group),
-        losses_in_time=in_time,
+        updates=first.updates,
+        ended=ended,
+        losses=tuple(result.curve[-1].loss for result in compared),
+        losses_in_time=known if len(known) == len(in_time) else (),
         examples_per_second=speed,
         peak_bytes=max((result.peak_bytes for result in group if result.peak_bytes is not None), default=None),
     )

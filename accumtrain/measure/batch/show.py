@@ -30,7 +30,7 @@ def _cells(row: BatchRow, *, has_beta2: bool) -> list[str]:
         str(row.steps),
         cell(row.rate, ".3g"),
         *([cell(row.beta2, ".4g")] if has_beta2 else []),
-        cell(row.loss, format_measure) if row.completed else row.ended,
+        cell(row.loss, format_measure) if row.losses else row.ended,
         cell(row.spread, format_measure),
         cell(row.loss_in_time, format_measure),
         cell(row.examples_per_second, format_speed),

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from accumtrain.measure.batch.advice import advise, best_of_each, compare
+from accumtrain.measure.batch.advice import advise, compare, rank
+from accumtrain.measure.batch.children import COMPLETED, DIVERGED, NO_MEMORY
 from accumtrain.measure.batch.results import (
     BatchRow,
     BranchResult,
@@ -22,10 +23,9 @@ from accumtrain.measure.batch.results import (
     spread_of,
 )
 from accumtrain.measure.batch.show import draw_branches, print_rows
-from accumtrain.measure.batch.training import COMPLETED, DIVERGED, NO_MEMORY
 
 
-def row(batch: int, *losses: float, in_time: tuple[float | None, ...] = (), steps: int = 1, **more: Any) -> BatchRow:
+def row(batch: int, *losses: float, in_time: tuple[float, ...] = (), steps: int = 1, **more: Any) -> BatchRow:
     fields: dict[str, Any] = {
         "factor": 1.0,
         "rate": 1e-3,
@@ -39,7 +39,7 @@ def row(batch: int, *losses: float, in_time: tuple[float | None, ...] = (), step
 
 
 def by_loss(rows: list[BatchRow]) -> Any:
-    return compare(rows, lambda row: row.loss, lambda row: row.spread)
+    return compare(rows, lambda row: row.losses)
 
 
 def test_a_margin_above_the_spread_is_told_with_it():
@@ -65,7 +65,7 @@ def test_no_difference_above_the_spread_is_said():
 def test_some_may_be_as_good_and_others_not():
     rows = [row(16, 0.51, 0.52, steps=2), row(64, 0.50, 0.52, steps=4), row(256, 0.75, 0.74, steps=16)]
     found = by_loss(rows)
-    assert (found.best.batch, [each.batch for each in found.tied], found.is_complete) == (64, [16], False)
+    assert (found.best.batch, [each.batch for each in found.tied], found.all_tied) == (64, [16], False)
     (said,) = advise(rows, 1440, None)
     assert said.endswith("lowest loss, 0.5100, but batch 16 is no farther from it than the spread of 0.0200")
 
@@ -92,7 +92,7 @@ def test_one_order_of_the_examples_tells_no_spread():
 
 def test_the_best_factor_of_a_batch_counts():
     rows = [row(16, 0.5, factor=1.0), row(16, 0.4, factor=2.0), row(64, factor=1.0, ended=DIVERGED), row(64, 0.7)]
-    assert [(each.batch, each.loss) for each in best_of_each(rows)] == [(16, 0.4), (64, 0.7)]
+    assert [(each.batch, each.loss) for each in rank(rows)] == [(16, 0.4), (64, 0.7)]
     assert advise(rows, 100, None)[0].startswith(
         "after 100 examples, batch 16 at 2 times its rate has the lowest loss, "
     )
@@ -105,9 +105,9 @@ def test_branches_that_diverged_are_not_compared():
     assert said.startswith("no branch has completed (diverged or no memory); where they diverged, give smaller")
 
 
-def test_means_and_spreads_need_all_values():
-    assert (mean_of((1.0, 2.0)), mean_of(()), mean_of((1.0, None))) == (1.5, None, None)
-    assert (spread_of((1.0, 3.0, 2.0)), spread_of((1.0,)), spread_of((1.0, None))) == (2.0, None, None)
+def test_means_and_spreads_need_values():
+    assert (mean_of((1.0, 2.0)), mean_of(())) == (1.5, None)
+    assert (spread_of((1.0, 3.0, 2.0)), spread_of((1.0,)), spread_of(())) == (2.0, None, None)
 
 
 # ---- curves ----
@@ -120,9 +120,7 @@ def branch(batch: int, order: int = 0, factor: float = 1.0) -> Any:
         accum=SimpleNamespace(count=1),
         train=SimpleNamespace(steps=10 + 400 // batch),
     )
-    return SimpleNamespace(
-        batch=batch, factor=factor, order=order, config=config, updates_after=lambda step: config.train.steps - step
-    )
+    return SimpleNamespace(batch=batch, factor=factor, order=order, config=config, updates=400 // batch)
 
 
 def curve(*losses: float) -> tuple[HeldOutPoint, ...]:

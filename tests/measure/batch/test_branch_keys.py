@@ -16,13 +16,12 @@ from accumtrain.config.check import check_config
 from accumtrain.config.schema import Config
 from accumtrain.errors import CheckpointError, ConfigError, DataError
 from accumtrain.measure.batch import beginning as beginnings
-from accumtrain.measure.batch import training
-from accumtrain.measure.batch.beginning import Beginning, copy_checkpoint, find_newest_whole
-from accumtrain.measure.batch.branches import Branch, list_branches
+from accumtrain.measure.batch import children
+from accumtrain.measure.batch.beginning import Beginning, copy_checkpoint
+from accumtrain.measure.batch.branches import Branch, find_beta2, list_branches
+from accumtrain.measure.batch.children import find_end, tell_progress
 from accumtrain.measure.batch.job import count_examples
-from accumtrain.measure.batch.means import find_beta2
 from accumtrain.measure.batch.results import make_rows, read_result
-from accumtrain.measure.batch.training import find_end, tell_progress
 from accumtrain.optim.schedules import ConstantConfig
 from accumtrain.process.child import ChildResult
 from accumtrain.runs.checkpoint_store import CheckpointStore, Saved
@@ -121,7 +120,7 @@ def test_nothing_of_a_branch_goes_to_services_or_ends_it_early(branches: Branche
 def test_examples_are_whole_updates_of_every_batch(branches: Branches) -> None:
     assert {branch.config.train.steps for branch in branches("batch_test.examples=300").values()} == {72, 48, 42}
     odd = branches("batch_test.batches=[16,48,64]", "batch_test.examples=100")
-    assert {branch.examples_after(40) for branch in odd.values()} == {192}, "so all are trained on the same"
+    assert {branch.examples for branch in odd.values()} == {192}, "so all are trained on the same"
     with pytest.raises(ConfigError, match="null: an epoch of 100: fewer examples than an update of the largest"):
         branches(epoch_examples=100)
 
@@ -225,16 +224,19 @@ def write_checkpoint(run: Path, step: int) -> Saved:
     return CheckpointStore(run / "checkpoints").write(step, write, lambda prefix: None, FACTS)
 
 
-def test_the_newest_whole_checkpoint_is_found_and_a_damaged_one_stays(tmp_path: Path, capfd: Any) -> None:
-    older, newer = (write_checkpoint(tmp_path, step) for step in (3, 6))
+def test_a_damaged_checkpoint_of_the_run_is_passed_over_and_stays(
+    compose: Callable[..., Config], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: Any
+) -> None:
+    config = compose(*SMALL, f"run.dir={tmp_path}")
+    older, newer = (write_checkpoint(tmp_path / "one", step) for step in (3, 6))
     (newer.path / "state.data").write_text("weightz of 6")
-    saved, manifest = find_newest_whole(tmp_path)
-    assert (saved.step, manifest["step"]) == (3, 3)
+    examined(monkeypatch)
+    assert beginnings.find_beginning(config, tmp_path / "job").step == 3
     assert "step-6 is damaged" in capfd.readouterr().err
     assert newer.exists, "it is not put into quarantine"
     (older.path / "manifest.json").unlink()
-    with pytest.raises(CheckpointError, match=r"no checkpoint in .* is whole"):
-        find_newest_whole(tmp_path)
+    with pytest.raises(CheckpointError, match="no checkpoint of this run is whole"):
+        beginnings.find_beginning(config, tmp_path / "job")
 
 
 @pytest.mark.parametrize("links", [True, False])
@@ -270,21 +272,21 @@ def test_a_branch_that_diverges_or_runs_out_of_memory_ends_alone(
     code: int, ended: str, branches: Branches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        training, "run_in_child", lambda *_: ChildResult(code, {"message": "as it is"} if code else {}, "")
+        children, "run_in_child", lambda *_: ChildResult(code, {"message": "as it is"} if code else {}, "")
     )
-    assert training.train_in_child(branches()["16 1 0"].config) == ended
+    assert children.train_in_child(branches()["16 1 0"].config) == ended
 
 
 def test_other_errors_of_a_branch_end_the_job(branches: Branches, monkeypatch: pytest.MonkeyPatch) -> None:
     config = branches()["16 1 0"].config
-    monkeypatch.setattr(training, "run_in_child", lambda *_: ChildResult(3, {"message": "no such file"}, ""))
+    monkeypatch.setattr(children, "run_in_child", lambda *_: ChildResult(3, {"message": "no such file"}, ""))
     with pytest.raises(DataError, match="no such file"):
-        training.train_in_child(config)
-    monkeypatch.setattr(training, "run_in_child", lambda *_: ChildResult(1, {}, ""))
+        children.train_in_child(config)
+    monkeypatch.setattr(children, "run_in_child", lambda *_: ChildResult(1, {}, ""))
     folder_of(config).mkdir()
     (folder_of(config) / "output.txt").write_text("ZeroDivisionError")
-    with pytest.raises(RuntimeError, match=r"ended with code 1; from .*output.txt:\nZeroDivisionError"):
-        training.train_in_child(config)
+    with pytest.raises(RuntimeError, match=r"ended with code 1:\nfrom .*output.txt:\nZeroDivisionError"):
+        children.train_in_child(config)
 
 
 def write_records(branch: Branch, *records: dict[str, Any]) -> None:
