@@ -72,9 +72,10 @@ def count_examples(config: Config, beginning: Beginning) -> int:
     Raises:
         ConfigError: an epoch has fewer examples than the largest batch.
     """
-    given, batches = config.batch_test.examples, list_batches(config)
-    examples = given or beginning.epoch_examples
-    check_examples(batches, examples, f"batch_test.examples=null: an epoch of {examples}" if given is None else "")
+    batches, examples = list_batches(config), config.batch_test.examples
+    if examples is None:
+        examples = beginning.epoch_examples
+        check_examples(batches, examples, f"batch_test.examples=null: an epoch of {examples}")
     whole = math.lcm(*batches)
     return -(-examples // whole) * whole
 
