@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -66,13 +65,8 @@ class Epochs:
         self._config, self._size = config, train_examples
         self.restore(0, Fraction(0))
 
-    def restore(self, step: int, epochs: Fraction, batches: Sequence[tuple[int, int]] = ()) -> None:
-        """Go on from update `step`, by which so many epochs were made.
-
-        Args:
-            batches: the `batches` of the run until then.
-        """
-        self._before = [(first, batch) for first, batch in batches if first < step]
+    def restore(self, step: int, epochs: Fraction) -> None:
+        """Go on from update `step`, by which so many epochs were made."""
         self._stages: list[BatchStage] = []
         plan = [*list_batches(self._config, self._size), (None, 0)]
         for (_, batch), (end, _) in pairwise(plan):
@@ -84,13 +78,10 @@ class Epochs:
                 updates = math.ceil((end - epochs) / per_update)
                 step, epochs = step + updates, epochs + updates * per_update
 
-    def batches(self, step: int) -> list[tuple[int, int]]:
-        """Return the stages until update `step` + 1: the updates made before each, and the examples of its updates."""
-        found = list[tuple[int, int]]()
-        for first, batch in [*self._before, *((stage.first, stage.batch) for stage in self._stages)]:
-            if first <= step and not (found and found[-1][1] == batch):
-                found.append((first, batch))
-        return found
+    @property
+    def batches(self) -> list[tuple[int, int]]:
+        """The stages from here on: the updates made before each, and the examples of its updates."""
+        return [(stage.first, stage.batch) for stage in self._stages]
 
     def batch_after(self, step: int) -> int:
         """Return the examples of the update that follows on update `step`."""

@@ -36,10 +36,12 @@ class MovingAverage(tf.Module):
         self.averages = [tf.Variable(weight, trainable=False, name="average") for weight in self.weights]
         self._blend_one = PerShapeFunction(self._blend)
 
-    def follow(self, batch: int) -> None:
-        """Let a half-life follow the examples of an update, from the next trace on."""
+    def follow(self, batch: int) -> bool:
+        """Let a half-life follow the examples of an update. Return whether `update` is to be traced again."""
+        before = self.decay
         if self._half_life is not None:
             self.decay = self._half_life.share(batch)
+        return self.decay != before
 
     def update(self, step: tf.Tensor) -> None:
         """Update the averages by the current weights. `step`: number of updates before this one, an int64 scalar."""

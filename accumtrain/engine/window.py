@@ -158,18 +158,19 @@ class Window(tf.Module):
         state = [*self.variables_, *self.optimizer.state, *self.statistics.variables_, *averages]
         return [variable for variable in state if variable.dtype.is_floating]
 
-    def follow(self, batches: Sequence[tuple[int, int]], micro_steps: int) -> bool:
+    def follow(self, step: int, batch: int, micro_steps: int) -> bool:
         """Let updates be of a batch, and means with a half-life follow it. Return whether all is to be traced again.
 
         Args:
-            batches: the stages of the run until now: the updates made before each, and the examples of its updates.
+            step: updates made.
+            batch: examples of an update.
             micro_steps: number of micro-steps in a window.
         """
-        is_new, self.micro_steps = micro_steps != self.micro_steps, micro_steps
-        self.optimizer.follow(batches)
+        changed = [micro_steps != self.micro_steps, self.optimizer.follow(step, batch)]
+        self.micro_steps = micro_steps
         if self.ema is not None:
-            self.ema.follow(batches[-1][1])
-        return is_new
+            changed.append(self.ema.follow(batch))
+        return any(changed)
 
     # ---- micro-step ----
 

@@ -145,13 +145,13 @@ class Optimizer(tf.Module):
 
     @property
     def means(self) -> Sequence[RunningMean]:
-        """The running means of the rule whose half-lives may be given in examples."""
+        """The running means of the rule that correct their start at 0, or may have a half-life in examples."""
         return ()
 
-    def follow(self, batches: Sequence[tuple[int, int]]) -> None:
-        """Let the means with a half-life follow the batches, as `RunningMean.follow` says, from the next trace on."""
-        for mean in self.means:
-            mean.follow(batches)
+    def follow(self, step: int, batch: int) -> bool:
+        """Let the means follow the batch (`RunningMean.follow`). Return whether `apply` is to be traced again."""
+        changed = [mean.follow(step, batch) for mean in self.means]
+        return any(changed)
 
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
         """Return the rate before the schedule, a scalar of `dtype`, after `step` updates (an int64 scalar)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -51,20 +50,27 @@ class RunningMean:
 
     Args:
         kept: the share, or a half-life, by which it follows the batch.
+
+    Attributes:
+        shares: the stages of the run so far: the updates made before each, and the share that its updates keep.
     """
 
     def __init__(self, kept: float | HalfLife):
         self._kept = kept
-        self._shares: Sequence[tuple[int, float]] = () if isinstance(kept, HalfLife) else ((0, kept),)
+        self.shares: list[tuple[int, float]] = [] if isinstance(kept, HalfLife) else [(0, kept)]
 
-    def follow(self, batches: Sequence[tuple[int, int]]) -> None:
-        """Compute the updates from the last stage on.
+    def follow(self, step: int, batch: int) -> bool:
+        """Keep from now on what an update of `batch` examples keeps. Return whether the stages are others than before.
 
         Args:
-            batches: the stages of the run until now: the updates made before each, and the examples of its updates.
+            step: updates made.
         """
-        if isinstance(self._kept, HalfLife):
-            self._shares = [(first, self._kept.share(batch)) for first, batch in batches]
+        share = self._kept.share(batch) if isinstance(self._kept, HalfLife) else self._kept
+        shares = [(first, made) for first, made in self.shares if first < step]
+        if not shares or shares[-1][1] != share:
+            shares.append((step if shares else 0, share))
+        changed, self.shares = shares != self.shares, shares
+        return changed
 
     @property
     def follows_batch(self) -> bool:
@@ -73,7 +79,9 @@ class RunningMean:
     @property
     def share(self) -> float:
         """The share that an update of this stage keeps. Raise ValueError if a half-life follows no batch."""
-        return self._of_stages[-1][1]
+        if not self.shares:
+            raise ValueError(f"{self._kept}: call `follow` of the optimizer with the batch before the first update")
+        return self.shares[-1][1]
 
     def log_product(self, t: tf.Tensor, dtype: tf.DType = tf.float64) -> tf.Tensor:
         """Return the logarithm of the product of the shares of the updates 1 to t, a scalar of the dtype of `t`.
@@ -82,17 +90,10 @@ class RunningMean:
             t: an update of this stage, a float scalar.
             dtype: to which the mean's arithmetic rounds each share.
         """
-        logs = [(first, _log(float(dtype.as_numpy_dtype(share)))) for first, share in self._of_stages]
+        logs = [(first, _log(float(dtype.as_numpy_dtype(share)))) for first, share in self.shares]
         ended = sum((end - first) * log for (first, log), (end, _) in pairwise(logs))
         first, log = logs[-1]
         return log * t if len(logs) == 1 else ended + log * (t - first)
-
-    @property
-    def _of_stages(self) -> Sequence[tuple[int, float]]:
-        """The updates before each stage, and what its updates keep."""
-        if not self._shares:
-            raise ValueError(f"{self._kept}: call `follow` of the optimizer with the batch before the first update")
-        return self._shares
 
 
 def _log(share: float) -> float:

@@ -134,13 +134,14 @@ class Manifest(_Manifest, total=False):
         answers: Facts about the answers of its state, which evaluations of some tasks find.
         inputs: Older ones have none.
         noise: The means of the noise scale, of runs that measure it.
-        batches: The updates made before each stage of the run, and the examples of its updates. Older ones have none.
+        shares: Of each running mean of the optimizer the stages: updates made before, and the share that one keeps.
+            Older ones have none.
         contents: Digests of the values of inputs.json by dotted key. Older ones have none.
     """
 
     answers: dict[str, Any]
     inputs: InputsInShort
-    batches: list[tuple[Count, Annotated[int, Range(1, 2**63)]]]
+    shares: list[list[tuple[Count, Annotated[float, Range(0, 1)]]]]
     noise: tuple[float, float, float]
     contents: dict[str, str]
 

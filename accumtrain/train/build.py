@@ -134,7 +134,7 @@ def build_window(
             sum_dtype=tf.float64 if config.accum.dtype == "float64" else None,
             measures_noise=config.log.noise,
         )
-        window.follow([(0, config.batch_size)], config.accum.count)
+        window.follow(0, config.batch_size, config.accum.count)
         return window
 
 

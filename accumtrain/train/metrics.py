@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from typing import Any, cast
+from typing import Any
 
 from accumtrain.config.arithmetic import Epochs
 from accumtrain.console import format_measure
@@ -47,7 +47,6 @@ class Position:
         return {
             "examples": self.examples,
             "epochs": str(self._epochs.at(self.done)),
-            "batches": self._epochs.batches(self.done),
             "epoch_sums": list(self._sums.items()),
         }
 
@@ -56,7 +55,7 @@ class Position:
         self.done, self.examples = manifest["step"], manifest["examples"]
         self._sums = {name: math.nan if value is None else value for name, value in manifest["epoch_sums"]}
         self.in_epoch = bool(self._sums)
-        restore_epochs(self._epochs, manifest)
+        self._epochs.restore(self.done, epochs_of(manifest))
 
     def advance(self, done: int) -> None:
         self.examples += self._epochs.examples(self.done, done)
@@ -101,12 +100,6 @@ class Position:
 def epochs_of(manifest: Manifest) -> Fraction:
     """Return the epochs that were made by the update of a checkpoint."""
     return Fraction(manifest["epochs"])
-
-
-def restore_epochs(epochs: Epochs, manifest: Manifest) -> None:
-    """Let the epochs of a run go on from those of a checkpoint. Older ones do not tell the batches before."""
-    batches = manifest.get("batches", [(0, cast("int", manifest["learned"].get("batch_size")))])
-    epochs.restore(manifest["step"], epochs_of(manifest), batches)
 
 
 class Intervals:

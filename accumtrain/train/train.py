@@ -48,15 +48,7 @@ from accumtrain.train.config import BestBy
 from accumtrain.train.evaluator import Evaluator, build_evaluator
 from accumtrain.train.hooks import ADDED, Hooks
 from accumtrain.train.memory import Meter
-from accumtrain.train.metrics import (
-    Intervals,
-    MetricsLogger,
-    Position,
-    RunningMeans,
-    epochs_of,
-    evaluations_since_best,
-    restore_epochs,
-)
+from accumtrain.train.metrics import Intervals, MetricsLogger, Position, RunningMeans, epochs_of, evaluations_since_best
 from accumtrain.train.recovery import (
     Recovery,
     Reversal,
@@ -128,7 +120,7 @@ class Trainer:
         self.alone = devices.workers == 1
         self.epochs = Epochs(config, data.train.size)
         if newest := newest_manifest(run.checkpoints):
-            restore_epochs(self.epochs, newest)
+            self.epochs.restore(newest["step"], epochs_of(newest))
             check_sizes(config, newest)
         self.total = total_steps(config, self.epochs)
         self.position = Position(self.epochs)
@@ -315,6 +307,7 @@ class Trainer:
             "total_steps": self.total,
             "recovery": self.recovery.counts,
             "hooks": self.hooks.facts,
+            "shares": [mean.shares for mean in self.window.optimizer.means],
             **({"noise": noise.facts} if (noise := self.window.noise) else {}),
             **({"answers": facts} if (facts := self.evaluator.facts or self.answer_facts) else {}),
         }
@@ -330,6 +323,8 @@ class Trainer:
         if self.window.noise is not None and "noise" in manifest:
             with self.devices.runtime.assigning():
                 self.window.noise.restore(manifest["noise"])
+        for mean, shares in zip(self.window.optimizer.means, manifest.get("shares", []), strict=False):
+            mean.shares = shares
         self.position.restore(manifest)
         self.hooks.restore(manifest["hooks"])
         chosen = learned_values(self.config)
@@ -353,10 +348,11 @@ class Trainer:
 
     def _follow_batch(self) -> None:
         """Let the window be of the next update's batch. If that is another one, the programs are traced again."""
-        batches, micro_batch = self.epochs.batches(self.done), self.global_micro_batch
-        batch = batches[-1][1]
-        if self.window.follow(batches, batch // micro_batch):
-            self.progress.event(f"update {self.done + 1}: batches of {batch} = {batch // micro_batch} x {micro_batch}")
+        batch, micro_batch = self.epochs.batch_after(self.done), self.global_micro_batch
+        before, steps = self.window.micro_steps, batch // micro_batch
+        if self.window.follow(self.done, batch, steps):
+            if steps != before:
+                self.progress.event(f"update {self.done + 1}: batches of {batch} = {steps} x {micro_batch}")
             self.logger.forget_compiled()
             with self.devices.strategy.scope():
                 self.step = self._build_step()

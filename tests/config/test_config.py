@@ -169,7 +169,7 @@ def test_a_ramp_is_of_shares_of_the_examples(length, total, batches, compose):
     config = compose("batch_size=64", RAMP, length)
     epochs = Epochs(config, 1437)
     assert total_steps(config, epochs) == total
-    assert epochs.batches(total) == batches
+    assert epochs.batches[: len(batches)] == batches
     sizes = [[batch for first, batch in batches if first <= update][-1] for update in range(total)]
     assert [epochs.batch_after(update) for update in range(total)] == sizes
     assert [epochs.at(update) for update in range(total + 1)] == [
@@ -179,27 +179,25 @@ def test_a_ramp_is_of_shares_of_the_examples(length, total, batches, compose):
     assert [epochs.examples(0, update) for update in range(total)] == [sum(sizes[:update]) for update in range(total)]
     for stopped in range(total):
         again = Epochs(config, 1437)
-        again.restore(stopped, epochs.at(stopped), epochs.batches(stopped))
+        again.restore(stopped, epochs.at(stopped))
         assert total_steps(config, again) == total
-        assert again.batches(total) == batches
+        assert again.batches[1:] == [stage for stage in epochs.batches if stage[0] > stopped]
         assert again.next_stage(stopped) == epochs.next_stage(stopped)
-        assert [again.batches(update) for update in range(stopped, total)] == [
-            epochs.batches(update) for update in range(stopped, total)
-        ]
+        assert [again.batch_after(update) for update in range(stopped, total)] == sizes[stopped:]
 
 
 def test_a_share_is_the_decimal_that_a_program_gives(compose):
     epochs = Epochs(replace(compose("batch_size=10", "train.epochs=1"), batch_ramp={0.1: 20}), 1000)
-    assert epochs.batches(1000) == [(0, 10), (10, 20)], "0.1 as a binary fraction is more than 100 examples"
+    assert epochs.batches == [(0, 10), (10, 20)], "0.1 as a binary fraction is more than 100 examples"
 
 
 def test_the_updates_of_a_longer_run_follow_on_those_made(compose):
     """After half of a run its length is doubled: of the shares of the new one, a quarter is made."""
     short, long = (compose("batch_size=64", RAMP, f"train.epochs={epochs}") for epochs in (2, 4))
     before, after = Epochs(short, 1437), Epochs(long, 1437)
-    after.restore(18, before.at(18), before.batches(18))
+    after.restore(18, before.at(18))
     assert after.at(18) * 1437 == 12 * 64 + 6 * 128
-    assert after.batches(10**6) == [(0, 64), (12, 128), (29, 256)], "2 of 4 epochs are 1,338 examples farther"
+    assert after.batches == [(18, 128), (29, 256)], "2 of 4 epochs are 1,338 examples farther"
 
 
 @pytest.mark.parametrize(("step", "counted", "shown"), [(45, 2.0, "2"), (46, 46 * 64 / 1437, "2.049")])

@@ -64,7 +64,7 @@ def weights(config: OptimConfig) -> np.ndarray:
     variables = [tf.Variable(draw.normal(size=shape), dtype=tf.float32, name="kernel") for shape in SHAPES]
     optimizer = build_optimizer(config)
     optimizer.build(variables, [True] * len(variables))
-    optimizer.follow([(0, 32)])
+    optimizer.follow(0, 32)
     for step in range(UPDATES):
         gradients = [tf.constant(draw.normal(size=shape), tf.float32) for shape in SHAPES]
         at = tf.constant(step, tf.int64)

@@ -28,7 +28,7 @@ def train(optimizer, stages=STAGES, dtype=tf.float64) -> np.ndarray:
     weight = tf.Variable(np.ones([3, 4]), dtype=dtype)
     optimizer.build([weight], [True])
     for update, gradient in enumerate(GRADIENTS):
-        optimizer.follow([stage for stage in stages if stage[0] <= update])
+        optimizer.follow(update, batch_of(update, stages))
         optimizer.apply([tf.constant(gradient, dtype)], tf.constant(0.1, dtype), tf.constant(update, tf.int64))
     return weight.numpy()
 
@@ -71,9 +71,23 @@ def test_told_answers_count_in_the_place_of_examples():
 
 def test_a_share_that_underflows_keeps_nothing():
     mean = RunningMean(HalfLife(1e-3))
-    mean.follow([(0, 1), (2, 4)])
+    mean.follow(0, 1)
+    assert mean.follow(2, 4)
     assert mean.share == 0.0
     assert tf.math.exp(mean.log_product(tf.constant(3.0, tf.float64))) == 0.0
+
+
+def test_stages_go_on_from_those_that_were_made():
+    """So a run that began with another share or half-life corrects what was made by it."""
+    mean = RunningMean(HalfLife(100.0))
+    mean.shares = [(0, 0.9), (10, 0.5)]
+    assert mean.follow(20, 100) is False, "an update of 100 keeps a half, as before"
+    assert mean.follow(20, 200) is True
+    assert mean.shares == [(0, 0.9), (10, 0.5), (20, 0.25)]
+    product = tf.math.exp(mean.log_product(tf.constant(23.0, tf.float64)))
+    assert float(product) == pytest.approx(0.9**10 * 0.5**10 * 0.25**3, rel=1e-12)
+    assert mean.follow(5, 100) is True, "a rollback to the first stage"
+    assert mean.shares == [(0, 0.9), (5, 0.5)]
 
 
 def test_a_half_life_that_keeps_all_is_refused_with_one_that_does_not():
@@ -107,5 +121,5 @@ def test_a_half_life_beside_a_share_is_refused(configs, kind, key, mean):
 def test_keys_reach_the_optimizer(configs):
     config = type(configs["adam"])(half_life=300.0, half_life_first=10.0)
     optimizer = build_optimizer(config, told=2.0)
-    optimizer.follow([(0, 8)])
+    optimizer.follow(0, 8)
     assert [mean.share for mean in optimizer.means] == [2 ** (-16 / 10), 2 ** (-16 / 300)]

@@ -257,15 +257,15 @@ def test_rollback_goes_to_the_last_checkpoint_with_a_lower_rate(config, planted,
 
 
 def test_rollback_to_an_earlier_batch_goes_on_with_that(config, planted, tmp_path):
-    """Batches of 32 begin after update 3. The checkpoint of update 2 has made 32 examples."""
+    """Batches of 32 begin after update 4. Update 5 leads back to the start."""
     planted(4)
     keys = ("batch_ramp={0.4:32}", "schedule=constant", "log.every=1", "checkpoint.every=5", "train.steps=6")
     summary = run(config("run.on_nonfinite=rollback", *keys))
     assert summary["recovery"]["rollbacks"] == 1
     records = records_of(tmp_path / "one", "train")
-    assert [each["epoch"] for each in records] == pytest.approx([0.25, 0.5, 0.75, 1.25, 1.75, 2.25])
+    assert [each["epoch"] for each in records] == [0.25, 0.5, 0.75, 1.0, 1.5, 2.0]
     manifest = json_of(tmp_path / "one/checkpoints/step-6", "manifest")
-    assert (manifest["batches"], manifest["examples"]) == ([[0, 16], [3, 32]], 3 * 16 + 3 * 32)
+    assert manifest["examples"] == 4 * 16 + 2 * 32
 
 
 @pytest.mark.slow

@@ -190,7 +190,7 @@ def _run_checks(
 def _build_optimizer(config: Config, told: float) -> Optimizer:
     """Return a new optimizer of the run, which follows its batch."""
     optimizer = build_optimizer(config.optim, told)
-    optimizer.follow([(0, config.batch_size)])
+    optimizer.follow(0, config.batch_size)
     return optimizer
 
 

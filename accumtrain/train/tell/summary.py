@@ -268,7 +268,7 @@ def print_banner(
             "batch",
             f"{config.batch_size} = micro-batch {micro_batch} x {format_things(config.accum.count, 'step')} x "
             + format_things(replicas, "replica")
-            + "".join(f"; {batch} from update {first + 1:,}" for first, batch in epochs.batches(total)[1:]),
+            + "".join(f"; {batch} from update {first + 1:,}" for first, batch in epochs.batches[1:]),
         ),
         ("updates", f"{total:,} = {format_things(epochs.shown(epochs.at(total)), 'epoch')}"),
         ("progress", f"loss and metrics are means over the last {format_things(config.log.every, 'update')}"),
