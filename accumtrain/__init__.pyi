@@ -65,6 +65,7 @@ from .keras.run.fit import fit as fit
 from .loaded_run import LoadedRun as LoadedRun
 from .loaded_run import Predictions as Predictions
 from .loaded_run import load_run as load_run
+from .measure.config import BatchTestConfig as BatchTestConfig
 from .measure.config import BenchConfig as BenchConfig
 from .measure.config import RangeTestConfig as RangeTestConfig
 from .models.config import KerasModelConfig as KerasModelConfig

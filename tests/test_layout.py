@@ -40,6 +40,8 @@ CORE = {"backprop", "engine", "optim"}  # computes from values, and knows no key
 LIGHT = {
     *("cli", "report", "runs", "process", "config", "dispatch", "registry", "fields", "progress", "console", "errors"),
     *(f"measure.{name}" for name in ("auto_steps", "memory", "plan", "probe", "search", "settle", "tpu.plan")),
+    *(f"measure.batch.{name}" for name in ("advice", "beginning", "branches", "check", "children", "job", "means")),
+    *(f"measure.batch.{name}" for name in ("names", "results", "show", "training")),
     *("data.local_files", "train.hooks", "train.tell.remedies"),
 }
 WITH_TENSORFLOW = {"process.private"}  # in a light room, and imported where TensorFlow is

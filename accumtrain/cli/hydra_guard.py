@@ -215,7 +215,7 @@ def _suggest_setting(word: str) -> str:
     whole = {choice: f"{group}={choice}" for group, names in choices.items() for choice in names}
     whole |= {name: f"{name}=<value>" for name in [*list_known_keys(), *choices]}
     whole |= {name: f"job={name}" for name in JOBS.names}
-    close = [whole[name] for name in difflib.get_close_matches(word, whole)]
+    close = [whole[name] for name in ([word] if word in whole else difflib.get_close_matches(word, whole))]
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 

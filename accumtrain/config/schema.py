@@ -11,7 +11,7 @@ from accumtrain.devices.config import AutoConfig, DeviceConfig
 from accumtrain.engine.config import AccumConfig, EmaConfig, LossScaleConfig
 from accumtrain.export.config import ExportConfig
 from accumtrain.fields import COUNT, OneOf, Role
-from accumtrain.measure.config import BenchConfig, RangeTestConfig
+from accumtrain.measure.config import BatchTestConfig, BenchConfig, RangeTestConfig
 from accumtrain.models.config import ModelConfig, RevNetConfig
 from accumtrain.optim.config import AdafactorConfig, OptimConfig
 from accumtrain.optim.schedules import CosineConfig, ScheduleConfig
@@ -64,6 +64,7 @@ class Config:
     run: RunConfig = field(default_factory=RunConfig)
     bench: BenchConfig = field(default_factory=BenchConfig)
     range_test: RangeTestConfig = field(default_factory=RangeTestConfig)
+    batch_test: BatchTestConfig = field(default_factory=BatchTestConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
     predict: PredictConfig = field(default_factory=PredictConfig)
     export: ExportConfig = field(default_factory=ExportConfig)

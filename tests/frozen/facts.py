@@ -48,6 +48,7 @@ OF_A_JOB = {
     "train": ("train.steps=4", "eval.every=2", "checkpoint.every=2", "log.every=1"),
     "bench": ("bench.updates=2", "bench.seconds=0"),
     "lr": ("range_test.updates=30",),
+    "batch": ("batch_test.batches=[32,64]", "batch_test.examples=64", "batch_test.seeds=1"),
     "predict": (f"predict.input={Path(__file__).parents[2] / 'docs' / 'scaling.png'}",),
 }
 QUICK_JOBS = ("train", "evaluate", "predict", "check", "report")
@@ -246,7 +247,8 @@ def _files(paths: Iterable[Path]) -> Lines:
     """List files with their keys; keys that are those of an earlier file of that name are not said again."""
     listed: dict[tuple[str, ...], Path] = {}
     for path in paths:
-        shown, keys = re.sub(r"tfevents[.].*", "tfevents", str(path)), (path.name, *_keys_of_file(path))
+        shown = re.sub(r"-[0-9a-f]{8}/", "-DIGEST/", re.sub(r"tfevents[.].*", "tfevents", str(path)))
+        keys = (path.name, *_keys_of_file(path))
         if keys[1:] and keys in listed:
             yield f"  {shown}, keys as in {listed[keys]}"
         else:

@@ -1,0 +1,1 @@
+"""job=batch: from a checkpoint of a run, branches with other batches."""
