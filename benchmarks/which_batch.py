@@ -36,7 +36,7 @@ WARMUP, BRANCHES, CONSTANT = 0.05, 0.15, 0.8  # shares of the examples; the last
 EVALUATIONS = 20  # of a training, at even distances; each share above is a multiple
 SEEDS = (0, 1)
 AT = {f"training, {share:.0%}": share for share in (WARMUP + BRANCHES, CONSTANT, 1.0)}
-ALL = ("optim=adam", "device=cpu", "train.monitor=loss", "checkpoint.every=1000000", "log.every=1000000")
+ALL = ("optim=adam", "device=cpu", "train.monitor=loss", "checkpoint.every=1000000")
 
 Losses = dict[int, list[float]]  # by batch, one for each seed
 
@@ -109,8 +109,8 @@ def train(task: Task, batch: int, seed: int, folder: Path) -> list[float]:
         f"accum.steps={max(1, batch // task.batch)}",
         *(f"optim.lr={task.rate * (batch / task.batch) ** 0.5:.4g}", f"optim.half_life={task.half_life}"),
         *("schedule=wsd", f"schedule.warmup={round(WARMUP * updates)}", f"schedule.decay={1 - CONSTANT:.1f}"),
-        *(f"eval.every={updates // EVALUATIONS}", f"run.seed={seed}", f"run.dir={folder}"),
-        f"run.name=batch{batch}-seed{seed}",
+        *(f"eval.every={updates // EVALUATIONS}", "log.every=1000000", f"run.seed={seed}"),
+        *(f"run.dir={folder}", f"run.name=batch{batch}-seed{seed}"),
     )
     records = measured(read_records(folder / f"batch{batch}-seed{seed}"))
     losses = {record["step"]: record["loss"] for record in records if record["split"] == "val"}
