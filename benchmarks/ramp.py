@@ -1,4 +1,4 @@
-"""A batch that grows during a training, beside its first and its last batch: three small tasks (a quarter of an hour).
+"""A batch that grows during a training, beside its first and its last batch: three small tasks (ten minutes).
 
     taskset -c 0 .venv/bin/python benchmarks/ramp.py
     .venv/bin/python benchmarks/ramp.py --scale 0.25 --seeds 1 --tasks images    # a shorter trial
@@ -12,28 +12,30 @@ batch. This rate is constant, as a growing batch is to do what a falling rate do
 rate that falls as a cosine.
 
 Losses are means of held-out examples after the last update, with the spread of the seeds in brackets. Seconds are of
-training: examples by examples per second, without the start, compiling and evaluations. `in time` is the loss when the
-ramp of the same seed has ended, on straight lines between evaluations. The last batch trains on for it, up to half as
-many examples more. A falling rate has no such loss, as it would have fallen faster.
+training: examples by examples per second, without the start, compiling and evaluations. The runs take turns, seed by
+seed. The seconds of a run are those of its fastest seed, as other programs only make it slower.
+
+`in time` is the loss when the ramp has ended, on straight lines between evaluations. The last batch trains on for it,
+up to half as many examples more. A falling rate has no such loss, as it would have fallen faster.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import which_batch
-from which_batch import DIGITS, EVALUATIONS, WARMUP, Task, show, write_inputs
+from which_batch import DIGITS, WARMUP, Task, show, write_inputs
 from workbench import Table, run_quietly
 
 from accumtrain.runs.contents import measured, read_records
 
 RAMP = {0.25: 4, 0.5: 16}  # how many times the first batch, from each share of the examples on
 MORE = 1.5  # times the examples for the last batch
+EVALUATIONS = 10  # of a run at a constant rate, in the examples of its task
 LENET = f"model=lenet5 {DIGITS}"
 TASKS = {  # with the first batch and its rate
     "texts": which_batch.TASKS["texts"]._replace(batch=4, rate=0.003, examples=10_240),
@@ -57,6 +59,10 @@ class Run(NamedTuple):
     updates: int
     overrides: str = "schedule=constant"
     more: float = 1.0
+
+    @property
+    def falls(self) -> bool:
+        return "cosine" in self.overrides
 
 
 class Curve(NamedTuple):
@@ -84,14 +90,15 @@ def list_runs(task: Task) -> list[Run]:
 def train(task: Task, run: Run, seed: int, folder: Path) -> Curve:
     """Return the curve of a run."""
     name = f"{run.name.replace(', ', '-').replace(' ', '-')}-seed{seed}"
-    every = max(1, run.updates // EVALUATIONS)
+    every = run.updates // EVALUATIONS
     summary = run_quietly(
         *(*which_batch.ALL, *task.overrides.format(folder).split(), *run.overrides.split()),
         *(f"batch_size={run.batch}", f"accum.steps={run.batch // task.batch}", f"optim.lr={run.rate:.4g}"),
         f"optim.half_life={task.half_life}",
         f"train.steps={round(run.more * run.updates)}",
         f"schedule.warmup={round(WARMUP * task.examples / run.batch)}",
-        *(f"eval.every={every}", f"log.every={every}", f"run.seed={seed}", f"run.dir={folder}", f"run.name={name}"),
+        f"eval.every={run.updates if run.falls else every}",
+        *(f"log.every={every}", f"run.seed={seed}", f"run.dir={folder}", f"run.name={name}"),
     )
     return read_curve(folder / name, summary["data"]["data.train.examples"])
 
@@ -116,22 +123,20 @@ def compare(name: str, scale: float, seeds: int, table: Table) -> None:
     task = TASKS[name]
     unit = EVALUATIONS * task.batch * max(RAMP.values())
     task = task._replace(examples=max(1, round(scale * task.examples / unit)) * unit)
-    ramps: list[Curve] = []
+    runs = list_runs(task)
     with tempfile.TemporaryDirectory() as scratch:
         write_inputs(name, Path(scratch))
-        for run in list_runs(task):
-            curves = [train(task, run, seed, Path(scratch)) for seed in range(seeds)]
-            ramps = ramps or curves
-            ends = [curve.updates.index(run.updates) for curve in curves]
-            losses = [curve.losses[end] for curve, end in zip(curves, ends, strict=True)]
-            seconds = statistics.fmean(curve.seconds[end] for curve, end in zip(curves, ends, strict=True))
-            in_time = "" if "cosine" in run.overrides else show(list(map(loss_in_time, curves, ramps)))
-            table.row(name, run.name, f"{run.rate:.3g}", run.updates, show(losses), f"{seconds:.1f}", in_time)
-
-
-def loss_in_time(curve: Curve, ramp: Curve) -> float:
-    """Return the loss of a run after the seconds of the ramp; after all of its own if it has ended before."""
-    return float(np.interp(ramp.seconds[-1], curve.seconds, curve.losses))
+        turns = [[train(task, run, seed, Path(scratch)) for run in runs] for seed in range(seeds)]
+    curves = dict(zip(runs, zip(*turns, strict=True), strict=True))
+    end = min(curve.seconds[-1] for curve in curves[runs[0]])  # of the ramp
+    for run, each in curves.items():
+        fastest = min(each, key=lambda curve: curve.seconds[-1])
+        at_end = fastest.updates.index(run.updates)
+        in_time = [float(np.interp(end, fastest.seconds, curve.losses)) for curve in each]
+        table.row(
+            *(name, run.name, f"{run.rate:.3g}", run.updates, show([curve.losses[at_end] for curve in each])),
+            *(f"{fastest.seconds[at_end]:.1f}", "" if run.falls else show(in_time)),
+        )
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
     taskset -c 0 .venv/bin/python benchmarks/which_batch.py
     .venv/bin/python benchmarks/which_batch.py --scale 0.25 --tasks images      # a shorter trial
+    .venv/bin/python benchmarks/which_batch.py --scale 4 --tasks numbers        # until no batch is better
 
 The batches are a quarter of B, B, and four times B. A whole training learns from the same examples with each. job=batch
 warms up over 5 % of them, at B, and its branches take the next 15 %. Each rate is that of B times the root of the
