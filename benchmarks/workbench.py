@@ -5,6 +5,7 @@ Nothing here imports TensorFlow, as a benchmark may have to settle the environme
 
 from __future__ import annotations
 
+import io
 import json
 import shlex
 import statistics
@@ -13,12 +14,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import hydra
 import psutil
 
+import accumtrain
 from accumtrain.cli.compose import plain_values, read_config
 from accumtrain.cli.overrides import for_hydra
 from accumtrain.config.keys import CONF_DIR
@@ -57,6 +60,15 @@ def call(folder: Path, *overrides: str) -> tuple[int, Path]:
     """Runs `accumtrain *overrides` in a process of its own; returns its exit code and the folder of the run."""
     command = [sys.executable, "-m", "accumtrain", *overrides, f"run.dir={folder}", "run.name=run"]
     return subprocess.run(command, capture_output=True, check=False).returncode, folder / "run"
+
+
+def run_quietly(*overrides: str) -> dict[str, Any]:
+    """Run `accumtrain *overrides` in this process, and return the content of its file. What it prints is dropped."""
+    config = compose(*overrides)
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        result = accumtrain.run(config)
+    assert result is not None
+    return dict(result)
 
 
 def in_turn(turns: Mapping[str, Callable[[], Answer]], rounds: int) -> dict[str, list[Answer]]:
