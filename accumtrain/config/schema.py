@@ -29,7 +29,7 @@ class Config:
 
     `job`: what the command does.
     `batch_size`: examples per update, over all micro-batches and replicas; of a run with a batch_ramp, at first.
-    `batch_ramp`: larger batches for the later training, such as {0.25: 128, 0.5: 256}: from each share of its examples
+    `batch_ramp`: larger batches for the later training, such as {0.25:128,0.5:256}: from each share of its examples
     on, updates are of so many. They are multiples of batch_size, and are made by more micro-batches of the same size.
     `precision`: type in which the model computes; weights stay float32 or wider.
     `task`: what the model learns to say of an example.

@@ -50,7 +50,8 @@ class BatchTestConfig:
     `rule`: the rate of a batch, from that of the run: sqrt: times the root of the ratio of both batches. linear: times
     this ratio. none: the same.
     `rates`: further factors on the rate, each for branches of their own. The best factor of a batch is what counts.
-    `warmup`: where there is no run yet: number of updates that are made before the branches, while the rate rises.
+    `warmup`: number of updates that are made before the branches, while the rate rises, in the place of a run; null:
+    there must be a run.
     """
 
     ROLE: ClassVar[Role] = Role.UNNAMED
@@ -60,4 +61,4 @@ class BatchTestConfig:
     seeds: Annotated[int, COUNT] = 2
     rule: Annotated[str, OneOf(("sqrt", "linear", "none"))] = "sqrt"
     rates: list[float] = field(default_factory=lambda: [1.0])
-    warmup: Annotated[int, COUNT] = 100
+    warmup: Annotated[int | None, COUNT] = None

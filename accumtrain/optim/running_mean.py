@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+import numbers
+import sys
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import tensorflow as tf
 
 from accumtrain.errors import ConfigError
 from accumtrain.fields import MEAN_SHARE
+
+LEAST_SHARE = 1e-3  # of a mean with a half-life
+LARGEST = sys.float_info.max
 
 
 @dataclass(frozen=True)
@@ -32,10 +38,16 @@ class HalfLife:
         """Return what an update of `batch` examples keeps.
 
         Raises:
-            ConfigError: float32 makes 1 of it, so that the mean would never change.
+            ConfigError: float32 makes 1 of it, so that the mean would never change. Or it is nearly 0.
         """
         told = batch * self.told
         share = 2.0 ** (-told / self.value)
+        if share < LEAST_SHARE:
+            least = -1.1 * told / math.log2(LEAST_SHARE)
+            raise ConfigError(
+                f"{self.key}={self.value:g}: a batch of {batch} keeps {share:.2g} of the mean, so that each update "
+                f"begins it anew; use {self.key}={least:.2g} at least"
+            )
         if share >= MEAN_SHARE.high:
             lost, most = -math.expm1(-told / self.value * math.log(2)), -0.9 * told / math.log2(MEAN_SHARE.high)
             raise ConfigError(
@@ -111,10 +123,12 @@ def beta_2(batch_size: int, *, half_life: float) -> float:
         half_life: half of the mean is forgotten after as many.
 
     Raises:
-        ValueError: a number is not above 0, or float32 makes 1 of the share.
+        ValueError: a number is not above 0, or the share is 1 in float32 or nearly 0.
     """
-    for name, number in (("batch_size", batch_size), ("half_life", half_life)):
-        if not 0 < number < math.inf:
+    given: dict[str, Any] = {"batch_size": batch_size, "half_life": half_life}
+    for name, number in given.items():
+        is_number = isinstance(number, numbers.Real) and not isinstance(number, bool)
+        if not (is_number and 0 < number < LARGEST):
             raise ValueError(f"{name}={number!r}: must be a number above 0")
     try:
         return HalfLife(half_life).share(batch_size)

@@ -134,7 +134,8 @@ def build_window(
             sum_dtype=tf.float64 if config.accum.dtype == "float64" else None,
             measures_noise=config.log.noise,
         )
-        window.follow(0, config.batch_size, config.accum.count)
+        for batch in (*config.batch_ramp.values(), config.batch_size):  # each is checked, and the first one is last
+            window.follow(0, batch, config.accum.count)
         return window
 
 

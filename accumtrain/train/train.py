@@ -60,6 +60,7 @@ from accumtrain.train.recovery import (
 from accumtrain.train.tell.remedies import explain_errors
 from accumtrain.train.tell.summary import (
     batch_facts,
+    describe_batch,
     first_pictures,
     print_banner,
     print_summary,
@@ -348,11 +349,12 @@ class Trainer:
 
     def _follow_batch(self) -> None:
         """Let the window be of the next update's batch. If that is another one, the programs are traced again."""
-        batch, micro_batch = self.epochs.batch_after(self.done), self.global_micro_batch
-        before, steps = self.window.micro_steps, batch // micro_batch
+        batch, before = self.epochs.batch_after(self.done), self.window.micro_steps
+        steps, replicas = batch // self.global_micro_batch, self.devices.replicas
         if self.window.follow(self.done, batch, steps):
             if steps != before:
-                self.progress.event(f"update {self.done + 1}: batches of {batch} = {steps} x {micro_batch}")
+                words = describe_batch(batch, self.global_micro_batch // replicas, replicas)
+                self.progress.event(f"update {self.done + 1}: batches of {words}")
             self.logger.forget_compiled()
             with self.devices.strategy.scope():
                 self.step = self._build_step()

@@ -69,12 +69,11 @@ def test_told_answers_count_in_the_place_of_examples():
     assert HalfLife(300, told=5.0).share(4) == HalfLife(300).share(20) == 2 ** (-20 / 300)
 
 
-def test_a_share_that_underflows_keeps_nothing():
-    mean = RunningMean(HalfLife(1e-3))
-    mean.follow(0, 1)
-    assert mean.follow(2, 4)
-    assert mean.share == 0.0
-    assert tf.math.exp(mean.log_product(tf.constant(3.0, tf.float64))) == 0.0
+def test_a_half_life_that_keeps_nearly_nothing_is_refused_with_one_that_does_not():
+    with pytest.raises(ConfigError, match=r"^optim.half_life=1: a batch of 64 keeps 5.4e-20 of the mean") as error:
+        HalfLife(1.0, key="optim.half_life").share(64)
+    least = float(str(error.value).partition("; use optim.half_life=")[2].split()[0])
+    assert HalfLife(least).share(64) > 1e-3
 
 
 def test_stages_go_on_from_those_that_were_made():
@@ -106,8 +105,18 @@ def test_a_half_life_without_a_batch_is_refused():
 def test_beta_2_of_another_batch():
     assert beta_2(512, half_life=512 * math.log(0.5) / math.log(0.95)) == pytest.approx(0.95, rel=1e-15)
     assert beta_2(1, half_life=512 * math.log(0.5) / math.log(0.95)) == pytest.approx(0.95 ** (1 / 512), rel=1e-15)
-    for batch_size, half_life in ((0, 10), (1, 0), (1, math.nan), (1, 1e12), (math.inf, 10)):
-        with pytest.raises(ValueError, match=r"must be a number above 0|float32 makes 1 of it"):
+    for batch_size, half_life in (
+        (0, 10),
+        (1, 0),
+        (1, math.nan),
+        (1, 1e12),
+        (math.inf, 10),
+        ("4", 5),
+        (True, 5),
+        (10**400, 5),
+        (4, 1e-9),
+    ):
+        with pytest.raises(ValueError, match=r"must be a number above 0|float32 makes 1 of it|begins it anew"):
             beta_2(batch_size, half_life=half_life)
 
 

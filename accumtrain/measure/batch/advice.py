@@ -84,12 +84,11 @@ def advise(rows: Sequence[BatchRow], examples: int, seconds: float | None) -> li
     by_examples = compare(ranked, lambda row: row.losses)
     if by_examples is None:
         return [f"only batch {ranked[0].batch} has completed, so there is nothing to compare it with"]
-    said = [say_comparison(f"after {examples:,} examples", by_examples)]
+    tried = [row.batch for row in rows]
+    said = [say_comparison(f"after {examples:,} examples", by_examples, tried)]
     by_seconds = compare(ranked, lambda row: row.losses_in_time)
     if by_seconds is not None and seconds is not None:
-        said.append(say_comparison(f"after {seconds:.3g} s of training", by_seconds))
-    if not by_examples.all_tied and (others := say_untried(by_examples.best.batch, [row.batch for row in rows])):
-        said.append(f"{others} were not tried, and may be better still (batch_test.batches)")
+        said.append(say_comparison(f"after {seconds:.3g} s of training", by_seconds, tried))
     if simple := find_without_accumulation(by_examples):
         same = simple is by_examples.best
         said.append(
@@ -99,10 +98,9 @@ def advise(rows: Sequence[BatchRow], examples: int, seconds: float | None) -> li
 
 
 def say_untried(batch: int, tried: Sequence[int]) -> str:
-    """Return the batches beyond one that is at the edge of those tried, in words; empty if it is not, or is 1."""
-    if batch == min(tried) > 1:
-        return "smaller batches"
-    return "larger batches" if batch == max(tried) else ""
+    """Return the end of a sentence if the best batch is at the edge of those tried, unless that is 1."""
+    others = "smaller" if batch == min(tried) > 1 else "larger" if batch == max(tried) else ""
+    return f"; {others} batches were not tried (batch_test.batches)" if others else ""
 
 
 def find_without_accumulation(found: Comparison) -> BatchRow | None:
@@ -112,20 +110,23 @@ def find_without_accumulation(found: Comparison) -> BatchRow | None:
     return next((row for row in found.tied if row.steps == 1 and row.batch < found.best.batch), None)
 
 
-def say_comparison(where: str, found: Comparison) -> str:
+def say_comparison(where: str, found: Comparison, tried: Sequence[int]) -> str:
     """Return a sentence about the best batch, its margin and the spread."""
     best = f"{name_row(found.best)} has the lowest loss, {format_measure(found.loss)}"
     margin = f"{format_measure(found.margin)} less than {name_row(found.next)}"
+    untried = say_untried(found.best.batch, tried)
     if found.spread is None:
-        return f"{where}, {best}, {margin}; one order of the examples tells no spread (batch_test.seeds=2 does)"
+        return (
+            f"{where}, {best}, {margin}; one order of the examples tells no spread (batch_test.seeds=2 does){untried}"
+        )
     spread = format_measure(found.spread)
     if found.all_tied:
         return f"{where}, no difference is larger than the spread of {spread}: {best}, {margin}"
     if found.tied:
         others = " and ".join(map(name_row, found.tied))
         verb = "is" if len(found.tied) == 1 else "are"
-        return f"{where}, {best}, but {others} {verb} no farther from it than the spread of {spread}"
-    return f"{where}, {best}, {margin}; orders of the examples differ by up to {spread}"
+        return f"{where}, {best}, but {others} {verb} no farther from it than the spread of {spread}{untried}"
+    return f"{where}, {best}, {margin}; two orders of their examples differ by up to {spread}{untried}"
 
 
 def name_row(row: BatchRow) -> str:

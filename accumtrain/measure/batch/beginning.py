@@ -10,7 +10,7 @@ from typing import Any
 
 from accumtrain.config.schema import Config
 from accumtrain.console import format_things, say
-from accumtrain.errors import ConfigError, DivergedError, OutOfMemoryError
+from accumtrain.errors import CheckpointError, ConfigError, DivergedError, OutOfMemoryError
 from accumtrain.measure.batch.children import (
     COMPLETED,
     NO_MEMORY,
@@ -77,15 +77,25 @@ def find_beginning(config: Config, folder: Path) -> Beginning:
     Raises:
         AccumtrainError: the run has no whole checkpoint, or is not continued by this configuration.
     """
-    run = folder_of(config)
+    run, updates = folder_of(config), config.batch_test.warmup
     if has_checkpoints(run):
+        if updates is not None:
+            raise ConfigError(
+                f"batch_test.warmup={updates}: {run} holds a run, from which the branches go on; leave "
+                "batch_test.warmup out, or choose another run.name"
+            )
         Run(config).check_continues()
         saved, manifest = find_whole(newest_first(run / CHECKPOINTS))
         name = f"update{saved.step}-{manifest['crc32c']}"
         config = replace(config, job="train", run=replace(config.run, dir=str(folder), name=name))
         copy_checkpoint(saved, folder_of(config))
+    elif updates is None:
+        raise CheckpointError(
+            f"no checkpoint in {run / CHECKPOINTS}: train first, with the same run.name; or give batch_test.warmup=100 "
+            "to make as many updates before the branches"
+        )
     else:
-        config = _train_beginning(config, folder)
+        config = _train_beginning(config, folder, updates)
         run = folder_of(config)
     return _examine(config, run)
 
@@ -110,9 +120,8 @@ def _link_or_copy(source: str, target: str) -> None:
         shutil.copyfile(source, target)
 
 
-def _train_beginning(config: Config, folder: Path) -> Config:
+def _train_beginning(config: Config, folder: Path, updates: int) -> Config:
     """Make batch_test.warmup updates with a rising rate, and return their configuration."""
-    updates = config.batch_test.warmup
     config = replace(
         config,
         job="train",

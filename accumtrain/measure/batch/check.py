@@ -45,6 +45,11 @@ def list_batches(config: Config) -> list[int]:
     given, own = config.batch_test.batches, config.batch_size
     if given is not None:
         return given
+    if config.batch_ramp:
+        raise ConfigError(
+            "batch_test.batches=null: the run has a batch_ramp, so its batch is not always batch_size; give the "
+            f"batches to try, such as batch_test.batches=[{own},{2 * own},{4 * own}]"
+        )
     if own % 4:
         raise ConfigError(
             f"batch_test.batches=null: a quarter of batch_size={own} is no whole number; give the batches, such as "

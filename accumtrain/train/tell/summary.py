@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import tensorflow as tf
 
 from accumtrain.backprop.mode import MovingStatistics
-from accumtrain.config.arithmetic import Epochs, micro_batch_size
+from accumtrain.config.arithmetic import Epochs, micro_batch_size, total_steps
 from accumtrain.config.jobs import cell
 from accumtrain.config.schema import Config
 from accumtrain.console import (
@@ -266,9 +266,8 @@ def print_banner(
         ("data", f"{config.data.label}: {data.facts}"),
         (
             "batch",
-            f"{config.batch_size} = micro-batch {micro_batch} x {format_things(config.accum.count, 'step')} x "
-            + format_things(replicas, "replica")
-            + "".join(f"; {batch} from update {first + 1:,}" for first, batch in epochs.batches[1:]),
+            describe_batch(epochs.batches[0][1], micro_batch, replicas)
+            + "".join(f"; {batch} from update {first + 1:,}" for first, batch in epochs.batches[1:] if first < total),
         ),
         ("updates", f"{total:,} = {format_things(epochs.shown(epochs.at(total)), 'epoch')}"),
         ("progress", f"loss and metrics are means over the last {format_things(config.log.every, 'update')}"),
@@ -282,8 +281,23 @@ def print_banner(
     for note in [*data.notes, *_too_small(config, data)]:
         say(note)
     _show_factors(objective)
-    for warning in config.schedule.unreached(total) if devices.chief else ():
+    for warning in (*config.schedule.unreached(total), *_unreached_batches(config, data)) if devices.chief else ():
         warn(warning)
+
+
+def describe_batch(batch: int, micro_batch: int, replicas: int) -> str:
+    steps = format_things(batch // (micro_batch * replicas), "step")
+    return f"{batch} = micro-batch {micro_batch} x {steps} x {format_things(replicas, 'replica')}"
+
+
+def _unreached_batches(config: Config, data: Dataset) -> Iterator[str]:
+    """Yield a warning for each batch of a ramp that a run from its start never makes."""
+    epochs = Epochs(config, data.train.size)
+    total = total_steps(config, epochs)
+    made = {batch for first, batch in epochs.batches if first < total}
+    for share, batch in config.batch_ramp.items():
+        if batch not in made:
+            yield f"batch_ramp.{share}={batch} is never reached: an update before it makes all examples until then"
 
 
 def describe_means(config: Config, window: Window) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from accumtrain.measure.batch.advice import advise, compare, rank
+from accumtrain.measure.batch.advice import advise, compare, rank, say_untried
 from accumtrain.measure.batch.children import COMPLETED, DIVERGED, NO_MEMORY
 from accumtrain.measure.batch.results import (
     BatchRow,
@@ -46,11 +46,10 @@ def test_a_margin_above_the_spread_is_told_with_it():
     rows = [row(16, 0.50, 0.52, in_time=(0.6, 0.61)), row(64, 0.60, 0.61, steps=4, in_time=(0.55, 0.55))]
     said = advise(rows, 1440, 2.5)
     assert said == [
-        "after 1,440 examples, batch 16 has the lowest loss, 0.5100, 0.0950 less than batch 64; orders of the examples "
-        "differ by up to 0.0200",
-        "after 2.5 s of training, batch 64 has the lowest loss, 0.5500, 0.0550 less than batch 16; orders of the "
-        "examples differ by up to 0.0100",
-        "smaller batches were not tried, and may be better still (batch_test.batches)",
+        "after 1,440 examples, batch 16 has the lowest loss, 0.5100, 0.0950 less than batch 64; two orders of their "
+        "examples differ by up to 0.0200; smaller batches were not tried (batch_test.batches)",
+        "after 2.5 s of training, batch 64 has the lowest loss, 0.5500, 0.0550 less than batch 16; two orders of their "
+        "examples differ by up to 0.0100; larger batches were not tried (batch_test.batches)",
         "batch 16 needs no accumulation",
     ]
 
@@ -71,23 +70,14 @@ def test_some_may_be_as_good_and_others_not():
 
 
 def test_batches_beyond_the_best_one_are_named_where_none_was_tried():
-    def said(*losses):
-        rows = [row(batch, loss, loss + 0.01) for batch, loss in zip((1, 16, 64), losses, strict=True)]
-        return [each.partition(" were not")[0] for each in advise(rows, 1440, None) if "not tried" in each]
-
-    assert said(0.7, 0.6, 0.5) == ["larger batches"]
-    assert said(0.7, 0.5, 0.6) == said(0.5, 0.6, 0.7) == said(0.5, 0.501, 0.502) == []
-    rows = [row(4, 0.7), row(16, 0.5), row(64, ended=DIVERGED)]
-    assert not any("not tried" in each for each in advise(rows, 1440, None)), "a larger one was, and diverged"
-    rows = [row(batch, loss, loss + 0.01) for batch, loss in ((4, 0.5), (16, 0.6))]
-    assert advise(rows, 1440, None)[1] == "smaller batches were not tried, and may be better still (batch_test.batches)"
+    assert say_untried(16, [16, 64]) == "; smaller batches were not tried (batch_test.batches)"
+    assert say_untried(64, [16, 64]) == "; larger batches were not tried (batch_test.batches)"
+    assert say_untried(1, [1, 64]) == say_untried(16, [4, 16, 64]) == ""
 
 
 def test_one_order_of_the_examples_tells_no_spread():
     (said, *_) = advise([row(16, 0.5), row(64, 0.6)], 100, None)
-    assert said.endswith(
-        "0.1000 less than batch 64; one order of the examples tells no spread (batch_test.seeds=2 does)"
-    )
+    assert "0.1000 less than batch 64; one order of the examples tells no spread (batch_test.seeds=2 does);" in said
 
 
 def test_the_best_factor_of_a_batch_counts():

@@ -86,7 +86,7 @@ def test_a_half_life_of_the_run_stays(branches: Branches) -> None:
 
 
 def test_of_a_ramp_the_batch_at_the_checkpoint_counts(branches: Branches) -> None:
-    found = branches("batch_ramp={0.5:256}", "batch_test.seeds=1", batch=256)
+    found = branches("batch_ramp={0.5:256}", "batch_test.seeds=1", "batch_test.batches=[16,64,256]", batch=256)
     assert {str(branch.config.batch_ramp) for branch in found.values()} == {"{}"}
     assert [branch.config.optim.lr for branch in found.values()] == pytest.approx([0.0025, 0.005, 0.01])
     assert find_beta2(found["16 1 0"].config, 1.0) == pytest.approx(0.999 ** (16 / 256))
