@@ -33,6 +33,8 @@ OTHERS: dict[str, Any] = {  # whose half would change less than a rounding
     "clip_threshold": 0.1,
     "min_dim_size_to_factor": 64,
     "boundaries": [2, 7],
+    "half_life": 300.0,
+    "half_life_first": 300.0,
 }
 NEEDED = {"unscaled_relative_step": {"scale_parameter": False}}  # to have an effect at all
 
