@@ -168,12 +168,12 @@ def page(plan: Plan, found: Mapping[str, Summaries]) -> str:
 
 def tabulate_recipes() -> list[str]:
     """Return the table of the recipes that have a published figure, in lines."""
-    table = Table("recipe", "published", "command", "here", printed=False)
+    table = Table("recipe", "published", "command", printed=False)
     for file in sorted(CONF_DIR.glob("experiment/*.yaml"), key=by_number):
         recipe = RECIPE.search(file.read_text())
         if recipe is not None:
             published = recipe["published"].replace(" (Gomez et al. 2017)", "")
-            table.row(recipe["title"], published, f"`accumtrain experiment={file.stem}`", NOT_RUN)
+            table.row(recipe["title"], published, f"`accumtrain experiment={file.stem}`")
     return table.lines
 
 
@@ -248,8 +248,8 @@ by the same bytes with each image ([plan.md](plan.md#how-good-are-the-numbers) s
 
 ## What do the papers' recipes reach?
 
-They need MNIST, CIFAR-10, CIFAR-100 or ImageNet, which were not at hand. Figures are those of Gomez et al. 2017, and of
-MindSpore's tutorial for LeNet-5. [recipes.md](recipes.md#the-articles-recipes) says what differs.
+None was run here: they need MNIST, CIFAR-10, CIFAR-100 or ImageNet, which were not at hand. Figures are those of Gomez
+et al. 2017, and of MindSpore's tutorial for LeNet-5. [recipes.md](recipes.md#the-articles-recipes) says what differs.
 
 {published}
 """
