@@ -53,7 +53,7 @@ def test_completion_by_tab_needs_no_tensorflow():
     [
         ("job=p", "job=plan job=predict"),
         ("jo", "job="),
-        ("device=cpu batch", "batch_size="),
+        ("device=cpu batch", "batch_ramp= batch_size= batch_test."),
         ("data.randa", "data.randaugment="),
         ("model.memory=re", "model.memory=recompute model.memory=reverse"),
         ("run.resume=", "run.resume=false run.resume=force run.resume=true"),

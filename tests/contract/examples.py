@@ -128,7 +128,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "memory": (),
         "bench": ("bench.updates=2", "bench.seconds=0"),
         "lr": ("range_test.updates=30",),
-        "batch": ("batch_test.warmup=2", "batch_test.batches=[8,16]", "batch_test.seeds=1"),
+        "batch": ("batch_test.batches=[8,16]", "batch_test.seeds=1"),
         "report": (),
         "predict": (f"predict.input={IMAGE}",),
         "export": (),
