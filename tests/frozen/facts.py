@@ -245,14 +245,14 @@ def _written_by(names: Iterable[str], told: Iterable[str]) -> Lines:
 
 def _files(paths: Iterable[Path]) -> Lines:
     """List files with their keys; keys that are those of an earlier file of that name are not said again."""
-    listed: dict[tuple[str, ...], Path] = {}
+    listed: dict[tuple[str, ...], str] = {}
     for path in paths:
         shown = re.sub(r"-[0-9a-f]{8}/", "-DIGEST/", re.sub(r"tfevents[.].*", "tfevents", str(path)))
         keys = (path.name, *_keys_of_file(path))
         if keys[1:] and keys in listed:
             yield f"  {shown}, keys as in {listed[keys]}"
         else:
-            listed[keys] = path
+            listed[keys] = shown
             yield f"  {shown}"
             yield from (f"    {key}" for key in keys[1:])
 
