@@ -29,7 +29,7 @@ QUARANTINE = "quarantine"  # of damaged checkpoints, within their folder
 LOCK = ".lock"  # the file that a run's folder has while it is trained, and after it
 MARK = ".accumtrain"  # an empty file in the folders that jobs have made: nothing in them is data
 
-# Keys that runs of older programs lack, with the values by which they learned.
+# Keys that runs of older programs lack, with the values by which they learned; null means these, too.
 ADDED: Mapping[str, Any] = {
     "batch_ramp": {},
     "optim.half_life": None,
@@ -175,7 +175,8 @@ def learned_values(config: Config | Mapping[str, Any]) -> dict[str, Any]:
         if Role.BEST in role:
             learned[key] = value_at(mapping, key)
         elif not name:
-            learned[key] = mapping[group] if group in mapping else ADDED[key]
+            value = mapping.get(group)
+            learned[key] = ADDED[key] if value is None else value
         elif name in mapping[group]:
             learned[key] = mapping[group][name]
         elif group not in REGISTRIES:
