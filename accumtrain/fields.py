@@ -207,7 +207,8 @@ MEAN_SHARE = Range(0, 1 - 2.0**-25)  # what is kept of a mean; float32 makes 1 o
 SHARE = Range(0, 1, closed=True)
 LOCAL_PATH = LocalPath()
 CLASSES, LABELS, NUMBERS, TOKENS = "classes", "labels", "numbers", "tokens"  # forms of targets, words of many rooms
-MASKED, NEXT = "masked", "next"  # tokens that a model tells
+MASKS, TAGS = "masks", "tags"  # more of them: a class for each pixel, or for each word
+MASKED, NEXT, EACH = "masked", "next", "each"  # what a model tells: tokens, or a class for each position
 NONE = -1  # where there is no token, position or id
 NOISE = ("noise_scale", "gradient_square", "gradient_variance")  # of the gradient: the scale, and its two parts
 WEIGHT = "weight"  # of the examples of updates, by which sums are divided

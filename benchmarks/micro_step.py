@@ -158,9 +158,9 @@ def spec_of(data: Images | Texts, precision: str, seed: int = 3) -> ModelSpec:
     """Return what a model for this data is built from."""
     if isinstance(data, Images):
         return ModelSpec(data.shape, data.classes, precision, seed)
-    vocabulary, per_token = data.vocabulary, {"masked_tokens": MASKED, "next_token": NEXT}.get(data.task)
+    vocabulary, tells = data.vocabulary, {"masked_tokens": MASKED, "next_token": NEXT}.get(data.task)
     return ModelSpec(
-        (data.tokens,), data.outputs, precision, seed, inputs=("tokens",), vocabulary=vocabulary, per_token=per_token
+        (data.tokens,), data.outputs, precision, seed, inputs=("tokens",), vocabulary=vocabulary, tells=tells
     )
 
 

@@ -243,7 +243,8 @@ class ModelSpec:
         vocabulary: number of different tokens; 0 for inputs that are no tokens.
         of_bytes: the tokens are the bytes of texts.
         adds_mask: the last token is a mask that the tokenizer does not have, so none of its texts.
-        per_token: the model tells tokens instead of the class of an example: MASKED ones, or the NEXT of each.
+        tells: the model tells tokens instead of the class of an example: MASKED ones, or the NEXT of each. Or a class
+            for EACH pixel or token, as logits [N, ..., classes].
         init: creates variables with their initial values, in `variable_dtype`.
     """
 
@@ -256,7 +257,7 @@ class ModelSpec:
     vocabulary: int = 0
     of_bytes: bool = False
     adds_mask: bool = False
-    per_token: str | None = None
+    tells: str | None = None
     init: Initializer = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -275,7 +276,7 @@ class ModelSpec:
                 f"data.length={self.shape[-1]}: {given} has positions for {positions} tokens; give data.length="
                 f"{positions} or less"
             )
-        used = self.vocabulary - (self.adds_mask and self.per_token != MASKED)
+        used = self.vocabulary - (self.adds_mask and self.tells != MASKED)
         if used > vectors or (self.of_bytes and self.vocabulary < vectors):
             raise ConfigError(
                 f"{given}: has vectors for {vectors:,} tokens, and those of the data are {self.vocabulary:,}; give "
@@ -289,12 +290,12 @@ class ModelSpec:
             given: the key and the value that name the model.
             causal: its tokens attend to none behind them.
         """
-        if self.per_token == NEXT and not causal:
+        if self.tells == NEXT and not causal:
             raise ConfigError(
                 f"{given}: its tokens attend to the next ones, and can't learn to tell them; use model=decoder_tiny, "
                 "or task=masked_tokens"
             )
-        if self.per_token == MASKED and causal:
+        if self.tells == MASKED and causal:
             raise ConfigError(
                 f"{given}: its tokens attend to none behind them, and task=masked_tokens learns tokens from both "
                 "sides; use model=encoder_tiny"

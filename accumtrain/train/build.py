@@ -78,7 +78,7 @@ def spec_for(config: Config, inputs: Inputs, outputs: int, *, precision: str = "
         vocabulary=inputs.vocabulary_size,
         of_bytes=inputs.of_bytes,
         adds_mask=inputs.adds_mask,
-        per_token=TASKS[config.task.kind].tells,
+        tells=TASKS[config.task.kind].tells,
     )
 
 

@@ -73,7 +73,7 @@ def assert_same(chunked, whole, bound=1e-12):
 @pytest.mark.parametrize("config", [EncoderConfig(width=8), RevEncoderConfig(width=8)], ids=["plain", "reversible"])
 def test_masked_tokens(config, frozen, count_chunks):
     spec = partial(
-        ModelSpec, (LENGTH,), VOCABULARY, "float64", 0, inputs=("tokens",), vocabulary=VOCABULARY, per_token=MASKED
+        ModelSpec, (LENGTH,), VOCABULARY, "float64", 0, inputs=("tokens",), vocabulary=VOCABULARY, tells=MASKED
     )
     freeze = [path for path in build_model(config, spec()).named if "segments/0" in path] if frozen else []
     whole = run_window(config, spec, draw_texts(), freeze=freeze, **OF_TOKENS)
@@ -87,7 +87,7 @@ def test_masked_tokens(config, frozen, count_chunks):
 @pytest.mark.parametrize("config", [DecoderConfig(width=8), RevDecoderConfig(width=8)], ids=["plain", "reversible"])
 def test_next_tokens(config, tied, count_chunks):
     spec = partial(ModelSpec, (LENGTH,), VOCABULARY, "float64", 0, inputs=("tokens",), vocabulary=VOCABULARY)
-    spec, config = partial(spec, per_token=NEXT), replace(config, tied=tied)
+    spec, config = partial(spec, tells=NEXT), replace(config, tied=tied)
     random = np.random.default_rng(0)
     tokens, targets = (random.integers(0, VOCABULARY, [EXAMPLES, LENGTH], np.int32) for _ in range(2))
     targets[:, -1] = -1

@@ -84,7 +84,7 @@ MODELS = {
     "images": (revnet38("group", units=(1, 1)), ModelSpec(SHAPE, CLASSES, "float64", 3), cross_entropy, 2.0),
     "a tied table": (
         RevDecoderConfig(depth=1, width=8, heads=1),
-        ModelSpec((8,), 32, "float64", 3, inputs=("tokens",), vocabulary=32, per_token=NEXT),
+        ModelSpec((8,), 32, "float64", 3, inputs=("tokens",), vocabulary=32, tells=NEXT),
         token_cross_entropy,
         16.0,
     ),
@@ -95,8 +95,8 @@ MODELS = {
 def test_both_parts_are_those_of_pairs_of_micro_gradients(name):
     config, spec, loss, weight = MODELS[name]
     model = build_model(config, spec)
-    data = text_rows(8) if spec.per_token else examples(8, SHAPE)
-    if not spec.per_token:
+    data = text_rows(8) if spec.tells else examples(8, SHAPE)
+    if not spec.tells:
         data["inputs"] = tf.cast(data["inputs"], tf.float64)
     parts = split(data, 4)
     square, variance = by_pairs([gradients_by_tape(model, loss, part) for part in parts], weight)

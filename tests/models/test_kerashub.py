@@ -118,7 +118,7 @@ def test_what_is_refused(bert, tmp_path):
     refuse("give data.length=40 or less", shape=(41,))
     refuse("vectors for 60 tokens, and those of the data are 61", vocabulary=61)
     refuse("takes tokens, and an example of the data is pixels", shape=(8, 8, 3), inputs=("pixels",))
-    refuse("have no head for tokens here", per_token="masked")
+    refuse("have no head for tokens here", tells="masked")
     refuse("neither a folder nor a handle that KerasHub knows; give one of these", preset=tmp_path / "nowhere")
     refuse(f"did you mean {bert}", preset=bert.with_name("brt"))
     with pytest.raises(ConfigError, match="BertBackbone has no width; leave it out"):

@@ -57,10 +57,10 @@ def build_kerashub(config: KerasHubConfig, spec: ModelSpec) -> HubModel:
         ConfigError: KerasHub is not installed or refuses the preset. Or the backbone takes other inputs than the data
             has, or model.memory=recompute would save nothing.
     """
-    if spec.per_token:
+    if spec.tells:
         raise ConfigError(
             f"{config.given}: backbones of KerasHub have no head for tokens here; use "
-            f"{'model=decoder_tiny' if spec.per_token == NEXT else 'model=pretrained, or model=encoder_tiny'}"
+            f"{'model=decoder_tiny' if spec.tells == NEXT else 'model=pretrained, or model=encoder_tiny'}"
         )
     keras.utils.set_random_seed(spec.seed)
     with dtype_policy(POLICIES[spec.precision]):

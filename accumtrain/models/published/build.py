@@ -264,7 +264,7 @@ class _Parts:
 
     def head(self) -> Module:
         names = self.found.token_head
-        if not self.spec.per_token:
+        if not self.spec.tells:
             return self.class_head(self.found.class_head)
         assert names is not None, "all families of tokens have one"
         return self.next_head(names) if isinstance(names, NextHeadNames) else self.token_head(names)

@@ -85,7 +85,7 @@ def build_encoder(config: EncoderConfig, spec: ModelSpec) -> Model:
     embed = _embed(config, spec, table, tokens, fixed)
 
     def build_head(channels: int) -> Module:
-        if spec.per_token:
+        if spec.tells:
             return build_token_head(spec.init, channels, config.width, table, spec.compute_dtype)
         return ClassHead(spec.init, channels, spec.num_classes, class_token=config.has_class_token)
 
@@ -110,7 +110,7 @@ def build_decoder(config: DecoderConfig, spec: ModelSpec) -> Model:
     embed = EmbedText(init, table, tokens if config.positions == "learned" else None, config.width)
 
     def build_head(channels: int) -> Module:
-        if not spec.per_token:
+        if not spec.tells:
             return LastTokenHead(norm(init, channels), Dense(init, channels, spec.num_classes))
         linear = None if channels == config.width else Linear(init, channels, config.width, has_bias=config.bias)
         size = (spec.vocabulary, config.width)
@@ -196,7 +196,7 @@ def _split_tokens(config: PooledConfig, spec: ModelSpec) -> SplitInputs:
         tokens = inputs["tokens"] if isinstance(inputs, Mapping) else inputs
         first = int(config.has_class_token)
         side = {"mask": tf.pad(tokens >= 0, [[0, 0], [first, 0]], constant_values=True)}
-        if spec.per_token:
+        if spec.tells:
             side["positions"] = inputs["positions"] + first
         return tokens, side
 

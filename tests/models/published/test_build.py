@@ -47,7 +47,7 @@ def spec_of(family, precision, head=None):
         return ModelSpec((SIZES.image, SIZES.image, 3), SIZES.labels, precision=precision)
     tokens = ("tokens",)
     told = TOLD.get(head)
-    return ModelSpec((11,), SIZES.labels, precision=precision, inputs=tokens, vocabulary=60, per_token=told)
+    return ModelSpec((11,), SIZES.labels, precision=precision, inputs=tokens, vocabulary=60, tells=told)
 
 
 def inputs_of(family, head=None):

@@ -107,7 +107,7 @@ def test_adapters_alone_are_trained_to_tell_next_tokens(tmp_path):
 def test_tokens_that_a_model_can_not_tell_are_refused(family, told, message, tmp_path):
     config = PretrainedConfig(path=str(write_folder(tmp_path / "model", family)))
     with pytest.raises(ConfigError, match=message):
-        build_model(config, ModelSpec((11,), 60, inputs=("tokens",), vocabulary=60, per_token=told))
+        build_model(config, ModelSpec((11,), 60, inputs=("tokens",), vocabulary=60, tells=told))
 
 
 @pytest.mark.parametrize(("family", "framed"), [("gpt2", False), ("llama", True)])

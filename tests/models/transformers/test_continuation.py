@@ -21,7 +21,7 @@ DECODERS = {
 
 
 def draw_model(config, vocabulary=VOCABULARY):
-    spec = ModelSpec((TOKENS,), vocabulary, "float64", 0, inputs=("tokens",), vocabulary=vocabulary, per_token=NEXT)
+    spec = ModelSpec((TOKENS,), vocabulary, "float64", 0, inputs=("tokens",), vocabulary=vocabulary, tells=NEXT)
     model = build_model(config, spec)
     for number, variable in enumerate(model.trainable_variables):
         noise = tf.random.stateless_normal(variable.shape, [1, number], dtype=variable.dtype)

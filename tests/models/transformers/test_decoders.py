@@ -37,7 +37,7 @@ ROWS = ((4, 5), (2, 3, 4), (9,), (1, 6))  # lengths of the documents of packed r
 def build(config, precision="float64", told="next", tokens=TOKENS):
     """A model whose variables all differ from their simple first values."""
     classes = WORDS if told else 3
-    spec = ModelSpec((tokens,), classes, precision, inputs=("tokens",), vocabulary=WORDS, per_token=told)
+    spec = ModelSpec((tokens,), classes, precision, inputs=("tokens",), vocabulary=WORDS, tells=told)
     model = build_model(config, spec)
     for number, variable in enumerate(model.trainable_variables):
         variable.assign_add(0.2 * tf.random.stateless_normal(variable.shape, [number, 7], dtype=variable.dtype))
@@ -338,7 +338,7 @@ def test_deep_decoders_are_reversed_to_the_bit(monkeypatch, depth, precision, in
 )
 def test_decoders_have_as_many_parameters_as_published_ones(config, words, parameters):
     """GPT-2 (Radford et al. 2019), SmolLM-135M (2024), which is built as Llama, and those of docs/transformers.md."""
-    spec = ModelSpec((1024,), words, inputs=("tokens",), vocabulary=words, per_token="next", draws=False)
+    spec = ModelSpec((1024,), words, inputs=("tokens",), vocabulary=words, tells="next", draws=False)
     assert build_model(config, spec).params == parameters
 
 

@@ -45,10 +45,10 @@ def small(family, **keys) -> TransformerConfig:
     return family(**SMALL, **({"patch": 4} if issubclass(family, ViTConfig) else {}), **keys)
 
 
-def build(config, precision="float64", per_token=None):
+def build(config, precision="float64", tells=None):
     """A model whose variables all differ from their simple first values."""
-    shape, vocabulary, classes = ((7,), 11, 11 if per_token else 3) if config.takes == "tokens" else ((8, 12, 3), 0, 3)
-    spec = ModelSpec(shape, classes, precision, inputs=config.takes, vocabulary=vocabulary, per_token=per_token)
+    shape, vocabulary, classes = ((7,), 11, 11 if tells else 3) if config.takes == "tokens" else ((8, 12, 3), 0, 3)
+    spec = ModelSpec(shape, classes, precision, inputs=config.takes, vocabulary=vocabulary, tells=tells)
     model = build_model(config, spec)
     for number, variable in enumerate(model.trainable_variables):
         variable.assign_add(0.2 * tf.random.stateless_normal(variable.shape, [number, 7], dtype=variable.dtype))
@@ -101,13 +101,13 @@ def test_fixed_positions_are_sines_and_cosines(family, pool, positions):
 @pytest.mark.parametrize("family", [pytest.param(EncoderConfig, marks=pytest.mark.slow), RevEncoderConfig])
 def test_tokens_at_places_are_told_as_by_plain_operations(family):
     config = small(family)
-    model = build(config, per_token="masked")
+    model = build(config, tells="masked")
     inputs = {"tokens": inputs_for(config), "positions": tf.constant([[0, 6], [1, 0], [4, 2], [0, 0]])}
     assert_gradients_are_of(model, inputs, lambda: reference.tell_tokens(model, config, inputs))
 
 
 def test_the_table_that_embedding_and_head_share_has_one_path():
-    model = build(small(RevEncoderConfig), per_token="masked")
+    model = build(small(RevEncoderConfig), tells="masked")
     assert "segments/0/layers/0/embed/embedding" in model.trainable_paths
     assert not [path for path in model.named if "table" in path]
     assert len(model.named) == len(model.trainable_variables)
@@ -115,7 +115,7 @@ def test_the_table_that_embedding_and_head_share_has_one_path():
 
 def test_the_class_token_moves_places_by_one():
     tokens, positions = inputs_for(small(EncoderConfig)), tf.constant([[0, 6], [1, 0], [4, 2], [0, 0]])
-    model = build(small(EncoderConfig, pool="token"), per_token="masked")
+    model = build(small(EncoderConfig, pool="token"), tells="masked")
     told = model({"tokens": tokens, "positions": positions})
     changed = tf.tensor_scatter_nd_update(
         model.named["segments/0/layers/0/positions"], [[7]], [tf.ones(16, tf.float64)]
