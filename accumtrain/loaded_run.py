@@ -226,18 +226,24 @@ class LoadedRun:
             from accumtrain.train.trained.predict import prediction_batch, predictions
 
             files, data = self._open(images)
-            size = data.splits["test"].size
-            batch = prediction_batch(self.config, size, self._devices.replicas)
-            used, probabilities = list[int](), list[np.ndarray]()
+            split = data.splits["test"]
+            batch = prediction_batch(self.config, split.size, self._devices.replicas)
+            answer, used, found, kept = self._trained.answer, list[int](), list[np.ndarray](), list[np.ndarray]()
             with explain_errors(self.config, data):
                 answers = predictions(self._answers, data, batch=batch, strategy=self._devices.strategy)
-                for indices, values in answers:
-                    used += indices.tolist()
-                    probabilities.append(values)
-            self._tell_bad(data, size)
-        answer, found = self._trained.answer, np.concatenate(probabilities)
-        records = answer.tell(found).records
-        return Predictions(records, found, list(answer.columns), [str(files[index]) for index in used] if files else [])
+                for indices, values in data.inputs.join(split, answers):
+                    used += map(int, indices)
+                    found.extend(values)
+                    kept.append(answer.keep(values, []))
+            self._tell_bad(data, split.size)
+        records = answer.tell(np.concatenate(kept)).records
+        of_one_shape = len({values.shape for values in found}) == 1
+        return Predictions(
+            records,
+            np.stack(found) if of_one_shape else found,
+            list(answer.columns),
+            [str(files[index]) for index in used] if files else [],
+        )
 
     def evaluate(self, data: AnyPath | DataConfig | None = None) -> Evaluation:
         """Return loss and metrics on the run's own test split, or on all of other data with labels.

@@ -33,7 +33,7 @@ from accumtrain.fields import MASKED, NEXT  # noqa: E402
 from accumtrain.measure.flops import count_flops  # noqa: E402
 from accumtrain.models.build import build_model  # noqa: E402
 from accumtrain.models.layers import ModelSpec  # noqa: E402
-from accumtrain.tasks.tokens import token_cross_entropy  # noqa: E402
+from accumtrain.tasks.texts.tokens import token_cross_entropy  # noqa: E402
 from accumtrain.train.build import build_optimizer  # noqa: E402
 
 MB = 2**20

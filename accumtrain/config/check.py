@@ -111,7 +111,7 @@ def check_config(config: Config) -> None:
         raise ConfigError(
             "accum.reduction=sum: accum.steps decides what is learned, so it can't be auto; give a number"
         )
-    if LOSSES[config.loss.kind].whole_batch:
+    if config.loss.is_of_whole_batch:
         _check_whole_batch(config)
         if config.log.noise:
             raise ConfigError(
@@ -165,7 +165,7 @@ def _check_ramp(config: Config) -> None:
                 f"batch_ramp.{share}={batch}: the batch before is {before}, and a ramp rises; leave it out"
             )
         before = batch
-    if config.batch_ramp and LOSSES[config.loss.kind].whole_batch:
+    if config.batch_ramp and config.loss.is_of_whole_batch:
         raise ConfigError(
             f"batch_ramp: loss={config.loss.kind} is of the whole batch, so that it would become another one; leave "
             "batch_ramp out"
@@ -235,11 +235,11 @@ def _check_targets(config: Config) -> None:
     """Raise ConfigError if the loss or a metric takes other targets than those of the task."""
     task, loss = config.task.kind, config.loss.kind
     form = TASKS[task].targets
-    if LOSSES[loss].targets != form:
-        able = " or ".join(f"loss={entry.name}" for entry in LOSSES if entry.targets == form)
+    if form not in LOSSES[loss].targets:
+        able = " or ".join(f"loss={entry.name}" for entry in LOSSES if form in entry.targets)
         raise ConfigError(
-            f"loss={loss}: takes {LOSSES[loss].targets}, and the targets of task={task} are {form}; choose {able}, or "
-            "leave loss out"
+            f"loss={loss}: takes {' or '.join(LOSSES[loss].targets)}, and the targets of task={task} are {form}; "
+            f"choose {able}, or leave loss out"
         )
     for metric in chosen_metrics(config.task, config.loss, config.eval.metrics):
         _check_metric(config.task, "eval.metrics", metric)
@@ -248,11 +248,11 @@ def _check_targets(config: Config) -> None:
 def _check_metric(task: TaskConfig, key: str, metric: MetricEntry) -> None:
     """Raise ConfigError if a metric, which `key` names, takes other targets than those of the task."""
     form = TASKS[task.kind].targets
-    if metric.targets != form:
-        able = ", ".join(entry.name for entry in METRICS if entry.targets == form)
+    if form not in metric.targets:
+        able = ", ".join(entry.name for entry in METRICS if form in entry.targets)
         raise ConfigError(
-            f"{key}: {metric.name} takes {metric.targets}, and the targets of task={task.kind} are {form}; choose from "
-            f"{able}"
+            f"{key}: {metric.name} takes {' or '.join(metric.targets)}, and the targets of task={task.kind} are "
+            f"{form}; choose from {able}"
         )
 
 

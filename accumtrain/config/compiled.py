@@ -114,7 +114,7 @@ class CurrentDeviceConfig(DeviceConfig):
 
 
 MODELS.add(Entry(CompiledModelConfig, "accumtrain.keras.run.compiled:build_model"), listed=False)
-OF_EXAMPLES = LossEntry(CompiledLossConfig, "accumtrain.keras.run.compiled:build_loss", targets=KIND)
+OF_EXAMPLES = LossEntry(CompiledLossConfig, "accumtrain.keras.run.compiled:build_loss", targets=(KIND,))
 OF_BATCHES = replace(
     OF_EXAMPLES,
     config=CompiledBatchLossConfig,

@@ -165,9 +165,9 @@ def register_task(
             f"task={name}: {loss!r} is no registered loss; give what register_loss returns, or a class such as "
             "accumtrain.CrossEntropyConfig"
         )
-    if LOSSES[loss.kind].targets != targets:
+    if targets not in (taken := LOSSES[loss.kind].targets):
         raise ValueError(
-            f"task={name}: its targets are {targets}, and loss={loss.kind} takes {LOSSES[loss.kind].targets}; give "
+            f"task={name}: its targets are {targets}, and loss={loss.kind} takes {' or '.join(taken)}; give "
             "another loss, or targets of that form"
         )
     if isinstance(metrics, str):
@@ -206,7 +206,7 @@ def register_loss(
     It returns and raises the same as `register_model`.
     """
     keys: Any = with_kind(name, config, LossConfig)
-    LOSSES.add(LossEntry(keys, build, targets, metrics, whole_batch))
+    LOSSES.add(LossEntry(keys, build, (targets,), metrics, whole_batch))
     return keys
 
 
@@ -230,7 +230,7 @@ def register_metric(
     """
     if name in TAKEN:
         raise ValueError(f"eval.metrics: {name} is already the name of a value in the records; choose another name")
-    METRICS.add(MetricEntry(name, function, higher_is_better, targets, whole_split))
+    METRICS.add(MetricEntry(name, function, higher_is_better, (targets,), whole_split))
 
 
 def register_tracker(name: str, open: Code) -> None:

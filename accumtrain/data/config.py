@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Annotated, Any, ClassVar
 
+from accumtrain.data.masks.config import MaskKeys
 from accumtrain.errors import ConfigError
 from accumtrain.fields import (
     CLASSES,
@@ -15,6 +16,7 @@ from accumtrain.fields import (
     FRACTION,
     LABELS,
     LOCAL_PATH,
+    MASKS,
     NUMBERS,
     SHARE,
     TOKENS,
@@ -33,7 +35,7 @@ _CLASSES = Range(2)
 _MIX_ALPHA = Range(0, 100)
 _SCALE = "must be auto, 1 or 255"
 _PATH = NotEmpty("say where the data is, data.path=<value>")
-_AUGMENT = OneOf(("none", "shift", "crop_flip", "inception"))
+_AUGMENT = OneOf(("none", "shift", "crop_flip", "inception", "flip", "dihedral"))
 
 
 @dataclass(kw_only=True)
@@ -44,7 +46,8 @@ class DataConfig(ComponentConfig):
     augmentation off.
 
     `augment`: crops and flips. shift: move by up to one pixel. crop_flip: pad, crop at random and mirror. inception:
-    cut a window of random size and shape, resize it, mirror it and change its colours.
+    cut a window of random size and shape, resize it, mirror it and change its colours. flip: mirror. dihedral: mirror
+    and turn by a multiple of 90 degrees.
     `jitter`: brightness, contrast and saturation are each multiplied by a random factor from 1 - jitter to 1 + jitter.
     `randaugment`: number of RandAugment operations drawn for each image.
     `magnitude`: strength of the operations of data.randaugment.
@@ -225,13 +228,15 @@ class TfdsConfig(RecordsConfig):
 
 
 @dataclass(kw_only=True)
-class FolderConfig(DataConfig):
-    """Your own image files, a folder for each class.
+class FolderConfig(MaskKeys, DataConfig):
+    """Your own image files, a folder for each class; with task=segment, images and their masks.
 
-    `path`: a folder with train/ and with test/ or val/ or both. Or a folder with one sub-folder for each class.
+    `path`: a folder with train/ and with test/ or val/ or both. Or a folder with one sub-folder for each class, or with
+    images/ and masks/.
     `test_fraction`: share of the images held out for testing, if the folder holds one sub-folder for each class.
     """
 
+    OF_INPUTS: ClassVar[Mapping[str, Sequence[str]]] = {**DataConfig.OF_INPUTS, **MaskKeys.OF_SCENES}
     VAL_SHARE: ClassVar[float] = 0.1
 
     kind: str = "folder"
@@ -414,7 +419,7 @@ class TableConfig(TokenKeys):
 
 
 @dataclass(kw_only=True)
-class NpzConfig(TokenKeys):
+class NpzConfig(MaskKeys, TokenKeys):
     """Your own arrays in a NumPy file: images, or tokens of texts.
 
     `path`: the file.
@@ -433,6 +438,7 @@ class NpzConfig(TokenKeys):
     test_fraction: Annotated[float, Range(0, 1, above=True), Role.RULE | Role.HELD_OUT] = 0.2
 
     OF_INPUTS: ClassVar[Mapping[str, Sequence[str]]] = {
+        **MaskKeys.OF_SCENES,
         "pixels": (*TokenKeys.OF_INPUTS["pixels"], "scale"),
         "tokens": (*TokenKeys.OF_INPUTS["tokens"], "padding", "vocabulary"),
     }
@@ -554,10 +560,12 @@ class SourceEntry(Entry[DataConfig]):
     Attributes:
         targets: the forms of targets that it can have.
         takes_seed: its opener is (config, seed) -> Source.
+        openers: others for some forms of targets, by form.
     """
 
     targets: tuple[str, ...] = (CLASSES,)
     takes_seed: bool = False
+    openers: Mapping[str, str | Callable[..., Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -571,6 +579,7 @@ class InputEntry:
 INPUTS: Registry[InputEntry] = Registry("inputs")
 INPUTS.add(
     InputEntry("pixels", "accumtrain.data.inputs.pixels:Pixels"),
+    InputEntry("scenes", "accumtrain.data.inputs.scenes:Scenes"),
     InputEntry("tokens", "accumtrain.data.inputs.tokens:Tokens"),
     InputEntry("arrays", "accumtrain.data.inputs.arrays:Arrays"),
 )
@@ -586,9 +595,19 @@ SOURCES.add(
     SourceEntry(DigitsConfig, "accumtrain.data.sources.builtin:open_digits"),
     SourceEntry(SyntheticConfig, "accumtrain.data.sources.builtin:open_synthetic"),
     SourceEntry(TfdsConfig, "accumtrain.data.sources.records.tfds:open_tfds"),
-    SourceEntry(FolderConfig, "accumtrain.data.sources.folder:open_folder"),
+    SourceEntry(
+        FolderConfig,
+        "accumtrain.data.sources.folder:open_folder",
+        (CLASSES, MASKS),
+        openers={MASKS: "accumtrain.data.masks.source:open_masked_folder"},
+    ),
     SourceEntry(TableConfig, "accumtrain.data.table.source:open_table", (*READERS, TOKENS)),
-    SourceEntry(NpzConfig, "accumtrain.data.sources.npz:open_npz", (*READERS, TOKENS)),
+    SourceEntry(
+        NpzConfig,
+        "accumtrain.data.sources.npz:open_npz",
+        (*READERS, TOKENS, MASKS),
+        openers={MASKS: "accumtrain.data.masks.source:open_masked_arrays"},
+    ),
     SourceEntry(CifarBinaryConfig, "accumtrain.data.sources.cifar:open_cifar_binary"),
     SourceEntry(IdxConfig, "accumtrain.data.sources.idx:open_idx"),
     SourceEntry(TfrecordConfig, "accumtrain.data.sources.records.tfrecord:open_tfrecord"),

@@ -194,7 +194,9 @@ class Subset(Split):
         self.channels, self.white = whole.channels, whole.white
         self.known_labels = None if whole.known_labels is None else whole.known_labels[chosen]
         self.files = _Chosen(whole.files, chosen) if whole.files else ()
-        self.lengths = None if whole.lengths is None else whole.lengths[chosen]
+        self.lengths, self.pixels, self.position_counts = (
+            None if known is None else known[chosen] for known in (whole.lengths, whole.pixels, whole.position_counts)
+        )
         self._whole, self._chosen = whole, chosen
         with tf.device("CPU"):
             self._indices = tf.constant(chosen, tf.int64)

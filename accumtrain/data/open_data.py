@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,8 @@ def open_data(
         ConfigError: Settings contradict each other or the images.
         DataError: Data is missing, not prepared, corrupt, or not as described.
     """
-    source = open_source(config, Wanted(seed, make_reader(targets), begun=_read_begun(config, folder), rows=rows))
+    wanted = Wanted(seed, make_reader(targets), begun=_read_begun(config, folder), rows=rows)
+    source = open_source(config, wanted, targets)
     if isinstance(source, Dataset):  # examples that need no preparation
         return source
     if rows is None:  # those are of many texts, which were held out before
@@ -65,9 +67,10 @@ def open_data(
         inputs: Inputs = make_pixels(config, shape, train.white)
     else:
         inputs = source.inputs.fitted(source.train)
-    _check_keys(config, inputs.kind)
+    _check_keys(config, inputs.kinds())
+    held_out = {name: inputs.evaluated(split) for name, split in source.splits.items() if name != "train"}
     return Dataset(
-        **{**vars(source), "fingerprint": compute_fingerprint(source), "inputs": inputs},
+        **{**vars(source), **held_out, "fingerprint": compute_fingerprint(source), "inputs": inputs},
         mix=Mix(config.mixup, config.cutmix),
         balanced=config.sampling == "balanced",
         by_length=isinstance(config, TokenKeys) and config.by_length,
@@ -89,9 +92,10 @@ def _read_begun(config: DataConfig, folder: Path | None) -> Inputs | None:
     return None if begun is None else begun.inputs
 
 
-def _check_keys(config: DataConfig, kind: str) -> None:
-    """Raise ConfigError for a key of other inputs than those of a kind that is not as by default."""
-    others = {key: inputs for inputs, keys in config.OF_INPUTS.items() if inputs != kind for key in keys}
+def _check_keys(config: DataConfig, kinds: Sequence[str]) -> None:
+    """Raise ConfigError for a key of other inputs than those of some kinds that is not as by default."""
+    own = {key for kind in kinds for key in config.OF_INPUTS.get(kind, ())}
+    others = {key: inputs for inputs, keys in config.OF_INPUTS.items() for key in keys if key not in own}
     for key in fields(config):
         default = key.default if key.default_factory is MISSING else key.default_factory()
         if key.name in others and (value := getattr(config, key.name)) != default:
@@ -102,10 +106,10 @@ def _check_keys(config: DataConfig, kind: str) -> None:
             )
 
 
-def open_source(config: DataConfig, wanted: Wanted) -> Source:
-    """Open the source that `config` names."""
+def open_source(config: DataConfig, wanted: Wanted, targets: str) -> Source:
+    """Open the source that `config` names, with targets of a form."""
     entry = SOURCES[config.kind]
-    source: Source = load(entry.build)(config, wanted.seed if entry.takes_seed else wanted)
+    source: Source = load(entry.openers.get(targets, entry.build))(config, wanted.seed if entry.takes_seed else wanted)
     return source
 
 

@@ -72,6 +72,8 @@ class Split(ABC):
         locate: From an example's index to its place in words, where it has no name of its own but has a place.
         groups: The number of each example's group, int32 [size]: no group is torn apart. None: each is by itself.
         lengths: The number of each example's tokens, int32 [size]; None of other inputs.
+        pixels: Height and width of each image, upright, int [size, 2]; None if they are not known.
+        position_counts: The number of each example's positions of each class, int64 [size, C]; None of other targets.
         left_out: What could not be made examples of (data.on_error=skip).
     """
 
@@ -84,6 +86,8 @@ class Split(ABC):
     locate: Callable[[int], str] | None = None
     groups: np.ndarray | None = None
     lengths: np.ndarray | None = None
+    pixels: np.ndarray | None = None
+    position_counts: np.ndarray | None = None
     left_out: Sequence[BadExample] = ()
 
     @abstractmethod

@@ -62,13 +62,22 @@ class WholeBatch:
     def __init__(self, function: Callable[[Any, Any], tf.Tensor], or_say: str = ""):
         self._function, self.or_say = function, or_say
 
+    def hold(self, batch: Batch, outputs: Any) -> Any:
+        """Return what the loss takes of the outputs of a micro-batch. Raise ConfigError if they are not such."""
+        check_outputs(outputs, example_weights(batch).shape[0], self.or_say)
+        return outputs
+
     def of_batches(self, batches: Sequence[Batch], outputs: Sequence[Any]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Return the same as `of_held`, of the outputs of the model for each batch."""
+        return self.of_held(batches, [self.hold(*pair) for pair in zip(batches, outputs, strict=True)])
+
+    def of_held(self, batches: Sequence[Batch], held: Sequence[Any]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return the weight of this replica's examples, that of all replicas', and the loss of these, scalars.
 
         Examples of weight 0 are left out. Call it in replica context.
 
         Args:
-            outputs: of the model, for each batch.
+            held: by `hold`, of each batch.
         """
         own = tf.concat([example_weights(batch) for batch in batches], 0)
         labels, weights = join_replicas((join_examples([batch["targets"] for batch in batches]), own))
@@ -76,7 +85,7 @@ class WholeBatch:
         def kept(tensor: tf.Tensor) -> tf.Tensor:
             return tf.boolean_mask(tensor, weights > 0.0) if tensor.shape.rank else tensor
 
-        joined = join_replicas(join_examples(outputs))
+        joined = join_replicas(join_examples(held))
         value = tf.convert_to_tensor(self._function(*tf.nest.map_structure(kept, (labels, joined))))
         if value.shape.rank != 0:
             raise ConfigError(
@@ -86,10 +95,37 @@ class WholeBatch:
         return tf.reduce_sum(own), tf.reduce_sum(weights), value
 
 
+class OfSums(WholeBatch):
+    """A loss of sums over all examples of an update. Only the sums of a micro-batch are held, and none of its outputs.
+
+    Args:
+        sums: targets [N, ...], outputs [N, ...] -> sums of each example, [N, K].
+        count: from the number of outputs of a position to K.
+        loss: sums over all examples, [K] -> a number.
+        or_say: see `WholeBatch`.
+    """
+
+    def __init__(
+        self, sums: PerExample, count: Callable[[int], int], loss: Callable[[tf.Tensor], tf.Tensor], or_say: str = ""
+    ):
+        self._sums, self.count, self.of_sums, self.or_say = sums, count, loss, or_say
+
+    def hold(self, batch: Batch, outputs: Any) -> tf.Tensor:
+        """Return the sums over the examples of a micro-batch, [K]."""
+        used = (example_weights(batch) > 0.0)[:, tf.newaxis]
+        sums = self._sums(batch["targets"], outputs)
+        return tf.reduce_sum(tf.where(used, sums, tf.zeros_like(sums)), 0)
+
+    def of_held(self, batches: Sequence[Batch], held: Sequence[Any]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        own = tf.reduce_sum(tf.concat([example_weights(batch) for batch in batches], 0))
+        totals, weights = join_replicas((tf.add_n(held)[tf.newaxis], own[tf.newaxis]))
+        return own, tf.reduce_sum(weights), self.of_sums(tf.reduce_sum(totals, 0))
+
+
 class PerPosition:
     """A loss or metric of the positions of an example: the mean over those that have a target, or 0 without any.
 
-    It is a function of targets, int32 [N, P], below 0 where there is none, and outputs [N, P, V] to values [N].
+    It is a function of targets, int32 [N, ...], below 0 where there is none, and outputs [N, ..., V] to values [N].
 
     Args:
         function: of targets [R] and logits [R, V] to values [R].
@@ -100,15 +136,15 @@ class PerPosition:
 
     def __call__(self, targets: tf.Tensor, outputs: Any) -> tf.Tensor:
         (values,) = compute_by_position([self.function], targets, outputs)
-        return tf.reduce_sum(values * _shares_of_positions(targets, values.dtype), axis=1)
+        return sum_positions(values * _shares_of_positions(targets, values.dtype))
 
 
 def compute_by_position(functions: Sequence[PerExample], targets: tf.Tensor, outputs: Any) -> list[tf.Tensor]:
-    """Return values of each function for the positions of examples, [N, P]; 0 where there is no target.
+    """Return values of each function for the positions of examples, [N, ...]; 0 where there is no target.
 
     Args:
         functions: see PerPosition.
-        outputs: logits [N, P, V], or their `LinearLogits`.
+        outputs: logits [N, ..., V], or their `LinearLogits`.
     """
     rows = tf.reshape(tf.maximum(targets, 0), [-1])
     if isinstance(outputs, LinearLogits):
@@ -120,10 +156,15 @@ def compute_by_position(functions: Sequence[PerExample], targets: tf.Tensor, out
     return [tf.where(targets >= 0, each, tf.zeros_like(each)) for each in values]
 
 
+def sum_positions(values: tf.Tensor, *, keepdims: bool = False) -> tf.Tensor:
+    """Return the sum over the positions of each example: of [N, ...] to [N]."""
+    return tf.reduce_sum(values, axis=[*range(1, values.shape.rank)], keepdims=keepdims)
+
+
 def _shares_of_positions(targets: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Return the weight of each position in the mean of its example, [N, P]."""
+    """Return the weight of each position in the mean of its example, [N, ...]."""
     has_target = tf.cast(targets >= 0, dtype)
-    return has_target / tf.maximum(tf.reduce_sum(has_target, axis=1, keepdims=True), 1.0)
+    return has_target / tf.maximum(sum_positions(has_target, keepdims=True), 1.0)
 
 
 def _call(function: PerExample, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:

@@ -24,7 +24,6 @@ from accumtrain.engine.losses import (
     PerExample,
     WholeBatch,
     accuracy,
-    check_outputs,
     count_examples,
     cross_entropy,
     example_weights,
@@ -179,7 +178,7 @@ class Window(tf.Module):
 
         Args:
             batch: see `Batch` in engine/losses.py.
-            at_outputs: the gradient of a `WholeBatch` at the trained outputs of the model, from `differentiate`.
+            at_outputs: the gradient of a `WholeBatch` at what it holds of the trained outputs, from `differentiate`.
         """
         mode = self._mode(batch, defers_logits=at_outputs is None)
         scale = 1.0 if self.loss_scale is None else self.loss_scale.value
@@ -190,7 +189,8 @@ class Window(tf.Module):
             sums.extend(found)
             if at_outputs is None:
                 return total
-            pairs = zip(trained_outputs(outputs), at_outputs, strict=True)
+            held = trained_outputs(self.loss_function.hold(batch, outputs))
+            pairs = zip(held, at_outputs, strict=True)
             return tf.add_n([tf.reduce_sum(output * tf.cast(at, output.dtype)) for output, at in pairs]) * scale
 
         micro_gradient = None if self._noise_sums is None else MicroGradient()
@@ -218,10 +218,10 @@ class Window(tf.Module):
                 buffer.assign_add(tf.cast(finding, buffer.dtype))
 
     def compute_outputs(self, batch: Batch) -> Any:
-        """Return the outputs of a micro-batch, and count it, so that the next one draws other random numbers."""
+        """Return what a `WholeBatch` holds of a micro-batch, and count it: the next draws other random numbers."""
         outputs = self.model(batch["inputs"], self._mode(batch))
         self.micro_step.assign_add(1)
-        return outputs
+        return self.loss_function.hold(batch, outputs)
 
     def differentiate(self, batches: Sequence[Batch], outputs: Sequence[Any]) -> list[list[tf.Tensor]]:
         """Add the loss of the whole batch to its buffer. Return what `accumulate` takes for each micro-batch.
@@ -232,12 +232,10 @@ class Window(tf.Module):
         Args:
             outputs: of each micro-batch, from `compute_outputs`.
         """
-        for batch, each in zip(batches, outputs, strict=True):
-            check_outputs(each, example_weights(batch).shape[0], self.loss_function.or_say)
         trained = [trained_outputs(each) for each in outputs]
         with tf.GradientTape() as tape:
             tape.watch(trained)
-            own_weight, weight, loss = self.loss_function.of_batches(batches, outputs)
+            own_weight, weight, loss = self.loss_function.of_held(batches, outputs)
         at_outputs, at_weights = tape.gradient(loss, (trained, self.variables_))
         own_weight = tf.cast(own_weight, self.dtype)  # the commit divides by the sum of these
         self.loss.assign_add(tf.cast(tf.cast(loss, self.dtype) * own_weight, self.loss.dtype))

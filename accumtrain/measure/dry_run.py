@@ -16,7 +16,6 @@ from accumtrain.devices.found import Devices
 from accumtrain.engine.step import WORTH_TOGETHER, CallLength
 from accumtrain.measure.flops import median_seconds
 from accumtrain.process import environment
-from accumtrain.tasks.config import LOSSES
 from accumtrain.tasks.objective import Objective
 from accumtrain.train.build import build_window
 from accumtrain.train.checkpoint import Checkpoints
@@ -46,7 +45,7 @@ def measure(
     windows = [_window_of(config, micro_batch, devices.replicas) for micro_batch in micro_batches]
     steps, micro_batch = windows[0]
     # a loss of the whole batch keeps the outputs of a whole window, so a smaller one does not show its memory
-    most = config.batch_size if LOSSES[config.loss.kind].whole_batch else MICRO_STEPS
+    most = config.batch_size if config.loss.is_of_whole_batch else MICRO_STEPS
     dry_run = DryRun(config.with_accum_steps(steps), objective, devices, micro_batch, directory, min(steps, most))
     found = [_measure_updates(dry_run, config.batch_size, steps, micro_batch)]
     for steps, micro_batch in windows[1:]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -53,6 +54,7 @@ class Answer:
     Attributes:
         name: That of the answers in an export.
         unit_name: That of a difference of answers, in words.
+        writes: The folder for a PNG file of each answer, beside the files of job=predict; None if there are none.
         facts: About the training examples and the answers.
         facts_type: Their TypedDict, whose lists have a value for each name. None: of any type.
         inputs: Those of the run.
@@ -61,6 +63,7 @@ class Answer:
 
     name: ClassVar[str] = "values"
     unit_name: ClassVar[str] = ""
+    writes: ClassVar[str | None] = None
     facts_type: ClassVar[Any] = None
 
     def __init__(self, config: Config, trained_on: TrainedOn, facts: Mapping[str, Any]) -> None:
@@ -75,6 +78,14 @@ class Answer:
             value = known.get(key)
             if isinstance(value, list) and len(value) != len(names):
                 raise ConfigError(f"facts.{key}: must have {len(names)} values, one for a name, and has {len(value)}")
+
+    def keep(self, answers: Sequence[np.ndarray], files: Sequence[Path]) -> np.ndarray:
+        """Return what `tell` takes of what `predict` has returned for some examples.
+
+        Args:
+            files: Where to write the answer to each example, if `writes` names a folder for them; or empty.
+        """
+        return np.asarray(answers)
 
     def __call__(self, inputs: Any, outputs: tf.Tensor) -> tf.Tensor:
         """Return the answers, float32 [N, K], to inputs and the outputs of the model for them, [N, ...].

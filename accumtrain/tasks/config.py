@@ -13,14 +13,18 @@ from accumtrain.data.text.config import DocumentRows
 from accumtrain.errors import ConfigError
 from accumtrain.fields import (
     CLASSES,
+    EACH,
     FRACTION,
     LABELS,
     MASKED,
+    MASKS,
     NEXT,
+    NOT_NEGATIVE,
     NUMBERS,
     POSITIVE,
     SHARE,
     TOKENS,
+    OneOf,
     Range,
     Role,
     Word,
@@ -48,6 +52,11 @@ class LossConfig(ComponentConfig):
     or_say: ClassVar[str] = ""  # another remedy, for the end of messages about a loss of the whole batch
     NOT_EVALUATED: ClassVar[Sequence[str]] = ()  # the keys that evaluations leave out, with their defaults
 
+    @property
+    def is_of_whole_batch(self) -> bool:
+        """True if the loss is no mean over examples, but of all examples of an update."""
+        return LOSSES[self.kind].whole_batch
+
     def for_training(self, names: Sequence[str], counts: Callable[[], list[int]]) -> LossConfig:
         """Return the loss that is minimised.
 
@@ -69,19 +78,14 @@ class LossConfig(ComponentConfig):
 
 
 @dataclass(kw_only=True)
-class CrossEntropyConfig(LossConfig):
-    """-log softmax(logits)[label]. Evaluations measure it without smoothing and weights.
+class ClassWeightsConfig(LossConfig):
+    """Keys of losses of classes.
 
-    `label_smoothing`: share of the target that is spread evenly over all classes.
-    `class_weights`: factor on the loss of the examples of a class, by its name; 1 for those that are not named. A list
-    is for classes without names, in their order. balanced gives all classes the same sum, so
+    `class_weights`: factor on the cross-entropy of a class, by its name; 1 for those that are not named. A list is for
+    classes without names, in their order. balanced gives all classes the same sum, so
     examples / (classes * examples of the class).
     """
 
-    NOT_EVALUATED: ClassVar[Sequence[str]] = ("label_smoothing", "class_weights")
-
-    kind: str = "cross_entropy"
-    label_smoothing: Annotated[float, FRACTION] = 0.0
     class_weights: Annotated[dict[str, float] | list[float] | str | None, Word(BALANCED, WEIGHTS)] = None
 
     def check(self) -> None:
@@ -95,7 +99,7 @@ class CrossEntropyConfig(LossConfig):
                 f"above 0; for example {_quoted({'cat': 1.0, 'dog': 5.0})}"
             )
 
-    def for_training(self, names: Sequence[str], counts: Callable[[], list[int]]) -> CrossEntropyConfig:
+    def for_training(self, names: Sequence[str], counts: Callable[[], list[int]]) -> ClassWeightsConfig:
         """Raise ConfigError if weights are of other classes."""
         if self.class_weights is None:
             return self
@@ -123,6 +127,69 @@ class CrossEntropyConfig(LossConfig):
     @property
     def factors(self) -> list[float]:
         return self.class_weights if isinstance(self.class_weights, list) else []
+
+
+@dataclass(kw_only=True)
+class CrossEntropyConfig(ClassWeightsConfig):
+    """-log softmax(logits)[label]. Evaluations measure it without smoothing and weights.
+
+    `label_smoothing`: share of the target that is spread evenly over all classes.
+    """
+
+    NOT_EVALUATED: ClassVar[Sequence[str]] = ("label_smoothing", "class_weights")
+
+    kind: str = "cross_entropy"
+    label_smoothing: Annotated[float, FRACTION] = 0.0
+
+
+BATCH, EXAMPLE = "batch", "example"  # what overlaps are of
+
+
+@dataclass(kw_only=True)
+class PositionsConfig(ClassWeightsConfig):
+    """A weighted sum of two losses of positions, such as pixels. Those without a class have no part in them.
+
+    Evaluations measure it without class weights, and overlaps of loss.over=batch over all their examples.
+
+    `entropy`: weight of -log softmax(logits)[class], in the mean over all positions of an update.
+    `focus`: exponent of the focal loss (Lin et al. 2017, arXiv:1708.02002): the cross-entropy of a position is
+    multiplied by (1 - p)^focus, where p is the probability of its class. 0: it is not.
+    `overlap`: weight of 1 - hits / (hits + false_alarms * false positives + misses * false negatives), in the mean over
+    the classes that are there. All are sums of probabilities (Salehi et al. 2017, arXiv:1706.05721).
+    `false_alarms`, `misses`: weights of false positives and negatives in overlaps. 0.5 and 0.5 are the Dice coefficient
+    (Milletari et al. 2016, arXiv:1606.04797).
+    `over`: batch: overlaps are those of all examples of an update, and micro-batches are computed twice. example: they
+    are of each example by itself, which counts by its positions.
+    """
+
+    NOT_EVALUATED: ClassVar[Sequence[str]] = ("class_weights",)
+    or_say: ClassVar[str] = "; or give loss.over=example"
+
+    kind: str = "positions"
+    entropy: Annotated[float, NOT_NEGATIVE] = 1.0
+    focus: Annotated[float, NOT_NEGATIVE] = 0.0
+    overlap: Annotated[float, NOT_NEGATIVE] = 0.0
+    false_alarms: Annotated[float, NOT_NEGATIVE] = 0.5
+    misses: Annotated[float, NOT_NEGATIVE] = 0.5
+    over: Annotated[str, OneOf((BATCH, EXAMPLE))] = BATCH
+
+    @property
+    def is_of_whole_batch(self) -> bool:
+        return self.overlap > 0 and self.over == BATCH
+
+    def check(self) -> None:
+        super().check()
+        if not self.entropy and not self.overlap:
+            raise ConfigError("loss.entropy=0 and loss.overlap=0: nothing is left to learn; give one a weight above 0")
+        if 0 < self.focus < 1:
+            raise ConfigError(
+                f"loss.focus={format_value(self.focus)}: the gradient of a certain position would be infinite; use 0, "
+                "or 1 or more"
+            )
+        if self.overlap and not self.false_alarms + self.misses:
+            raise ConfigError(
+                "loss.false_alarms=0 and loss.misses=0: all overlaps would be 1; give one a weight above 0"
+            )
 
 
 @dataclass(kw_only=True)
@@ -242,13 +309,13 @@ class LossEntry(Entry[LossConfig]):
     """A loss.
 
     Attributes:
-        targets: the form of the targets that it takes.
+        targets: the forms of targets that it takes.
         metrics: the metrics where eval.metrics is null, by name: functions like the loss, or "module:function". None is
             those of the task.
         whole_batch: the loss is a function of the labels [B] and the outputs [B, ...] of an update to one number.
     """
 
-    targets: str = CLASSES
+    targets: tuple[str, ...] = (CLASSES,)
     metrics: Mapping[str, Code] | None = None
     whole_batch: bool = False
 
@@ -256,11 +323,12 @@ class LossEntry(Entry[LossConfig]):
 LOSSES: Registry[LossEntry] = Registry("loss.kind")
 LOSSES.add(
     LossEntry(CrossEntropyConfig, "accumtrain.tasks.classify:build_cross_entropy"),
-    LossEntry(SigmoidCrossEntropyConfig, "accumtrain.tasks.multilabel:build_loss", LABELS),
-    LossEntry(SquaredErrorConfig, "accumtrain.tasks.regress:build_squared_error", NUMBERS),
-    LossEntry(AbsoluteErrorConfig, "accumtrain.tasks.regress:build_absolute_error", NUMBERS),
-    LossEntry(HuberConfig, "accumtrain.tasks.regress:build_huber", NUMBERS),
-    LossEntry(TokenCrossEntropyConfig, "accumtrain.tasks.tokens:build_token_cross_entropy", TOKENS),
+    LossEntry(SigmoidCrossEntropyConfig, "accumtrain.tasks.multilabel:build_loss", (LABELS,)),
+    LossEntry(SquaredErrorConfig, "accumtrain.tasks.regress:build_squared_error", (NUMBERS,)),
+    LossEntry(AbsoluteErrorConfig, "accumtrain.tasks.regress:build_absolute_error", (NUMBERS,)),
+    LossEntry(HuberConfig, "accumtrain.tasks.regress:build_huber", (NUMBERS,)),
+    LossEntry(TokenCrossEntropyConfig, "accumtrain.tasks.texts.tokens:build_token_cross_entropy", (TOKENS,)),
+    LossEntry(PositionsConfig, "accumtrain.tasks.positions.losses:build_positions", (MASKS,)),
 )
 
 # ---- metrics, chosen by eval.metrics ---------------------------------------------------------------------------------
@@ -276,9 +344,9 @@ class MetricEntry:
     Attributes:
         function: (labels [N], logits [N, classes]) -> values [N] in the dtype of the logits, or "module:function".
         higher_is_better: the direction in which it decides which state is the best.
-        targets: the form of the targets that it takes.
+        targets: the forms of targets that it takes.
         whole_split: it is no mean over examples. Its function takes NumPy arrays of all examples of a split, of their
-            targets and of the outputs, and returns a number.
+            targets and of the outputs, and returns a number. Of positions it takes their confusions, int64 [C, C].
         of_mean: from the mean of the function's values over the examples of an evaluation to the metric, or
             "module:function"; None if it is the mean itself.
     """
@@ -286,7 +354,7 @@ class MetricEntry:
     name: str
     function: Code
     higher_is_better: bool = True
-    targets: str = CLASSES
+    targets: tuple[str, ...] = (CLASSES,)
     whole_split: bool = False
     of_mean: Code | None = None
 
@@ -295,18 +363,21 @@ METRICS: Registry[MetricEntry] = Registry("eval.metrics")
 METRICS.add(
     MetricEntry(ACCURACY, "accumtrain.engine.losses:accuracy"),
     MetricEntry("top5", "accumtrain.engine.losses:top5"),
-    MetricEntry("map", "accumtrain.tasks.scores:mean_average_precision", targets=LABELS, whole_split=True),
-    MetricEntry("f1", "accumtrain.tasks.scores:macro_f1", targets=LABELS, whole_split=True),
-    MetricEntry("mae", "accumtrain.tasks.scores:mean_absolute_error", False, targets=NUMBERS, whole_split=True),
-    MetricEntry("rmse", "accumtrain.tasks.scores:root_mean_squared_error", False, targets=NUMBERS, whole_split=True),
-    MetricEntry("r2", "accumtrain.tasks.scores:r2", targets=NUMBERS, whole_split=True),
-    MetricEntry("token_accuracy", "accumtrain.tasks.tokens:token_accuracy", targets=TOKENS),
+    MetricEntry("map", "accumtrain.tasks.scores:mean_average_precision", targets=(LABELS,), whole_split=True),
+    MetricEntry("f1", "accumtrain.tasks.scores:macro_f1", targets=(LABELS,), whole_split=True),
+    MetricEntry("mae", "accumtrain.tasks.scores:mean_absolute_error", False, targets=(NUMBERS,), whole_split=True),
+    MetricEntry("rmse", "accumtrain.tasks.scores:root_mean_squared_error", False, targets=(NUMBERS,), whole_split=True),
+    MetricEntry("r2", "accumtrain.tasks.scores:r2", targets=(NUMBERS,), whole_split=True),
+    MetricEntry("mean_iou", "accumtrain.tasks.positions.scores:mean_iou", targets=(MASKS,), whole_split=True),
+    MetricEntry("mean_dice", "accumtrain.tasks.positions.scores:mean_dice", targets=(MASKS,), whole_split=True),
+    MetricEntry("pixel_accuracy", "accumtrain.tasks.positions.losses:position_accuracy", targets=(MASKS,)),
+    MetricEntry("token_accuracy", "accumtrain.tasks.texts.tokens:token_accuracy", targets=(TOKENS,)),
     MetricEntry(
         "perplexity",
-        "accumtrain.tasks.tokens:token_cross_entropy",
+        "accumtrain.tasks.texts.tokens:token_cross_entropy",
         higher_is_better=False,
-        targets=TOKENS,
-        of_mean="accumtrain.tasks.tokens:perplexity",
+        targets=(TOKENS,),
+        of_mean="accumtrain.tasks.texts.tokens:perplexity",
     ),
 )
 
@@ -342,6 +413,13 @@ class RegressConfig(TaskConfig):
     """Each example has a number, or several."""
 
     kind: str = "regress"
+
+
+@dataclass(kw_only=True)
+class SegmentConfig(TaskConfig):
+    """Each pixel is of one class, or of none that is known."""
+
+    kind: str = "segment"
 
 
 @dataclass(kw_only=True)
@@ -399,7 +477,8 @@ class TaskEntry(Entry[TaskConfig]):
         mixes: the targets of two examples can be mixed, by data.mixup and data.cutmix.
         balances: its targets are classes, which data.sampling=balanced makes equally frequent.
         chooses_metrics: eval.metrics may choose others.
-        tells: the tokens that its model tells: MASKED ones, or the NEXT of each; None if it tells no tokens.
+        tells: the tokens that its model tells: MASKED ones, or the NEXT of each. EACH: a class for each position. None:
+            it tells of whole examples.
     """
 
     answer: Code = "accumtrain.tasks.answer:Answer"
@@ -438,9 +517,21 @@ TASKS.add(
         balances=False,
     ),
     TaskEntry(
+        SegmentConfig,
+        "accumtrain.tasks.positions.segment:Segment",
+        "accumtrain.tasks.positions.segment:MaskAnswer",
+        loss=PositionsConfig,
+        metrics=("mean_iou", "mean_dice", "pixel_accuracy"),
+        best="mean_iou",
+        targets=MASKS,
+        mixes=False,
+        balances=False,
+        tells=EACH,
+    ),
+    TaskEntry(
         MaskedTokensConfig,
-        "accumtrain.tasks.masked_tokens:MaskedTokens",
-        "accumtrain.tasks.masked_tokens:TokenAnswer",
+        "accumtrain.tasks.texts.masked_tokens:MaskedTokens",
+        "accumtrain.tasks.texts.masked_tokens:TokenAnswer",
         loss=TokenCrossEntropyConfig,
         metrics=("perplexity", "token_accuracy"),
         best=LOSS,
@@ -451,8 +542,8 @@ TASKS.add(
     ),
     TaskEntry(
         NextTokenConfig,
-        "accumtrain.tasks.next_token:NextToken",
-        "accumtrain.tasks.next_token:NextTokenAnswer",
+        "accumtrain.tasks.texts.next_token:NextToken",
+        "accumtrain.tasks.texts.next_token:NextTokenAnswer",
         loss=TokenCrossEntropyConfig,
         metrics=("perplexity", "token_accuracy"),
         best=LOSS,

@@ -152,7 +152,7 @@ class Objective:
 
         They are not known of a loss of the whole batch.
         """
-        if LOSSES[self.config.loss.kind].whole_batch:
+        if self.config.loss.is_of_whole_batch:
             return {}
         losses = {}
         for name, split in self.stored.splits.items():

@@ -18,6 +18,7 @@ from accumtrain.engine.ema import MovingAverage
 from accumtrain.engine.losses import (
     Batch,
     Collector,
+    OfSums,
     PerExample,
     WholeBatch,
     count_examples,
@@ -28,6 +29,7 @@ from accumtrain.engine.runtime import Runtime
 from accumtrain.engine.step import CallLength
 from accumtrain.engine.sums import sum_buffer
 from accumtrain.errors import DataError
+from accumtrain.tasks.config import LOSS
 from accumtrain.tasks.objective import Objective
 
 
@@ -48,12 +50,14 @@ def build_evaluator(
         batch: examples per batch over all replicas.
         reports: measure all that job=evaluate measures.
     """
-    of_means = objective.of_means(split)
-    means = {"loss": objective.evaluated_loss, **objective.means}
+    of_means, loss = objective.of_means(split), objective.evaluated_loss
+    means = objective.means if isinstance(loss, OfSums) else {LOSS: loss, **objective.means}
     means |= {name: function for name, (function, _) in of_means.items()}
     if reports and config.eval.metrics is None:
         means |= objective.further_means
     collectors = objective.collectors(split, batch, runtime.replicas, reports=reports)
+    if isinstance(loss, OfSums):
+        collectors = [LossOfSums(loss, objective.stored.num_classes), *collectors]
     return Evaluator(
         model,
         ema,
@@ -74,7 +78,7 @@ class Evaluator:
     Args:
         ema: averages to evaluate in place of the weights, or None.
         means: functions (labels [N], logits [N, classes]) -> values [N], by name; `loss` is one of them, or one of the
-            whole batch.
+            whole batch, or a collector measures it.
         split: name of the split.
         batch: examples per batch over all replicas.
         runtime: computes on the replicas of its strategy.
@@ -99,8 +103,8 @@ class Evaluator:
     ):
         self._model, self._ema, self._runtime = model, ema, runtime
         self._means, self._of_means, self.collectors = dict(means), dict(of_means or {}), collectors
-        self._whole_loss, self._together = means.get("loss"), together
-        self._held: list[tuple[Any, Any]] = []  # batches and outputs, before their loss is computed
+        self._whole_loss, self._together = means.get(LOSS), together
+        self._held: list[tuple[Any, Any]] = []  # batches and what is held of each, before their loss is computed
         self.split, self._examples = split, data.splits[split]
         self._batches = -(-self._examples.size // batch)
         self._dataset = DistributedBatches(
@@ -123,8 +127,9 @@ class Evaluator:
 
     @property
     def names(self) -> list[str]:
-        """The names of loss and metrics."""
-        return [*self._means, *(name for collector in self.collectors for name in collector.names)]
+        """The names of the loss and of metrics."""
+        names = [*self._means, *(name for collector in self.collectors for name in collector.names)]
+        return sorted(names, key=lambda name: name != LOSS)
 
     def __call__(self, stop: Callable[[], bool], report: Callable[[int, int], None]) -> dict[str, float] | None:
         """Evaluate the current state.
@@ -162,10 +167,13 @@ class Evaluator:
             if not examples:
                 raise DataError(f"none of the {self.split} examples can be used: see job=check, which names them")
             means = {name: total / weight for name, total in zip(self._means, sums, strict=True)}
-            return {
+            found = {
                 **means,
                 **{name: of_mean(means[name]) for name, of_mean in self._of_means.items()},
                 **{name: value for collector in self.collectors for name, value in collector.take().items()},
+            }
+            return {
+                **{name: found[name] for name in self.names},
                 "examples": int(examples),
                 "seconds": time.perf_counter() - started,
             }
@@ -186,7 +194,7 @@ class Evaluator:
             yield
 
     def _add_batch(self, batch: Batch) -> Any:
-        """Add a batch to the sums. Return the outputs, of which a loss of the whole batch is still to be added."""
+        """Add a batch to the sums. Return what a loss of the whole batch holds of it; None of another loss."""
         outputs = self._model(batch["inputs"], self._mode)
         sums = weighted_sums(self._means.values(), outputs, batch)
         for collector in self.collectors:
@@ -194,7 +202,7 @@ class Evaluator:
         weight = tf.reduce_sum(tf.cast(example_weights(batch), self._dtype))
         for total, value in zip(self._sums, (*sums, weight, count_examples(batch)), strict=True):
             total.assign_add(tf.cast(value, total.dtype))
-        return outputs
+        return self._whole_loss.hold(batch, outputs) if isinstance(self._whole_loss, WholeBatch) else None
 
     # ---- a loss of the whole batch: of the outputs of several batches ----
 
@@ -207,18 +215,18 @@ class Evaluator:
 
     def _add_loss_of_held(self) -> None:
         if self._held:
-            batches, outputs = ([*each] for each in zip(*self._held, strict=True))
+            batches, held = ([*each] for each in zip(*self._held, strict=True))
             self._held.clear()
             with self._runtime.assigning(self._own_variables):
-                self._add_loss(batches, outputs)
+                self._add_loss(batches, held)
 
     @tf.function(autograph=False)
-    def _add_loss(self, batches: list[Any], outputs: list[Any]) -> None:
-        self._runtime.strategy.run(self._add_whole_loss, args=(batches, outputs))
+    def _add_loss(self, batches: list[Any], held: list[Any]) -> None:
+        self._runtime.strategy.run(self._add_whole_loss, args=(batches, held))
 
-    def _add_whole_loss(self, batches: list[Batch], outputs: list[Any]) -> None:
+    def _add_whole_loss(self, batches: list[Batch], held: list[Any]) -> None:
         assert isinstance(self._whole_loss, WholeBatch)
-        weight, _, loss = self._whole_loss.of_batches(batches, outputs)
+        weight, _, loss = self._whole_loss.of_held(batches, held)
         total = self._sums[[*self._means].index("loss")]
         total.assign_add(tf.cast(weight, total.dtype) * tf.cast(loss, total.dtype))
 
@@ -241,3 +249,37 @@ class Evaluator:
         for total in self._sums:
             total.assign(tf.zeros_like(total))
         return sums
+
+
+class LossOfSums:
+    """Collects the sums of which a loss is made, over a whole split. Create it inside the strategy's scope.
+
+    Args:
+        outputs: those of the model for a position.
+    """
+
+    names = (LOSS,)
+    facts: Mapping[str, Any] = {}
+
+    def __init__(self, loss: OfSums, outputs: int):
+        self._loss, self._sums = loss, sum_buffer([loss.count(outputs)], tf.float64)
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        return [self._sums]
+
+    def update(self, batch: Batch, outputs: Any) -> None:
+        self._sums.assign_add(tf.cast(self._loss.hold(batch, outputs), tf.float64))
+
+    @tf.function(autograph=False)
+    def reset(self) -> None:
+        self._sums.assign(tf.zeros_like(self._sums))
+
+    def take(self) -> dict[str, float]:
+        loss = float(self._read())
+        self.reset()
+        return {LOSS: loss}
+
+    @tf.function(autograph=False)
+    def _read(self) -> tf.Tensor:
+        return self._loss.of_sums(tf.convert_to_tensor(self._sums))

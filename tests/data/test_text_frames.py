@@ -19,7 +19,7 @@ from accumtrain.data.sources.labelled import open_labelled
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import TOKENS
 from accumtrain.tasks.config import MaskedTokensConfig
-from accumtrain.tasks.masking import mask_tokens
+from accumtrain.tasks.texts.masking import mask_tokens
 from tests.data.word_tokenizer import CLS_PAIR, make_tokenizer, save, template
 
 ROWS = [("a b c a", "b c", "x"), ("c", "a a a", "y"), ("b", "b", "x"), ("a c", "b", "y")] * 3

@@ -15,7 +15,7 @@ from accumtrain.models.config import MlpConfig
 from accumtrain.models.layers import ModelSpec
 from accumtrain.models.transformers.config import DecoderConfig, EncoderConfig, RevDecoderConfig, RevEncoderConfig
 from accumtrain.optim.config import OptimConfig
-from accumtrain.tasks.tokens import token_accuracy, token_cross_entropy
+from accumtrain.tasks.texts.tokens import token_accuracy, token_cross_entropy
 from accumtrain.train.build import build_optimizer
 
 VOCABULARY, LENGTH, MASKS, EXAMPLES = 1500, 8, 5, 12

@@ -18,7 +18,7 @@ from accumtrain.models.build import build_model
 from accumtrain.models.layers import ModelSpec
 from accumtrain.models.transformers.config import RevDecoderConfig
 from accumtrain.optim.config import SgdConfig
-from accumtrain.tasks.tokens import token_cross_entropy
+from accumtrain.tasks.texts.tokens import token_cross_entropy
 from accumtrain.train.build import build_optimizer
 from tests.engine.small import CLASSES, examples, revnet38
 

@@ -126,7 +126,7 @@ def test_sizes_are_measured_one_after_the_other(config, objective, tmp_path):
 
 @pytest.mark.usefixtures("timed")
 def test_a_loss_of_the_whole_batch_is_measured_by_whole_windows(config, objective, tmp_path, monkeypatch):
-    monkeypatch.setattr(dry_run, "LOSSES", {config.loss.kind: SimpleNamespace(whole_batch=True)})
+    monkeypatch.setattr(type(config.loss), "is_of_whole_batch", True)
     found = measure(config, objective, ONE_REPLICA, [2, 24], tmp_path)
     assert Timed.last.did == [(12, tmp_path), (2, 12), *ONE_SIZE, (24, 1), *ONE_SIZE]
     assert [each["seconds_to_first_update"] for each in found] == [5.0, 5.0]  # no micro-step is left to reckon

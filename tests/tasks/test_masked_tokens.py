@@ -25,8 +25,8 @@ from accumtrain.engine import losses
 from accumtrain.engine.step import Step
 from accumtrain.errors import DataError, VerificationError
 from accumtrain.export import reload
-from accumtrain.tasks import tokens as of_tokens
 from accumtrain.tasks.objective import open_objective
+from accumtrain.tasks.texts import tokens as of_tokens
 from accumtrain.train.build import build_window
 from accumtrain.train.evaluator import build_evaluator
 from tests.tasks import texts

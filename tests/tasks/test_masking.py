@@ -9,7 +9,7 @@ import tensorflow as tf
 from accumtrain.data.inputs.tokens import find_masks
 from accumtrain.data.text.vocabulary import Vocabulary
 from accumtrain.tasks.config import MaskedTokensConfig
-from accumtrain.tasks.masking import mask_tokens, most_positions
+from accumtrain.tasks.texts.masking import mask_tokens, most_positions
 
 MASK, SPECIAL = 11, (0, 10, 11)
 VOCABULARY = Vocabulary(12, MASK, SPECIAL, "")

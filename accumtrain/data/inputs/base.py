@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_type_hints
 
@@ -29,6 +29,9 @@ class Asked(NamedTuple):
     data: Dataset
     ignored: list[str]
     others: Sequence[Mapping[str, Any]] = ()
+
+
+Answered = tuple[Sequence[int], Sequence[np.ndarray]]  # indices, and the answer to each
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,10 @@ class Inputs(ABC):
     def batch(self, inputs: Any, key: tf.Tensor | None, *, training: bool) -> Any:
         """Return examples [n, ...], with keys uint64 [n], as the model takes them."""
         return inputs
+
+    def evaluated(self, split: Split) -> Split:
+        """Return a split as evaluations take it."""
+        return split
 
     @property
     def longest(self) -> Inputs:
@@ -182,6 +189,10 @@ class Inputs(ABC):
             ConfigError: The kind reads no files.
             DataError: There are none, or they are not such inputs.
         """
+
+    def join(self, split: Split, answers: Iterable[Answered]) -> Iterable[Answered]:
+        """Return the answers to what was asked, from those to the examples of a split."""
+        return answers
 
     def beginnings(self, split: Split, indices: Sequence[int]) -> list[str]:
         """Return how examples of a split begin, to be shown beside their names; none if the names say enough."""

@@ -17,6 +17,7 @@ import tensorflow as tf
 from accumtrain.console import format_things
 from accumtrain.data.config import DataConfig
 from accumtrain.data.images import augment
+from accumtrain.data.images.crops import DIHEDRAL, SYMMETRIES, draw_symmetry
 from accumtrain.data.images.damage import leave_out_damaged
 from accumtrain.data.images.decode import central_window, cut_window, decode, decode_window
 from accumtrain.data.images.encoded import EncodedSplit
@@ -69,7 +70,8 @@ class Pixels(Inputs):
 
     def by_example(self, *, training: bool) -> bool:
         """Return whether images must pass through `example` even if they need no decoding."""
-        return self.augment == "inception" or (training and self._changes_single_images)
+        changes = self._changes_single_images or self.augment in SYMMETRIES
+        return self.augment == "inception" or (training and changes)
 
     @property
     def _changes_single_images(self) -> bool:
@@ -94,6 +96,8 @@ class Pixels(Inputs):
         else:
             image = decode(image, channels, orientation) if encoded else image
             image = tf.ensure_shape(image, self.shape) if self.image_size is None else self._resize(image)
+            if training and self.augment in SYMMETRIES:
+                (image,) = draw_symmetry([image], key, self.augment)
         return self._change_colours(image, key) if training and self._changes_single_images else image
 
     def _change_colours(self, image: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
@@ -253,6 +257,7 @@ def make_pixels(config: DataConfig, shape: tuple[int, ...], white: int) -> Pixel
             )
     if config.augment == "inception" and config.image_size is None:
         raise ConfigError("data.augment=inception crops to a size: set data.image_size, for example to 224")
+    check_square(config, shape)
     return Pixels(
         shape,
         augment=config.augment,
@@ -265,6 +270,15 @@ def make_pixels(config: DataConfig, shape: tuple[int, ...], white: int) -> Pixel
         magnitude=config.magnitude,
         erasing=config.erasing,
     )
+
+
+def check_square(config: DataConfig, shape: tuple[int, ...]) -> None:
+    """Raise ConfigError if images that are not square are to be turned."""
+    if config.augment == DIHEDRAL and shape[0] != shape[1]:
+        raise ConfigError(
+            f"data.augment=dihedral: turns images by 90 degrees, and these are {shape[0]} x {shape[1]}; use "
+            "data.augment=flip, or make them square by data.image_size"
+        )
 
 
 def make_images(shape: tuple[int, ...], size: tuple[float, float]) -> np.ndarray:

@@ -42,7 +42,7 @@ def open_labelled(
     if isinstance(reader, LabelTargets | NumberTargets):
         reader = replace(reader, names=of_run.class_names)
     keys = of_run.inputs.adapt(config)
-    source = open_source(keys, Wanted(seed, reader, of_run, rows=rows))
+    source = open_source(keys, Wanted(seed, reader, of_run, rows=rows), of_run.form)
     kind = Pixels.kind if source.inputs is None else source.inputs.kind
     if kind != of_run.inputs.kind:
         raise DataError(
@@ -51,11 +51,12 @@ def open_labelled(
         )
     first, *others = _select_new_splits(source, trained)
     split = first.joined_with(others) if others else first
+    inputs = of_run.inputs.match(split, keys)
     return Dataset(
         train=split,
-        test=split,
+        test=inputs.evaluated(split),
         num_classes=len(of_run.class_names),
-        inputs=of_run.inputs.match(split, keys),
+        inputs=inputs,
         notes=source.notes,
         class_names=of_run.class_names,
         targets=of_run.form,

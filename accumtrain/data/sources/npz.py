@@ -46,15 +46,7 @@ def open_npz(config: NpzConfig, wanted: Wanted) -> Source:
         for prefix in prefixes.values():
             file.check_headers(prefix)
         targets = file.read_targets(wanted.reader)
-        images = {split: file.read_array(f"{prefix}images") for split, prefix in prefixes.items()}
-    images = {split: array[..., None] if array.ndim == 3 else array for split, array in images.items()}
-    for other_images in images.values():
-        _check_shapes(path, images["train"], other_images, resized=config.pixels is not None)
-    pixels = [
-        PixelRange(f"{prefixes[split]}images", array.dtype, array.min(), array.max()) for split, array in images.items()
-    ]
-    white, notes = find_white(path, pixels, config.scale)
-    arrays = {split: _scale(images.pop(split), white) for split in prefixes}
+        arrays, white, notes = read_images(config, file)
     if wanted.of_run is None:
         _check_all_are_trained(path, targets["train"])
     examples = {split: (arrays[split], of_split.values) for split, of_split in targets.items()}
@@ -77,6 +69,24 @@ def open_npz(config: NpzConfig, wanted: Wanted) -> Source:
         val=splits.get("val"),
         fingerprint={"data.arrays": hash_texts(file.checksums)},
     )
+
+
+def read_images(config: NpzConfig, file: NpzFile) -> tuple[dict[str, np.ndarray], int, list[str]]:
+    """Return the images of each split, [N, height, width, channels], the value of white, and notes about it.
+
+    Raises:
+        DataError: those of the splits differ in shape, or the values have no clear range.
+    """
+    images = {split: file.read_array(f"{prefix}images") for split, prefix in file.prefixes.items()}
+    images = {split: array[..., None] if array.ndim == 3 else array for split, array in images.items()}
+    for other_images in images.values():
+        _check_shapes(file.path, images["train"], other_images, resized=config.pixels is not None)
+    pixels = [
+        PixelRange(f"{file.prefixes[split]}images", array.dtype, array.min(), array.max())
+        for split, array in images.items()
+    ]
+    white, notes = find_white(file.path, pixels, config.scale)
+    return {split: _scale(images.pop(split), white) for split in file.prefixes}, white, notes
 
 
 def _read_tokens(config: NpzConfig, wanted: Wanted) -> Content:

@@ -98,6 +98,16 @@ class NpzFile:
                 "give one label for each image"
             )
 
+    def check_masks(self, prefix: str) -> None:
+        """Raise DataError for types and shapes that images and masks of a split can't have."""
+        (images, pixel_type), (masks, mask_type) = (self.read_header(f"{prefix}{name}") for name in ("images", "masks"))
+        self._check_images(f"{prefix}images", images, pixel_type)
+        if mask_type.kind not in "biu" or masks not in (images[:3], (*images[:3], 1)):
+            raise DataError(
+                f"{self.path}: {prefix}masks is {mask_type} {list(masks)}, and {prefix}images is {list(images)}: give "
+                f"whole numbers {list(images[:3])}, a class for each pixel"
+            )
+
     def read_targets(self, reader: TargetReader) -> dict[str, Targets]:
         """Return the targets of each split."""
         arrays = {f"{prefix}labels": self.read_array(f"{prefix}labels") for prefix in self.prefixes.values()}

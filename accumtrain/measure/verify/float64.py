@@ -141,6 +141,10 @@ class _WindowLoss:
         """Return the sum of the loss over the examples, each with its weight."""
         batches = [*self._examples.micro_batches()]
         outputs = [self._logits(batch, tf.constant(number)) for number, batch in enumerate(batches)]
+        if self._loss.is_of_whole_batch and has_formula(self._loss):
+            parts = [tf.nest.map_structure(np.asarray, dict(batch)) for batch in batches]
+            whole = tf.nest.map_structure(lambda *each: np.concatenate(each), *parts)
+            return sum_losses(self._loss, whole, np.concatenate(outputs))
         if isinstance(self._window.loss_function, WholeBatch):
             _, weight, loss = self._window.loss_function.of_batches(batches, outputs)
             return float(loss.numpy()) * float(weight.numpy())

@@ -12,6 +12,7 @@ from accumtrain.tasks.config import (
     CrossEntropyConfig,
     HuberConfig,
     LossConfig,
+    PositionsConfig,
     SigmoidCrossEntropyConfig,
     SquaredErrorConfig,
     TokenCrossEntropyConfig,
@@ -58,6 +59,31 @@ def token_cross_entropy(config: LossConfig, ids: np.ndarray, logits: np.ndarray)
     return np.array(means) / np.maximum((ids >= 0).sum(axis=1), 1)
 
 
+def positions(config: PositionsConfig, classes: np.ndarray, logits: np.ndarray) -> np.ndarray:
+    """Return the loss of each example, or with loss.over=batch that of all of them, as often as there are examples."""
+    if config.is_of_whole_batch:
+        return np.full(len(classes), _of_positions(config, classes[classes >= 0], logits[classes >= 0]))
+    return np.array(
+        [_of_positions(config, own[own >= 0], row[own >= 0]) for own, row in zip(classes, logits, strict=True)]
+    )
+
+
+def _of_positions(config: PositionsConfig, classes: np.ndarray, logits: np.ndarray) -> float:
+    """Return the loss of positions [R] that have a class: of cross-entropies, and of overlaps class by class."""
+    if not classes.size:
+        return 0.0
+    p = np.exp(logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True))
+    of_class = np.take_along_axis(p, classes[:, None], 1)[:, 0]
+    factors = np.asarray(config.factors)[classes] if config.factors else 1.0
+    entropy = np.mean(factors * (1.0 - of_class) ** config.focus * -np.log(of_class))
+    losses = []
+    for number in np.unique(classes):
+        there, said = classes == number, p[:, number]
+        wrong = config.false_alarms * said[~there].sum() + config.misses * (1.0 - said[there]).sum()
+        losses.append(wrong / (said[there].sum() + wrong))
+    return float(config.entropy * entropy + config.overlap * np.mean(losses))
+
+
 FORMULAS: dict[type[LossConfig], Callable[[Any, np.ndarray, np.ndarray], np.ndarray]] = {
     CrossEntropyConfig: cross_entropy,
     SigmoidCrossEntropyConfig: sigmoid_cross_entropy,
@@ -65,6 +91,7 @@ FORMULAS: dict[type[LossConfig], Callable[[Any, np.ndarray, np.ndarray], np.ndar
     AbsoluteErrorConfig: absolute_error,
     HuberConfig: huber,
     TokenCrossEntropyConfig: token_cross_entropy,
+    PositionsConfig: positions,
 }
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,15 @@ def answer_files(output: str | None, folder: Path, mark: str) -> list[Path]:
     return [place] if place.suffix in (CSV, JSONL) else [place / f"{NAME}{mark}{suffix}" for suffix in (CSV, JSONL)]
 
 
+def place_outputs(names: Sequence[str], folder: Path) -> list[Path]:
+    """Return a PNG file in a folder for each input, beneath the folders in which the inputs differ."""
+    top = os.path.commonpath([Path(name).parent for name in names])
+    inner = [PurePath(os.path.relpath(name, top)) for name in names]
+    if len({path.with_suffix("") for path in inner}) == len(inner):
+        inner = [path.with_suffix("") for path in inner]
+    return [folder / f"{path}.png" for path in inner]
+
+
 def _csv(files: Sequence[str], answers: AnswersInWords, copied: Sequence[Mapping[str, Any]] = (), *, raw: bool) -> str:
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
@@ -170,27 +180,37 @@ def predict(config: Config) -> dict[str, Any]:
     named = [str(config.predict.input)]
     given = noted.inputs.open_named(named, config.data, "predict.input")
     names, data = given.names, given.data
-    batch = prediction_batch(config, len(names), devices.replicas)
+    split = data.splits["test"]
+    batch = prediction_batch(config, split.size, devices.replicas)
     kind = noted.inputs.asked
     in_words = partial(explain_errors, config, data, devices.replicas)
     with in_words(), devices.strategy.scope():
         trained = trained_model(config, noted, fingerprint, config.state)
 
+    written = answer_files(config.predict.output, folder_of(config), state_mark(config))
+    writes = trained.answer.writes
+    folder = None if writes is None else written[0].parent / f"{writes}{state_mark(config)}"
+    places = [] if folder is None else place_outputs(names, folder)
     answered, values, done = list[int](), list[np.ndarray](), 0
     with in_words(), DeferredSignals() as interrupt:
-        with counting(kind, len(names)) as report:
-            function = compile_answers(trained, devices.strategy, trained.answer.predict)
-            for indices, found in predictions(function, data, batch=batch, strategy=devices.strategy):
-                answered += indices.tolist()
-                values.append(found)
-                more = min(batch, len(names) - done)
-                done += more
-                report(more)
-                if interrupt.requested:
-                    break
+        with counting(kind, split.size) as report:
+
+            def until_interrupted() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+                nonlocal done
+                function = compile_answers(trained, devices.strategy, trained.answer.predict)
+                for found in predictions(function, data, batch=batch, strategy=devices.strategy):
+                    yield found
+                    more = min(batch, split.size - done)
+                    done += more
+                    report(more)
+                    if interrupt.requested:
+                        return
+
+            for indices, found in data.inputs.join(split, until_interrupted()):
+                answered += map(int, indices)
+                values.append(trained.answer.keep(found, [places[index] for index in indices] if places else []))
         answers, files = trained.answer.tell(np.concatenate(values)), [names[index] for index in answered]
         copied = copy_others([given.others[index] for index in answered] if given.others else [], answers)
-        written = answer_files(config.predict.output, folder_of(config), state_mark(config))
         for file in written:
             make_results_folder(file.parent)
             is_csv, raw = file.suffix == CSV, config.predict.raw
@@ -204,22 +224,23 @@ def predict(config: Config) -> dict[str, Any]:
     _show(
         f"{len(files)} of {len(names)} {kind} by {trained.saved.path}", kind.removesuffix("s"), files, starts, answers
     )
-    say(f"all of them in {' and '.join(map(str, written))}")
+    say(f"all of them in {' and '.join(map(str, written if folder is None else [folder, *written]))}")
 
     bad = [{"name": example.name, "reason": example.reason} for example in data.splits["test"].skipped.values()]
     result = {
-        "status": "completed" if done == len(names) else "preempted",
+        "status": "completed" if done == split.size else "preempted",
         "step": trained.saved.step,
         "checkpoint": trained.saved.prefix,
         "examples": len(files),
         **answers.summary,
-        "files": list(map(str, written)),
+        "files": list(map(str, written if folder is None else [folder, *written])),
         "bad": {"count": len(bad), "examples": bad},
     }
     for each in bad[:SHOWN]:
         warn(f"{each['name']} {each['reason']}")
-    if done < len(names):
-        raise Preempted(f"stopped after {done} of {len(names)} {kind}; run the same command again for all", result)
+    if done < split.size:
+        stopped = f"stopped after {len(files)} of {len(names)} {kind}"
+        raise Preempted(f"{stopped}; run the same command again for all", result)
     if bad:
         told = f"{len(bad)} of {len(names)} {kind} can't be used, {result_file(config)} names them"
         if config.data.on_error == "raise":

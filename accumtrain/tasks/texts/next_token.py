@@ -24,7 +24,7 @@ from accumtrain.errors import DataError
 from accumtrain.fields import NONE
 from accumtrain.models.transformers.continuation import Choose, Sampling, choose_best, continue_texts, take_logits
 from accumtrain.tasks.answer import Answer, AnswersInWords
-from accumtrain.tasks.tokens import TokenObjective, count_ids, list_tokens, most_probable, token_cross_entropy
+from accumtrain.tasks.texts.tokens import TokenObjective, count_ids, list_tokens, most_probable, token_cross_entropy
 
 SHOWN = 48  # characters of a continuation on the screen
 

@@ -16,8 +16,8 @@ from accumtrain.errors import DataError
 from accumtrain.fields import COUNT
 from accumtrain.tasks.answer import Answer, AnswersInWords
 from accumtrain.tasks.config import MaskedTokensConfig
-from accumtrain.tasks.masking import count_masked, mask_tokens, most_positions
-from accumtrain.tasks.tokens import CHUNK, TokenObjective, count_ids, list_tokens, most_probable
+from accumtrain.tasks.texts.masking import count_masked, mask_tokens, most_positions
+from accumtrain.tasks.texts.tokens import CHUNK, TokenObjective, count_ids, list_tokens, most_probable
 
 POSITIONS = "positions"  # a fact: P, the most positions of an example to predict
 

@@ -1,0 +1,131 @@
+"""Images and the masks beside them, in folders as people have them.
+
+The folder of the masks lies beside that of the images, with train/, val/ and test/ above or below both. Or each mask
+lies beside its image. A mask has the stem of its image, or that and a word such as _mask.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from accumtrain.data.local_files import check_name, is_image, iterate_visible, list_first, walk_files
+from accumtrain.data.sources.folder import find_split
+from accumtrain.errors import DataError
+from accumtrain.fields import normal_form
+
+IMAGE_FOLDERS = ("images", "image", "imgs", "img", "jpegimages", "inputs", "input")
+MASK_FOLDERS = (
+    *("masks", "mask", "labels", "label", "annotations", "annotation", "gt", "groundtruth", "ground_truth"),
+    *("segmentationclass", "targets", "target", "segmentations"),
+)
+_OF_MASK = re.compile(r"[ _.-](mask|masks|label|labels|gt|groundtruth|seg|segmentation|target|annotation|l)$", re.I)
+_OF_IMAGE = re.compile(r"[ _.-](image|img|input)$", re.I)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An image with its mask, and its name within the folder."""
+
+    name: str
+    image: Path
+    mask: Path
+
+
+@dataclass
+class Pairs:
+    """The pairs of a split, and what could not be paired, in words."""
+
+    pairs: list[Pair] = field(default_factory=list)
+    unpaired: dict[str, str] = field(default_factory=dict)  # the fault by file
+
+
+def find_pairs(root: Path) -> dict[str, Pairs]:
+    """Return the pairs in a folder by split; all as train if it has no folders of splits.
+
+    Raises:
+        DataError: there are no images with masks in it.
+        OSError: a folder can't be read.
+    """
+    if found := _find_beside(root):
+        images, masks = found
+        splits, of_masks = _find_splits(images), _find_splits(masks)
+        if splits and splits.keys() == of_masks.keys():
+            return {split: match_files(_list_images(splits[split]), _list_images(of_masks[split])) for split in splits}
+        return {"train": match_files(_list_images(images), _list_images(masks))}
+    if splits := _find_splits(root):
+        inside = {split: _find_in(folder) for split, folder in splits.items()}
+        return {split: pairs for split, pairs in inside.items() if pairs.pairs or pairs.unpaired}
+    pairs = _find_in(root)
+    if not pairs.pairs:
+        raise DataError(
+            f"data.path={root} has no images with masks: give a folder with images/ and masks/, whose files have the "
+            "same names, or one with files such as a.png and a_mask.png"
+        )
+    return {"train": pairs}
+
+
+def _find_in(folder: Path) -> Pairs:
+    """Return the pairs in a folder of images/ and masks/, or of images with masks beside them."""
+    if found := _find_beside(folder):
+        return match_files(*map(_list_images, found))
+    files = _list_images(folder)
+    masks = {name: file for name, file in files.items() if _OF_MASK.search(_stem(name))}
+    return match_files({name: file for name, file in files.items() if name not in masks}, masks)
+
+
+def _find_beside(folder: Path) -> tuple[Path, Path] | None:
+    """Return the folder of the images and that of the masks, if a folder has one of each."""
+    inside = [entry for entry in iterate_visible(folder) if entry.is_dir()]
+    found = [[each for each in inside if each.name.lower() in names] for names in (IMAGE_FOLDERS, MASK_FOLDERS)]
+    for folders, what in zip(found, ("images", "masks"), strict=True):
+        if len(folders) > 1 and all(found):
+            names = list_first(sorted(each.name for each in folders))
+            raise DataError(f"{folder} has {names}, all for {what}: leave one of them")
+    return (found[0][0], found[1][0]) if all(found) else None
+
+
+def _find_splits(folder: Path) -> dict[str, Path]:
+    """Return the folders of splits in a folder, if train is among them."""
+    inside = sorted(entry for entry in iterate_visible(folder) if entry.is_dir())
+    found = {split: entry for entry in inside if (split := find_split(entry.name))}
+    return {name: found[name] for name in ("train", "val", "test") if name in found} if "train" in found else {}
+
+
+def _list_images(folder: Path) -> dict[str, Path]:
+    """Return the image files in a folder by their names within it."""
+    files = [file for file in walk_files(folder) if is_image(file)]
+    for file in files:
+        check_name(file)
+    return {normal_form(file.relative_to(folder).as_posix()): file for file in files}
+
+
+def _stem(name: str) -> str:
+    """Return a name without the last suffix."""
+    return name.rpartition(".")[0]
+
+
+def match_files(images: Mapping[str, Path], masks: Mapping[str, Path]) -> Pairs:
+    """Return the pairs of images and masks by their names."""
+    by_stem: dict[str, list[Path]] = {}
+    for name, file in masks.items():
+        for stem in {_stem(name), _OF_MASK.sub("", _stem(name))}:
+            by_stem.setdefault(stem, []).append(file)
+    found, used = Pairs(), set[Path]()
+    for name, file in images.items():
+        stems = (_stem(name), _OF_IMAGE.sub("", _stem(name)))
+        chosen: Sequence[Path] = next((by_stem[stem] for stem in stems if stem in by_stem), ())
+        used.update(chosen)
+        if len(chosen) == 1:
+            found.pairs.append(Pair(name, file, chosen[0]))
+        else:
+            fault = f"has {len(chosen)} masks, {list_first(chosen)}" if chosen else "has no mask"
+            found.unpaired[str(file)] = fault
+    found.unpaired |= {str(file): "is a mask without an image" for file in masks.values() if file not in used}
+    counts = Counter(pair.mask for pair in found.pairs)
+    found.unpaired |= {str(file): "is the mask of several images" for file, count in counts.items() if count > 1}
+    found.pairs = [pair for pair in found.pairs if counts[pair.mask] == 1]
+    return found

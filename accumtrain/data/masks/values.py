@@ -1,0 +1,189 @@
+"""The values in masks: how they are read, and the class of each."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+from PIL.Image import DecompressionBombError
+
+from accumtrain.data.masks.config import MOST, MaskKeys
+from accumtrain.errors import DataError
+from accumtrain.fields import NONE, format_value
+
+Value = int | tuple[int, ...]  # in a mask: a number, or a colour
+COLOUR = 1 << 24  # added to the number of a colour, red * 2^16 + green * 2^8 + blue, to tell it from a value
+BINARY = {0: 0, 255: 1}  # the values of masks of two classes
+SHOWN = 12  # values in a message
+_WHOLE = ("1", "L", "P", "I", "I;16", "I;16B", "I;16L")  # modes of Pillow whose pixels are whole numbers
+_COLOURS = ("RGB", "RGBA", "LA", "PA")
+
+
+class BadMask(Exception):
+    """A mask that can't be used: its fault, to be read after its name, and the remedy."""
+
+    def __init__(self, fault: str, remedy: str) -> None:
+        super().__init__(f"{fault}: {remedy}")
+        self.fault, self.remedy = fault, remedy
+
+
+def read_mask(encoded: bytes) -> np.ndarray:
+    """Return the values of an encoded mask, int32 [height, width]; of colours with COLOUR added to their number.
+
+    The index of a palette is the value. A grey colour is its grey value.
+
+    Raises:
+        BadMask: it is no picture of exact values.
+    """
+    try:
+        with Image.open(io.BytesIO(encoded)) as image:
+            if image.format == "JPEG":
+                raise BadMask("is a JPEG, which has other values than were saved", "save masks as PNG")
+            if getattr(image, "n_frames", 1) > 1:
+                raise BadMask(f"has {image.n_frames} pictures", "save a mask of one picture")
+            if image.mode not in (*_WHOLE, *_COLOURS):
+                raise BadMask(f"has pixels of the mode {image.mode}", "save whole numbers or colours as PNG")
+            return _to_values(image)
+    except (UnidentifiedImageError, DecompressionBombError, OSError, SyntaxError, ValueError, EOFError) as error:
+        raise BadMask("can't be read as a picture", "save masks as PNG") from error
+
+
+def _to_values(image: Image.Image) -> np.ndarray:
+    if image.mode in _WHOLE:
+        values = np.asarray(image).astype(np.int32)
+        if values.min(initial=0) < 0 or values.max(initial=0) > MOST:
+            raise BadMask(f"has values from {values.min()} to {values.max()}", f"use values from 0 to {MOST}")
+        return values
+    if image.mode != "RGB":
+        pixels = np.asarray(image.convert("RGBA"))
+        if (pixels[..., 3] != 255).any():
+            raise BadMask("has transparent pixels, of which no class is known", "save it without an alpha channel")
+        image = image.convert("RGB")
+    return number_colours(np.asarray(image))
+
+
+def number_colours(colours: np.ndarray) -> np.ndarray:
+    """Return the values of colours, uint8 [height, width, 3], as `read_mask` does: int32 [height, width]."""
+    red, green, blue = (colours[..., channel].astype(np.int32) for channel in range(3))
+    return np.where((red == green) & (green == blue), red, COLOUR + (red << 16) + (green << 8) + blue)
+
+
+def number_value(value: Value) -> int:
+    """Return a value or colour of the keys as `read_mask` has it."""
+    return int(number_colours(np.array([[value]], np.uint8))[0, 0]) if isinstance(value, tuple) else value
+
+
+def show_value(number: int) -> str:
+    """Return a value as a key has it: a number, or a colour [r,g,b]."""
+    if number < COLOUR:
+        return str(number)
+    return format_value([number >> 16 & 255, number >> 8 & 255, number & 255])
+
+
+def count_values(values: np.ndarray) -> Counter[int]:
+    """Return how often each value is in a mask."""
+    found, counts = np.unique(values, return_counts=True)
+    return Counter(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+
+
+@dataclass(frozen=True)
+class MaskValues:
+    """The class of each value.
+
+    Attributes:
+        names: Those of the classes; empty if they are numbered.
+        classes: The number of the class of each value, NONE for one without a class.
+        note: About them, for the user.
+    """
+
+    names: Sequence[str]
+    classes: Mapping[int, int]
+    note: str = ""
+
+    @property
+    def count(self) -> int:
+        return max(self.classes.values()) + 1
+
+    @cached_property
+    def _sorted(self) -> tuple[np.ndarray, np.ndarray]:
+        known = np.array(sorted(self.classes), np.int32)
+        return known, np.array([self.classes[value] for value in known.tolist()], np.int32)
+
+    def encode(self, values: np.ndarray) -> np.ndarray:
+        """Return the classes of the pixels of a mask, int32 [height, width]. Raise BadMask for a value without one."""
+        known, classes = self._sorted
+        places = np.minimum(np.searchsorted(known, values), len(known) - 1)
+        if (unknown := known[places] != values).any():
+            value, pixels = count_values(values[unknown]).most_common(1)[0]
+            raise BadMask(
+                f"has the value {show_value(value)} in {pixels:,} pixels, which is no class",
+                f"name it in data.mask_classes, or set data.ignore={suggest_ignored([value])}",
+            )
+        return classes[places]
+
+    def count_classes(self, found: Mapping[int, int]) -> np.ndarray:
+        """Return the number of pixels of each class, int64 [K], by the numbers of values of a mask."""
+        counts = np.zeros(self.count, np.int64)
+        for value, count in found.items():
+            if (number := self.classes.get(value, NONE)) != NONE:
+                counts[number] += count
+        return counts
+
+
+def choose_values(config: MaskKeys, found: Mapping[int, int], of_run: Sequence[str] | None = None) -> MaskValues:
+    """Return the classes of values in all masks, by the keys and what is found.
+
+    Args:
+        found: How often each value is there.
+        of_run: The names of the classes of a trained run, whose masks these are to be like.
+
+    Raises:
+        DataError: A value has no class, and the keys do not say that it is ignored.
+    """
+    ignored = {number_value(value): NONE for value in config.ignored}
+    if named := config.named_values:
+        return MaskValues(list(named), {number_value(value): at for at, value in enumerate(named.values())} | ignored)
+    values = sorted(found.keys() - ignored.keys())
+    if not values:
+        raise DataError(f"all pixels of the masks are ignored by data.ignore={format_value(config.ignore)}: correct it")
+    if of_run is not None:
+        return MaskValues([], _number_as_run(values, len(of_run)) | ignored)
+    if set(values) == BINARY.keys():
+        return MaskValues([], {**BINARY, **ignored}, "the values 0 and 255 of the masks are two classes, 0 and 1")
+    if values[-1] == len(values) - 1 and len(values) > 1:
+        return MaskValues([], {value: value for value in values} | ignored)
+    raise DataError(_ask_for_classes(values, found))
+
+
+def _number_as_run(values: Sequence[int], count: int) -> dict[int, int]:
+    """Return the classes of values as those of a run that has `count` classes: numbers, or 0 and 255 of two."""
+    if count == len(BINARY) and BINARY.keys() >= set(values) and 255 in values:
+        return BINARY
+    return {value: value for value in range(count)}
+
+
+def _ask_for_classes(values: Sequence[int], found: Mapping[int, int]) -> str:
+    shown = ", ".join(f"{show_value(value)} ({found[value]:,} pixels)" for value in values[:SHOWN])
+    more = f" and {len(values) - SHOWN:,} more" if len(values) > SHOWN else ""
+    told = f"the masks have the values {shown}{more}"
+    if len(values) == 1:
+        return f"{told}, and it takes two classes to tell apart: give masks with more"
+    if values[-1] == 255 and values[:-1] == [*range(len(values) - 1)] and len(values) > len(BINARY):
+        return f"{told}: if 255 is no class, set data.ignore=255; or name all of them, {_suggest_classes(values)}"
+    return f"{told}, which are not numbered from 0 on: name them, {_suggest_classes(values)}"
+
+
+def _suggest_classes(values: Sequence[int]) -> str:
+    pairs = ",".join(f"class{number}:{show_value(value)}" for number, value in enumerate(values[:SHOWN]))
+    more = ",..." if len(values) > SHOWN else ""
+    return f"'data.mask_classes={{{pairs}{more}}}'"
+
+
+def suggest_ignored(values: Sequence[int]) -> str:
+    shown = [show_value(value) for value in values]
+    return shown[0] if len(shown) == 1 and not shown[0].startswith("[") else f"[{','.join(shown)}]"

@@ -1,0 +1,1 @@
+"""Tasks that learn tokens of texts: masked ones, or the next."""
