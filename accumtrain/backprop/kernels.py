@@ -83,16 +83,16 @@ def kernel_gradient(
     )
 
 
-def is_faster_by_products(shape: tuple[int, int, int, int], dtype: tf.DType, width: int) -> bool:
+def is_faster_by_products(shape: tuple[int, int, int, int], dtype: tf.DType, width: int | None) -> bool:
     """Return whether oneDNN computes the gradient faster by matrix products (measured: docs/kernels.md).
 
     Args:
-        width: pixels along a row of the input.
+        width: pixels along a row of the input; None if it is not known yet.
     """
     size, _, inputs, _ = shape
     if not by_cpu_kernels():
         return False
-    wide = size == 3 and inputs >= MANY_CHANNELS and dtype == tf.bfloat16
+    wide = size == 3 and inputs >= MANY_CHANNELS and dtype == tf.bfloat16 and width is not None
     return size == 1 or (wide and (width <= FEW_PIXELS or not _multiplies_matrices()))
 
 

@@ -10,13 +10,14 @@ from typing import Any
 
 from accumtrain.backprop.model import Model
 from accumtrain.errors import ConfigError
+from accumtrain.fields import EACH
 from accumtrain.models.config import MODELS, ModelConfig
 from accumtrain.models.layers import ModelSpec
 from accumtrain.registry import module_of
 
 NOT = "-"  # before a pattern of model.freeze whose paths are taken back
 NEAREST = 3
-LAYER = re.compile(r"segments/\d+(/units/\d+)?/")
+LAYER = re.compile(r"segments/\d+(/segment)*(/units/\d+)?/")  # a segment with skip connections has one in it
 
 
 def build_model(config: ModelConfig, spec: ModelSpec) -> Model:
@@ -27,6 +28,7 @@ def build_model(config: ModelConfig, spec: ModelSpec) -> Model:
     """
     if module_of(MODELS[config.kind].build).startswith("accumtrain.models"):
         _check_inputs(config, spec)
+        _check_told(config, spec)
     model: Model = MODELS.build(config, spec)
     if config.freeze:
         learnable = {id(variable) for variable in model.learnable}
@@ -46,6 +48,27 @@ def _check_inputs(config: ModelConfig, spec: ModelSpec) -> None:
         f"model={config.label}: takes {config.inputs}, and an example of the data is {spec.inputs[0]} "
         f"{list(spec.shape)}; choose {models or 'a model for such inputs, as register_model adds one'}, or data with "
         f"{config.inputs}"
+    )
+
+
+def _check_told(config: ModelConfig, spec: ModelSpec) -> None:
+    """Raise ConfigError if a class is asked for each pixel or token, and the model tells none, or the other way.
+
+    Builders check the rest: a model may tell masked tokens and no next ones.
+    """
+    position = "pixel" if "pixels" in spec.inputs else "token"
+    if spec.tells == EACH and EACH not in config.tells:
+        told, asked = "one answer for an example", f"a class for each {position}"
+    elif spec.tells != EACH and config.tells == (EACH,):
+        told, asked = f"a class for each {position}", "something else"
+    else:
+        return
+    able = sorted(
+        entry.name for entry in MODELS if spec.tells in entry.config.tells and entry.config.takes in spec.inputs
+    )
+    raise ConfigError(
+        f"model={config.label}: tells {told}, and the task asks for {asked}; choose a model of kind "
+        f"{' or '.join(able)}, or another task"
     )
 
 

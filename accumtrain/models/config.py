@@ -11,6 +11,7 @@ from accumtrain.backprop.config import MOST_SNAP_BITS, SNAP_BITS
 from accumtrain.errors import ConfigError
 from accumtrain.fields import (
     COUNT,
+    EACH,
     FRACTION,
     LOCAL_PATH,
     NOT_NEGATIVE,
@@ -47,6 +48,7 @@ class ModelConfig(ComponentConfig):
     Attributes:
         same_bits_in_every_graph: the model's operations give the same bits in every graph, as job=verify then requires.
         takes: the kind of its inputs. It takes those of a subclass, too.
+        tells: what it can tell: None, the class of an example or its numbers, or what `ModelSpec.tells` may be.
         reversible_twin: a reversible model of the same family, in words.
     """
 
@@ -57,6 +59,7 @@ class ModelConfig(ComponentConfig):
     ROLE: ClassVar[Role] = Role.LEARNED | Role.MEASURED
     same_bits_in_every_graph: ClassVar[bool] = True
     takes: ClassVar[str] = "pixels"
+    tells: ClassVar[tuple[str | None, ...]] = (None,)
     reversible_twin: ClassVar[str] = "a RevNet such as model=revnet38"
 
     @property
@@ -245,11 +248,7 @@ class ResNetConfig(ModelConfig):
                 "shortcuts of basic units can only add some; let no number be below the one before it, or use "
                 "model.bottleneck=true"
             )
-        if self.norm != "batch" and self.norm_momentum != NORM_MOMENTUM:
-            raise ConfigError(
-                f"model.norm_momentum={self.norm_momentum}: model.norm={self.norm} has no moving statistics; leave it "
-                "out, or use model.norm=batch"
-            )
+        _check_norm_momentum(self.norm, self.norm_momentum)
         if self.kept_convs is None:
             return
         self.check_kept("model.kept_convs", self.kept_convs)
@@ -258,6 +257,15 @@ class ResNetConfig(ModelConfig):
                 f"model.kept_convs={self.kept_convs}: {self.label} has {self.most_kept_convs} convolutions that can be "
                 "kept; give no more"
             )
+
+
+def _check_norm_momentum(norm: str, momentum: float) -> None:
+    """Raise ConfigError if a momentum is set that no moving statistics have."""
+    if norm != "batch" and momentum != NORM_MOMENTUM:
+        raise ConfigError(
+            f"model.norm_momentum={momentum}: model.norm={norm} has no moving statistics; leave it out, or use "
+            "model.norm=batch"
+        )
 
 
 @dataclass(kw_only=True)
@@ -316,6 +324,74 @@ class RevNetConfig(ReversibleConfig, ResNetConfig):
             raise ConfigError(
                 f"model.filters={format_value(self.filters)}: must be even, each stream of a RevNet carries half of "
                 "them"
+            )
+
+
+@dataclass(kw_only=True)
+class UNetConfig(ModelConfig):
+    """U-Net, which tells a class for each pixel of images of any size (Ronneberger et al. 2015, arXiv:1505.04597).
+
+    `norm`: normalisation of activations, within each example (group) or over the micro-batch (batch).
+    `norm_momentum`: share of the moving statistics of batch norm that each update keeps.
+    `filters`: channels of each level. Each level has half the height and width of the one before it.
+    """
+
+    SIZES: ClassVar[dict[tuple[int, ...], str]] = {(32, 64, 128, 256): "small", (64, 128, 256, 512, 1024): "base"}
+    tells: ClassVar[tuple[str | None, ...]] = (EACH,)
+    reversible_twin: ClassVar[str] = "a reversible one such as model=revunet_small"
+
+    kind: str = "unet"
+    norm: Annotated[str, OneOf(("group", "batch"))] = "group"
+    norm_momentum: Annotated[float, FRACTION, RULE] = NORM_MOMENTUM
+    filters: list[int] = field(default_factory=lambda: [32, 64, 128, 256])
+
+    @property
+    def label(self) -> str:
+        size = self.SIZES.get(tuple(self.filters), f"{len(self.filters)}x{self.filters[0] if self.filters else 0}")
+        return f"{self.kind}_{size}"
+
+    @property
+    def least_micro_batch(self) -> int:
+        return super().least_micro_batch if self.norm == "batch" else 1
+
+    @property
+    def facts(self) -> list[str]:
+        return [*super().facts, f"{self.norm} norm"]
+
+    def check(self) -> None:
+        super().check()
+        if not self.filters or min(self.filters) < 1:
+            raise ConfigError(
+                f"model.filters={format_value(self.filters)}: must hold one number of at least 1 per level; use "
+                "model.filters=[32,64,128,256]"
+            )
+        _check_norm_momentum(self.norm, self.norm_momentum)
+
+
+@dataclass(kw_only=True)
+class RevUNetConfig(ReversibleConfig, UNetConfig):
+    """Reversible U-Net: reversible units at each resolution. Skip connections are added, and computed back to the bit.
+
+    `filters`: channels of each level, for both streams together, so the numbers are even. Each level has half the
+    height and width of the one before it.
+    `units`: number of reversible units of each level, on the way down and again on the way up. Each has two 3 x 3
+    convolutions.
+    """
+
+    kind: str = "revunet"
+    units: list[int] = field(default_factory=lambda: [3, 3, 3, 3])
+
+    def check(self) -> None:
+        super().check()
+        if any(number % 2 for number in self.filters):
+            raise ConfigError(
+                f"model.filters={format_value(self.filters)}: must be even, each stream of a reversible U-Net carries "
+                "half of them"
+            )
+        if len(self.units) != len(self.filters) or min(self.units) < 1:
+            raise ConfigError(
+                f"model.units={format_value(self.units)}: must hold {len(self.filters)} numbers of at least 1, one "
+                f"per level of model.filters={format_value(self.filters)}"
             )
 
 
@@ -450,5 +526,7 @@ MODELS.add(
     Entry(MlpConfig, "accumtrain.models.mlp:build_mlp"),
     Entry(ResNetConfig, "accumtrain.models.resnet.resnet:build_resnet"),
     Entry(RevNetConfig, "accumtrain.models.resnet.revnet:build_revnet"),
+    Entry(UNetConfig, "accumtrain.models.unet.unet:build_unet"),
+    Entry(RevUNetConfig, "accumtrain.models.unet.revunet:build_revunet"),
     Entry(KerasModelConfig, "accumtrain.models.keras.applications:build_keras"),
 )

@@ -231,7 +231,8 @@ class GroupNorm(tf.Module):
 
     def __call__(self, x: tf.Tensor, mode: Mode, factor: float = 1.0, low_peak: bool = False) -> tf.Tensor:
         """Normalise x. `low_peak` changes nothing here; see BatchNorm."""
-        height, width, channels = x.shape[1:]
+        height, width = (x.shape[axis] or tf.shape(x)[axis] for axis in (1, 2))
+        channels = x.shape[-1]
         working = times(tf.cast(x, self.gamma.dtype), 1.0 / factor)
         grouped = tf.reshape(working, [-1, height, width, self.groups, channels // self.groups])
         mean, variance = tf.nn.moments(grouped, axes=[1, 2, 4], keepdims=True)

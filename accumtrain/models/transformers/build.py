@@ -19,6 +19,7 @@ from accumtrain.backprop.pullback import Module
 from accumtrain.backprop.segments import Chain, Coupling, OnStreams, Segment, Stage
 from accumtrain.backprop.streams import JoinStreams, TwoStreams
 from accumtrain.errors import ConfigError
+from accumtrain.fields import EACH, MASKED
 from accumtrain.models.config import STORE, ReversibleConfig
 from accumtrain.models.layers import Dense, ModelSpec, Numerics
 from accumtrain.models.resnet.blocks import DropPath, drop_paths
@@ -45,7 +46,13 @@ from accumtrain.models.transformers.embed import (
     sincos,
     sincos_of_grid,
 )
-from accumtrain.models.transformers.heads import ClassHead, LastTokenHead, NextTokenHead, build_token_head
+from accumtrain.models.transformers.heads import (
+    ClassHead,
+    EachTokenHead,
+    LastTokenHead,
+    NextTokenHead,
+    build_token_head,
+)
 from accumtrain.models.transformers.layers import Linear, axis_size
 
 BuildFunctions = Callable[[Iterator[DropPath | None], Numerics], tuple[ResidualFunction, ResidualFunction]]
@@ -85,6 +92,8 @@ def build_encoder(config: EncoderConfig, spec: ModelSpec) -> Model:
     embed = _embed(config, spec, table, tokens, fixed)
 
     def build_head(channels: int) -> Module:
+        if spec.tells == EACH:
+            return EachTokenHead(spec.init, channels, spec.num_classes, first=int(config.has_class_token))
         if spec.tells:
             return build_token_head(spec.init, channels, config.width, table, spec.compute_dtype)
         return ClassHead(spec.init, channels, spec.num_classes, class_token=config.has_class_token)
@@ -196,7 +205,7 @@ def _split_tokens(config: PooledConfig, spec: ModelSpec) -> SplitInputs:
         tokens = inputs["tokens"] if isinstance(inputs, Mapping) else inputs
         first = int(config.has_class_token)
         side = {"mask": tf.pad(tokens >= 0, [[0, 0], [first, 0]], constant_values=True)}
-        if spec.tells:
+        if spec.tells == MASKED:
             side["positions"] = inputs["positions"] + first
         return tokens, side
 

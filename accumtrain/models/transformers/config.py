@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from accumtrain.errors import ConfigError
-from accumtrain.fields import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, OneOf, Role
+from accumtrain.fields import COUNT, EACH, FRACTION, MASKED, NEXT, NOT_NEGATIVE, POSITIVE, OneOf, Role
 from accumtrain.models.config import ANY, RULE, UP_TO, InBlocksConfig, ReversibleConfig
 from accumtrain.registry import Entry
 
@@ -125,6 +125,7 @@ class EncoderConfig(PooledConfig):
 
     SIZES: ClassVar[dict[tuple[int, int, int], str]] = OF_TEXTS
     takes: ClassVar[str] = "tokens"
+    tells: ClassVar[tuple[str | None, ...]] = (None, MASKED, EACH)
     reversible_twin: ClassVar[str] = "a reversible one such as model=revencoder_tiny"
 
     kind: str = "encoder"
@@ -161,6 +162,7 @@ class DecoderConfig(TransformerConfig):
 
     SIZES: ClassVar[dict[tuple[int, int, int], str]] = OF_TEXTS
     takes: ClassVar[str] = "tokens"
+    tells: ClassVar[tuple[str | None, ...]] = (None, NEXT)
     reversible_twin: ClassVar[str] = "a reversible one such as model=revdecoder_tiny"
 
     kind: str = "decoder"

@@ -37,6 +37,22 @@ class ClassHead(tf.Module):
         return self.dense.predict(tf.reduce_sum(x * shown, axis=1) / tokens, mode)
 
 
+class EachTokenHead(tf.Module):
+    """The logits of a class for each token, [N, T, classes]: layer norm and a dense layer, in the dtype of the weights.
+
+    Args:
+        channels: of the input [N, first + T, channels].
+        first: number of tokens before those of the text, which get no class.
+    """
+
+    def __init__(self, init: Initializer, channels: int, classes: int, *, first: int):
+        super().__init__()
+        self.norm, self.dense, self.first = LayerNorm(init, channels), Dense(init, channels, classes), first
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:
+        return self.dense(self.norm(x[:, self.first :], mode))
+
+
 class TokenHead(tf.Module):
     """The logits of the tokens at some positions: layer norm, linear, activation, layer norm, table of tokens.
 
