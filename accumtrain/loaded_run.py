@@ -87,13 +87,14 @@ class Predictions:
 
     Attributes:
         records: the answer to each image in words, as in a line of predictions.jsonl, without the cells of a table.
-        answers: float32 [N, K]: probabilities of the classes or labels, or numbers in their units.
+        answers: float32 [N, K]: probabilities of the classes or labels, or numbers in their units. Of pixels an array
+            [height, width, K] for each image.
         names: those of the K classes, labels or numbers.
         files: the file of each image, or the name of each other input; empty for arrays.
     """
 
     records: list[dict[str, Any]]
-    answers: np.ndarray
+    answers: Any
     names: list[str]
     files: list[str]
 
@@ -237,10 +238,10 @@ class LoadedRun:
                     kept.append(answer.keep(values, []))
             self._tell_bad(data, split.size)
         records = answer.tell(np.concatenate(kept)).records
-        of_one_shape = len({values.shape for values in found}) == 1
+        is_one_array = len({values.shape for values in found}) == 1
         return Predictions(
             records,
-            np.stack(found) if of_one_shape else found,
+            np.stack(found) if is_one_array else found,
             list(answer.columns),
             [str(files[index]) for index in used] if files else [],
         )

@@ -22,7 +22,7 @@ from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.roles import list_roles
 from accumtrain.config.schema import Config
 from accumtrain.console import warn
-from accumtrain.data.config import SOURCES
+from accumtrain.data.sources.config import SOURCES
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.fields import LOCAL_PATH, Role, format_value, value_at
 from accumtrain.models.config import ANY

@@ -13,7 +13,8 @@ from accumtrain.config.imagenet import check_imagenet
 from accumtrain.config.jobs import JOBS, Job
 from accumtrain.config.registries import REGISTRIES
 from accumtrain.config.schema import Config
-from accumtrain.data.config import SOURCES, DataConfig
+from accumtrain.data.config import DataConfig
+from accumtrain.data.sources.config import SOURCES
 from accumtrain.devices.config import TpuConfig
 from accumtrain.errors import ConfigError
 from accumtrain.export.config import FORMATS

@@ -14,7 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from accumtrain.data.config import SOURCES, DataConfig, SourceEntry
+from accumtrain.data.config import DataConfig
+from accumtrain.data.sources.config import SOURCES, SourceEntry
 from accumtrain.devices.config import DEVICES, DeviceConfig, DeviceEntry
 from accumtrain.errors import ConfigError
 from accumtrain.fields import Role

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 from accumtrain.config.jobs import JOBS, Job
 from accumtrain.config.schema import Config
-from accumtrain.data.config import INPUTS, SOURCES, DataConfig, InputEntry, SourceEntry
+from accumtrain.data.config import DataConfig
+from accumtrain.data.sources.config import INPUTS, SOURCES, InputEntry, SourceEntry
 from accumtrain.devices.config import DEVICES
 from accumtrain.fields import CLASSES, MASKED, NOISE, TOKENS
 from accumtrain.models.config import MODELS, ModelConfig

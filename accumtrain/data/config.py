@@ -1,25 +1,20 @@
-"""The data sources: the keys, rules and opener of each."""
+"""The data sources: the keys and rules of each. Their openers are in sources/config.py."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from accumtrain.data.masks.config import MaskKeys
 from accumtrain.errors import ConfigError
 from accumtrain.fields import (
-    CLASSES,
     COUNT,
     FRACTION,
-    LABELS,
     LOCAL_PATH,
-    MASKS,
-    NUMBERS,
     SHARE,
-    TOKENS,
     ImageSize,
     NotEmpty,
     OneOf,
@@ -29,7 +24,7 @@ from accumtrain.fields import (
     format_value,
     normal_form,
 )
-from accumtrain.registry import ComponentConfig, Entry, Registry, required
+from accumtrain.registry import ComponentConfig, required
 
 _CLASSES = Range(2)
 _MIX_ALPHA = Range(0, 100)
@@ -551,65 +546,3 @@ class TfrecordConfig(RecordsConfig):
                 f"data.raw_shape={format_value(shape)}: must be height, width and 1 or 3 channels; for example "
                 "data.raw_shape=[28,28,1]"
             )
-
-
-@dataclass(frozen=True)
-class SourceEntry(Entry[DataConfig]):
-    """A source. Its opener is (config, wanted) -> Source; `Wanted` is in data/source.py.
-
-    Attributes:
-        targets: the forms of targets that it can have.
-        takes_seed: its opener is (config, seed) -> Source.
-        openers: others for some forms of targets, by form.
-    """
-
-    targets: tuple[str, ...] = (CLASSES,)
-    takes_seed: bool = False
-    openers: Mapping[str, str | Callable[..., Any]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class InputEntry:
-    """A kind of inputs. `build` is a subclass of `accumtrain.data.inputs.base.Inputs`, or "module:attribute"."""
-
-    name: str
-    build: str | Callable[..., Any]
-
-
-INPUTS: Registry[InputEntry] = Registry("inputs")
-INPUTS.add(
-    InputEntry("pixels", "accumtrain.data.inputs.pixels:Pixels"),
-    InputEntry("scenes", "accumtrain.data.inputs.scenes:Scenes"),
-    InputEntry("tokens", "accumtrain.data.inputs.tokens:Tokens"),
-    InputEntry("arrays", "accumtrain.data.inputs.arrays:Arrays"),
-)
-
-READERS = {  # of targets, by their form
-    CLASSES: "accumtrain.data.targets.classes:ClassTargets",
-    LABELS: "accumtrain.data.targets.labels:LabelTargets",
-    NUMBERS: "accumtrain.data.targets.numbers:NumberTargets",
-}
-
-SOURCES: Registry[SourceEntry] = Registry("data.kind")
-SOURCES.add(
-    SourceEntry(DigitsConfig, "accumtrain.data.sources.builtin:open_digits"),
-    SourceEntry(SyntheticConfig, "accumtrain.data.sources.builtin:open_synthetic"),
-    SourceEntry(TfdsConfig, "accumtrain.data.sources.records.tfds:open_tfds"),
-    SourceEntry(
-        FolderConfig,
-        "accumtrain.data.sources.folder:open_folder",
-        (CLASSES, MASKS),
-        openers={MASKS: "accumtrain.data.masks.source:open_masked_folder"},
-    ),
-    SourceEntry(TableConfig, "accumtrain.data.table.source:open_table", (*READERS, TOKENS)),
-    SourceEntry(
-        NpzConfig,
-        "accumtrain.data.sources.npz:open_npz",
-        (*READERS, TOKENS, MASKS),
-        openers={MASKS: "accumtrain.data.masks.source:open_masked_arrays"},
-    ),
-    SourceEntry(CifarBinaryConfig, "accumtrain.data.sources.cifar:open_cifar_binary"),
-    SourceEntry(IdxConfig, "accumtrain.data.sources.idx:open_idx"),
-    SourceEntry(TfrecordConfig, "accumtrain.data.sources.records.tfrecord:open_tfrecord"),
-    SourceEntry(TextsConfig, "accumtrain.data.sources.texts:open_texts", (CLASSES, TOKENS)),
-)

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from accumtrain.data.config import INPUTS, READERS, SOURCES, DataConfig, TokenKeys
+from accumtrain.data.config import DataConfig, TokenKeys
 from accumtrain.data.holdout import add_validation_split
 from accumtrain.data.images.augment import Mix
 from accumtrain.data.images.encoded import EncodedSplit
@@ -17,6 +17,7 @@ from accumtrain.data.inputs.base import Inputs
 from accumtrain.data.inputs.pixels import make_pixels
 from accumtrain.data.inputs.trained_on import read_trained_on
 from accumtrain.data.source import SPLIT_WORDS, Dataset, Source, Stream, Wanted, compute_fingerprint
+from accumtrain.data.sources.config import INPUTS, READERS, SOURCES
 from accumtrain.data.targets.base import TargetReader
 from accumtrain.data.text.config import DocumentRows
 from accumtrain.errors import CheckpointError, ConfigError, DataError

@@ -25,7 +25,7 @@ from accumtrain.data.targets.base import TargetReader
 from accumtrain.data.targets.classes import ClassTargets
 from accumtrain.data.text.config import DocumentRows
 from accumtrain.errors import DataError
-from accumtrain.fields import CLASSES, TOKENS
+from accumtrain.fields import CLASSES, MASKS, TOKENS
 from accumtrain.process.machine import spare_bytes
 
 SPLIT_WORDS = {"train": "training", "val": "validation", "test": "test"}  # in the order of messages
@@ -303,7 +303,8 @@ class Dataset(Source):
     def facts(self) -> str:
         """The line of the banner about the data."""
         left_out = f", {len(self.skipped):,} more left out" if self.skipped else ""
-        targets = self.targets if self.num_classes != 1 else self.targets.removesuffix("s")
+        targets = CLASSES if self.targets == MASKS else self.targets
+        targets = targets if self.num_classes != 1 else targets.removesuffix("s")
         told = "" if self.targets == TOKENS or not self.num_classes else f", {self.num_classes} {targets}"
         shape = self.inputs.describe()
         return ", ".join([f"{self.sizes} {self.inputs.examples}", *([shape] if shape else [])]) + told + left_out

@@ -79,7 +79,7 @@ class Answer:
             if isinstance(value, list) and len(value) != len(names):
                 raise ConfigError(f"facts.{key}: must have {len(names)} values, one for a name, and has {len(value)}")
 
-    def keep(self, answers: Sequence[np.ndarray], files: Sequence[Path]) -> np.ndarray:
+    def keep(self, answers: Sequence[np.ndarray] | np.ndarray, files: Sequence[Path]) -> np.ndarray:
         """Return what `tell` takes of what `predict` has returned for some examples.
 
         Args:

@@ -211,7 +211,7 @@ class Objective:
         )
 
     @property
-    def whole_metrics(self) -> dict[str, Callable[[np.ndarray, np.ndarray], float]]:
+    def whole_metrics(self) -> dict[str, Callable[..., float]]:
         """The metrics that are no means over examples, by name."""
         return {metric.name: load(metric.function) for metric in self._chosen if metric.whole_split}
 

@@ -9,12 +9,13 @@ import tensorflow as tf
 from PIL import Image
 
 from accumtrain.config.registries import register_inputs
-from accumtrain.data.config import INPUTS, DataConfig, DigitsConfig, TextsConfig
+from accumtrain.data.config import DataConfig, DigitsConfig, TextsConfig
 from accumtrain.data.inputs.arrays import Arrays
 from accumtrain.data.inputs.pixels import Pixels
 from accumtrain.data.inputs.tokens import Tokens
 from accumtrain.data.inputs.trained_on import TrainedOn, read_trained_on
 from accumtrain.data.pipeline import make_eval_batches
+from accumtrain.data.sources.config import INPUTS
 from accumtrain.data.text.vocabulary import open_vocabulary
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.registry import load

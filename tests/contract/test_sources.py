@@ -15,13 +15,14 @@ import tensorflow as tf
 
 from accumtrain.config.schema import Config
 from accumtrain.data import pipeline
-from accumtrain.data.config import SOURCES, TextsConfig
+from accumtrain.data.config import TextsConfig
 from accumtrain.data.images.encoded import EncodedSplit
 from accumtrain.data.inputs.pixels import Pixels
 from accumtrain.data.inputs.tokens import Tokens
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.data.source import Dataset
+from accumtrain.data.sources.config import SOURCES
 from accumtrain.dispatch import run
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.runs.config import RunConfig

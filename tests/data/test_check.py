@@ -18,9 +18,9 @@ from accumtrain import progress
 from accumtrain.config.registries import register_data
 from accumtrain.data.checking import check
 from accumtrain.data.checking.check import CheckedClasses, scan_split
-from accumtrain.data.config import SOURCES
 from accumtrain.data.inputs.arrays import Arrays
 from accumtrain.data.source import ArraySplit, Source
+from accumtrain.data.sources.config import SOURCES
 from accumtrain.errors import ConfigError, DataError
 from tests.data.conftest import png
 from tests.data.word_tokenizer import CLS_PAIR, make_tokenizer, save, template

@@ -10,9 +10,10 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.config.registries import register_data
-from accumtrain.data.config import SOURCES, NpzConfig
+from accumtrain.data.config import NpzConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.source import ArraySplit, Source, hash_texts
+from accumtrain.data.sources.config import SOURCES
 from tests.data.conftest import write_records
 
 

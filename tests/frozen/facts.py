@@ -26,9 +26,10 @@ from accumtrain.cli.help import help_text
 from accumtrain.config.jobs import JOBS
 from accumtrain.config.keys import list_config_classes, list_keys
 from accumtrain.config.schema import Config
-from accumtrain.data.config import SOURCES, TextsConfig
+from accumtrain.data.config import TextsConfig
 from accumtrain.data.open_data import open_data
 from accumtrain.data.pipeline import make_eval_batches, make_train_batches
+from accumtrain.data.sources.config import SOURCES
 from accumtrain.dispatch import run
 from accumtrain.fields import Role, roles_of
 from accumtrain.models.build import build_model

@@ -1,4 +1,4 @@
-"""`Inputs`: what a model takes of an example. A subclass is a kind, which `INPUTS` of data/config.py names."""
+"""`Inputs`: what a model takes of an example. A subclass is a kind, which `INPUTS` of data/sources/config.py names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Asked(NamedTuple):
     others: Sequence[Mapping[str, Any]] = ()
 
 
-Answered = tuple[Sequence[int], Sequence[np.ndarray]]  # indices, and the answer to each
+Answered = tuple[Sequence[int] | np.ndarray, Sequence[np.ndarray] | np.ndarray]  # indices, and the answer to each
 
 
 @dataclass(frozen=True)

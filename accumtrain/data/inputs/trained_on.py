@@ -10,8 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from accumtrain.data.config import INPUTS, DataConfig
+from accumtrain.data.config import DataConfig
 from accumtrain.data.inputs.base import Inputs
+from accumtrain.data.sources.config import INPUTS
 from accumtrain.errors import CheckpointError, ConfigError
 from accumtrain.registry import load
 from accumtrain.runs.files import read_json, to_json_value

@@ -23,7 +23,7 @@ class ConfusionCounter:
         found: the confusions of the last evaluation.
     """
 
-    def __init__(self, metrics: Mapping[str, Callable[[np.ndarray], float]], classes: int):
+    def __init__(self, metrics: Mapping[str, Callable[..., float]], classes: int):
         self._metrics, self._classes = dict(metrics), classes
         self._counts = sum_buffer([classes * classes], tf.int64)
         self.found = np.zeros([classes, classes], np.int64)

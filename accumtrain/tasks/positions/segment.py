@@ -78,7 +78,7 @@ class MaskAnswer(Answer):
         """Return the number of the most probable class of each pixel, int32 [N, height, width]."""
         return tf.argmax(model(batch["inputs"], EVALUATION), axis=-1, output_type=tf.int32)
 
-    def keep(self, answers: Sequence[np.ndarray], files: Sequence[Path]) -> np.ndarray:
+    def keep(self, answers: Sequence[np.ndarray] | np.ndarray, files: Sequence[Path]) -> np.ndarray:
         """Write the mask of each image, and return its number of pixels of each class, float64 [n, C].
 
         Args:
