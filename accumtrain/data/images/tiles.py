@@ -145,7 +145,7 @@ class TiledSplit(EncodedSplit):
         return self._encoded.name(int(self._in_whole(tf.constant(index, tf.int64))))
 
 
-def join_tiles(split: TiledSplit, answers: Iterable[tuple[Sequence[int], Any]]) -> Iterator[tuple[int, np.ndarray]]:
+def join_tiles(split: TiledSplit, answers: Iterable[tuple[Any, Any]]) -> Iterator[tuple[int, np.ndarray]]:
     """Yield the number of each image, and its answers [height, width, ...], from those of its tiles in their order.
 
     An image of which tiles are missing is left out.
