@@ -518,7 +518,7 @@ TASKS.add(
     ),
     TaskEntry(
         SegmentConfig,
-        "accumtrain.tasks.positions.segment:Segment",
+        "accumtrain.tasks.positions.segment:Segmentation",
         "accumtrain.tasks.positions.segment:MaskAnswer",
         loss=PositionsConfig,
         metrics=("mean_iou", "mean_dice", "pixel_accuracy"),

@@ -38,6 +38,11 @@ NPZ = ["data=npz", "data.path=mine.npz"]  # which has targets of all forms
 TEXTS = ["data=texts", "data.path=texts"]
 BESIDE = {  # what else a choice goes with
     "task=multilabel": NPZ,
+    "task=segment": NPZ,
+    **{
+        f"loss={name}": ["task=segment", *NPZ]
+        for name in ("positions", "dice", "dice_cross_entropy", "focal", "tversky")
+    },
     "loss=sigmoid_cross_entropy": ["task=multilabel", *NPZ],
     "task=regress": NPZ,
     "task=masked_tokens": TEXTS,

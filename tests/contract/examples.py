@@ -28,12 +28,16 @@ from accumtrain.data.config import (
     TfrecordConfig,
 )
 from accumtrain.devices.config import AutoConfig, CpuConfig, GpuConfig, MirroredConfig, MultiworkerConfig, TpuConfig
+from accumtrain.fields import EACH
 from accumtrain.models.config import (
+    MODELS,
     KerasModelConfig,
     LeNetConfig,
     MlpConfig,
     ResNetConfig,
     RevNetConfig,
+    RevUNetConfig,
+    UNetConfig,
 )
 from accumtrain.models.keras.config import KerasHubConfig
 from accumtrain.models.published.config import PretrainedConfig
@@ -71,6 +75,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "mlp": MlpConfig(width=8),
         "resnet": ResNetConfig(units=[1, 1], filters=[8, 8, 16]),
         "revnet": RevNetConfig(units=[1, 1], filters=[8, 8, 16]),
+        "unet": UNetConfig(filters=[4, 8]),
+        "revunet": RevUNetConfig(filters=[8, 16], units=[1, 1]),
         "vit": ViTConfig(**SMALL_TRANSFORMER, patch=3),
         "revvit": RevViTConfig(**SMALL_TRANSFORMER, patch=3),
         "encoder": EncoderConfig(**SMALL_TRANSFORMER),
@@ -155,6 +161,12 @@ def example_of(group: str, name: str) -> Any:
 def inputs_of(name: str) -> str:
     """The kind of the inputs of a model's example."""
     return {"kerashub": "tokens"}.get(name, example_of("model", name).inputs)
+
+
+def tells_of(name: str) -> str | None:
+    """What a model's example tells: a class of each image or text, or of each pixel."""
+    told = MODELS[name].config.tells
+    return EACH if told == (EACH,) else None
 
 
 def size_for(name: str) -> int:

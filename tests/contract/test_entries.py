@@ -33,6 +33,7 @@ of_every_job = pytest.mark.parametrize("name", JOBS.names)
 # Choices whose file has another name than its kind, and the class whose defaults it writes out.
 NAMESAKES = {
     **{"lenet": ["lenet5"], "resnet": ["resnet20"], "revnet": ["revnet38"]},
+    **{"unet": ["unet_small"], "revunet": ["revunet_small"]},
     **{kind: [f"{kind}_tiny"] for kind in ("vit", "revvit", "encoder", "revencoder", "decoder", "revdecoder")},
 }
 ROOT = Path(accumtrain.__file__).parents[1]
@@ -49,7 +50,8 @@ def required(group: str, name: str) -> dict[str, Any]:
 
 def beside(group: str, name: str) -> dict[str, Any]:
     """The task, and data with its targets, that an entry goes with, where they are not the default ones."""
-    form = getattr(REGISTRIES[group][name], "targets", CLASSES)
+    forms = getattr(REGISTRIES[group][name], "targets", CLASSES)
+    form = forms[0] if group == "loss" else forms
     if group not in ("task", "loss") or form == CLASSES:
         return {}
     task = next(entry.config() for entry in TASKS if entry.targets == form)

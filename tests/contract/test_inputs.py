@@ -9,9 +9,10 @@ import tensorflow as tf
 from PIL import Image
 
 from accumtrain.config.registries import register_inputs
-from accumtrain.data.config import DataConfig, DigitsConfig, TextsConfig
+from accumtrain.data.config import DataConfig, DigitsConfig, FolderConfig, TextsConfig
 from accumtrain.data.inputs.arrays import Arrays
 from accumtrain.data.inputs.pixels import Pixels
+from accumtrain.data.inputs.scenes import Scenes
 from accumtrain.data.inputs.tokens import Tokens
 from accumtrain.data.inputs.trained_on import TrainedOn, read_trained_on
 from accumtrain.data.pipeline import make_eval_batches
@@ -23,13 +24,17 @@ from accumtrain.registry import load
 BYTES = open_vocabulary("bytes")
 EXAMPLES = {
     "pixels": Pixels((9, 10, 3), "none", (9, 10), [0.4, 0.5, 0.6], [0.25], 255, magnitude=9.0),
+    "scenes": Scenes((9, 10, 3), "none", None, [0.4, 0.5, 0.6], [0.25], 255),
     "tokens": Tokens((12,), BYTES),
     "masked tokens": Tokens((12,), BYTES, masks=3),
     "continued tokens": Tokens((12,), BYTES, continues=True),
     "pairs of tokens": Tokens((12,), BYTES, pairs=True, column="text"),
     "arrays": Arrays((4, 2)),
 }
-KEYS = {"pixels": DigitsConfig(mean=[0.4, 0.5, 0.6], std=[0.25])}
+KEYS = {
+    "pixels": DigitsConfig(mean=[0.4, 0.5, 0.6], std=[0.25]),
+    "scenes": FolderConfig(path="", mean=[0.4, 0.5, 0.6], std=[0.25]),
+}
 of_every_kind = pytest.mark.parametrize("name", EXAMPLES)
 
 

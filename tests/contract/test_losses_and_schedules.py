@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from accumtrain.fields import CLASSES, TOKENS
+from accumtrain.fields import CLASSES, MASKS, TOKENS
 from accumtrain.optim.schedules import SCHEDULES
 from accumtrain.registry import load
 from accumtrain.tasks.config import LOSSES
@@ -27,17 +27,21 @@ def loss_of(name: str):
     return load(LOSSES[name].build)(example_of("loss", name))
 
 
+def is_of_positions(name: str) -> bool:
+    return bool({TOKENS, MASKS} & {*LOSSES[name].targets})
+
+
 def targets_of(name: str, dtype: tf.DType = tf.int32) -> tf.Tensor:
     """Of the form that the loss takes: classes of an integer dtype, or tokens, labels or numbers, some unknown."""
-    if LOSSES[name].targets == TOKENS:
+    if is_of_positions(name):
         return tf.constant(PLACES, tf.int32)
-    return tf.constant(LABELS, dtype) if LOSSES[name].targets == CLASSES else tf.constant(MANY, tf.float32)
+    return tf.constant(LABELS, dtype) if CLASSES in LOSSES[name].targets else tf.constant(MANY, tf.float32)
 
 
 def logits_of(name: str, dtype: tf.DType = tf.float64) -> tf.Tensor:
     """For each example, or for each place in it."""
     logits = tf.constant(LOGITS, dtype)
-    return tf.stack([logits, -logits], axis=1) if LOSSES[name].targets == TOKENS else logits
+    return tf.stack([logits, -logits], axis=1) if is_of_positions(name) else logits
 
 
 def factors(name: str, warmup: int) -> np.ndarray:

@@ -14,15 +14,19 @@ import tensorflow as tf
 
 from accumtrain.config.check import check_config
 from accumtrain.config.schema import PRECISIONS, Config
-from accumtrain.data.config import SyntheticConfig
+from accumtrain.data.config import NpzConfig, SyntheticConfig
 from accumtrain.data.inputs.arrays import Arrays
+from accumtrain.data.inputs.scenes import make_scenes
 from accumtrain.data.inputs.tokens import Tokens
+from accumtrain.data.masks.source import MaskedArrays
+from accumtrain.data.source import Dataset
 from accumtrain.data.text.vocabulary import PADDING, number_ids
 from accumtrain.engine.config import AccumConfig, LossScaleConfig
+from accumtrain.engine.losses import PerPosition, cross_entropy
 from accumtrain.engine.step import Step
 from accumtrain.engine.window import Window
 from accumtrain.errors import ConfigError
-from accumtrain.fields import OneOf
+from accumtrain.fields import EACH, MASKS, OneOf
 from accumtrain.measure.verify.result import ROUNDING, relative_difference
 from accumtrain.models.build import build_model
 from accumtrain.models.config import MODELS, STORE, ModelConfig
@@ -30,9 +34,10 @@ from accumtrain.models.layers import ModelSpec
 from accumtrain.optim.config import SgdConfig
 from accumtrain.optim.schedules import ConstantConfig
 from accumtrain.optim.sgd import SGD
+from accumtrain.tasks.config import PositionsConfig, SegmentConfig
 from accumtrain.tasks.objective import build_objective, open_stored
 from accumtrain.train.build import build_window
-from tests.contract.examples import EXAMPLES, SIZE, example_of, inputs_of, size_for
+from tests.contract.examples import EXAMPLES, SIZE, example_of, inputs_of, size_for, tells_of
 from tests.engine.small import CLASSES, examples
 
 BATCH, STEPS, TOKENS = 8, 2, 11
@@ -136,6 +141,19 @@ def tokens() -> tf.Tensor:
     return tf.where(tf.range(SIZE) < tf.range(2, BATCH + 2)[:, None], drawn, PADDING)
 
 
+def masks(count: int, shape: tuple[int, ...]) -> tf.Tensor:
+    """Classes of pixels, of which some have none."""
+    return tf.random.stateless_uniform([count, *shape[:2]], [5, 6], -1, CLASSES, tf.int32)
+
+
+def masked_data(name: str) -> Dataset:
+    """Images with masks, in memory."""
+    shape = (size_for(name), size_for(name), 3)
+    split = MaskedArrays(np.zeros([2, *shape], np.uint8), masks(2, shape).numpy(), CLASSES, 255)
+    inputs = make_scenes(NpzConfig(path="mine.npz"), shape, 255)
+    return Dataset(train=split, test=split, num_classes=CLASSES, inputs=inputs, targets=MASKS)
+
+
 @cache
 def update(variant: Variant, memory: str) -> Update:
     """The first update of a run. Its results are kept for the policies that are compared with it."""
@@ -149,9 +167,13 @@ def update(variant: Variant, memory: str) -> Update:
         precision=variant.precision,
         loss_scale=LossScaleConfig(initial=64.0),
     )
+    if tells_of(variant.name) == EACH:
+        config = replace(config, task=SegmentConfig(), loss=PositionsConfig(), data=NpzConfig(path="mine.npz"))
     check_config(config)
-    data = open_stored(config)
+    data = masked_data(variant.name) if tells_of(variant.name) == EACH else open_stored(config)
     given = examples(BATCH, data.shape)
+    if tells_of(variant.name) == EACH:
+        given["targets"] = masks(BATCH, data.shape)
     if inputs_of(variant.name) == "tokens":
         data = replace(data, inputs=Tokens((SIZE,), number_ids(TOKENS)))
         given["inputs"] = tokens()
@@ -198,7 +220,8 @@ def test_initial_weights_are_a_function_of_the_seed(name):
     kind = inputs_of(name)
     shape = (size_for(name), size_for(name), 3) if kind == "pixels" else (SIZE,)
     vocabulary = TOKENS if kind == "tokens" else 0
-    specs = [ModelSpec(shape, CLASSES, seed=seed, inputs=(kind,), vocabulary=vocabulary) for seed in (1, 1, 2)]
+    keys = {"inputs": (kind,), "vocabulary": vocabulary, "tells": tells_of(name)}
+    specs = [ModelSpec(shape, CLASSES, seed=seed, **keys) for seed in (1, 1, 2)]
     first, again, other = (values(build_model(example_of("model", name), spec).trainable_variables) for spec in specs)
     assert all(map(np.array_equal, first, again))
     assert not all(map(np.array_equal, first, other))
@@ -215,12 +238,17 @@ def test_images_of_any_size_work_or_are_refused(name, key, value, shape):
     for memory in example_of("model", name).policies:
         config = Variant(name, key, value, "float32").config(memory)
         try:
-            model = build_model(config, ModelSpec(shape, CLASSES))
+            model = build_model(config, ModelSpec(shape, CLASSES, tells=tells_of(name)))
         except ConfigError:
             assert not gradients, "refused under one policy and not under another"
             continue
-        window = Window(model, SGD())
-        window.accumulate(examples(2, shape))
+        given = examples(2, shape)
+        if tells_of(name) == EACH:
+            window = Window(model, SGD(), loss=PerPosition(cross_entropy), metrics={})
+            given["targets"] = masks(2, shape)
+        else:
+            window = Window(model, SGD())
+        window.accumulate(given)
         gradients[memory] = values(window.gradients)
         assert all(np.isfinite(gradient).all() for gradient in gradients[memory])
     if config.same_bits_in_every_graph:

@@ -8,10 +8,12 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.config.schema import Config
-from accumtrain.data.config import DataConfig
+from accumtrain.data.config import DataConfig, NpzConfig
 from accumtrain.data.inputs.arrays import Arrays
+from accumtrain.data.inputs.scenes import make_scenes
 from accumtrain.data.inputs.tokens import APART, Tokens
 from accumtrain.data.inputs.trained_on import TrainedOn
+from accumtrain.data.masks.source import MaskedArrays
 from accumtrain.data.pipeline import make_eval_batches
 from accumtrain.data.source import ArraySplit, Dataset
 from accumtrain.data.text.encode import Encoded, no_label
@@ -29,15 +31,18 @@ BYTES = open_vocabulary("bytes")
 TARGETS = {
     "classify": np.arange(COUNT, dtype=np.int32) % 3,
     "multilabel": RANDOM.integers(0, 2, [COUNT, 3]).astype(np.float32),
+    "segment": RANDOM.integers(-1, 3, [COUNT, 4, 4]).astype(np.int32),
     "regress": RANDOM.normal(50.0, 9.0, [COUNT, 3]).astype(np.float32),
 }
 OF_TOKENS = ("masked_tokens", "next_token")
+OF_POSITIONS = (*OF_TOKENS, "segment")
 of_every_task = pytest.mark.parametrize("name", [*TARGETS, *OF_TOKENS])
 
 
 def config_of(name):
     entry = TASKS[name]
-    return Config(task=entry.config(), loss=entry.loss(), data=DataConfig(kind="given"))
+    keys = NpzConfig(path="") if name == "segment" else DataConfig(kind="given")
+    return Config(task=entry.config(), loss=entry.loss(), data=keys)
 
 
 def stored_of(name):
@@ -51,6 +56,10 @@ def stored_of(name):
         tokens = RANDOM.integers(97, 122, [COUNT, 10]).astype(np.int32)
         split, inputs, names = TokenSplit(tokens, None, []), Tokens((10,), BYTES), []
         return Dataset(split, split, BYTES.size, class_names=names, inputs=inputs, targets=TASKS[name].targets)
+    if name == "segment":
+        split, keys = MaskedArrays(np.zeros([COUNT, 4, 4, 1], np.uint8), TARGETS[name], 3, 255), NpzConfig(path="")
+        inputs = make_scenes(keys, (4, 4, 1), 255)
+        return Dataset(split, split, 3, class_names=NAMES, inputs=inputs, targets=TASKS[name].targets)
     split = ArraySplit(RANDOM.normal(size=[COUNT, 4]).astype(np.float32), TARGETS[name])
     return Dataset(split, split, 3, class_names=NAMES, inputs=Arrays((4,)), targets=TASKS[name].targets)
 
@@ -58,7 +67,7 @@ def stored_of(name):
 def answered(objective, answer):
     """A batch of evaluation, and outputs for it as a model would give them, with their answers."""
     batch = next(iter(make_eval_batches(objective.data, batch=COUNT)))
-    places = batch["targets"].shape[1:] if objective.config.task.kind in OF_TOKENS else []
+    places = batch["targets"].shape[1:] if objective.config.task.kind in OF_POSITIONS else []
     shape = (COUNT, *places, len(objective.data.classes))
     outputs = tf.constant(RANDOM.normal(size=shape), tf.float32)
     return batch, outputs, answer(batch["inputs"], outputs)
@@ -93,7 +102,7 @@ def test_losses_and_metrics_take_its_targets(name, objective, answer):
     batch, outputs, _ = answered(objective, answer)
     functions = [objective.loss, *objective.means.values(), *(one for one, _ in objective.of_means("test").values())]
     assert np.isfinite(np.array(weighted_sums(functions, outputs, batch))).all()
-    if name not in OF_TOKENS:  # which have a target for each position
+    if name not in OF_POSITIONS:  # which have a target for each position
         assert tuple(batch["targets"].shape[1:]) == objective.target_shape
 
 
@@ -108,7 +117,7 @@ def test_its_words_fit_its_answers(name, objective, answer):
     _, _, found = answered(objective, answer)
     assert tuple(found.shape) == (COUNT, *answer.shape)
     assert found.dtype == tf.float32
-    told = answer.tell(found.numpy())
+    told = answer.tell(answer.keep(found.numpy(), []))
     assert len(told.rows) == len(told.records) == len(told.shown) == COUNT
     assert {len(row) for row in told.rows} == {len(told.columns)}
     assert {len(row) for row in told.shown} == {len(told.titles)}

@@ -37,7 +37,9 @@ def draw_symmetry(images: list[tf.Tensor], key: tf.Tensor, augment: str) -> list
 def draw_window(shape: tf.Tensor, crop: tuple[int, int], key: tf.Tensor) -> tf.Tensor:
     """Return top and left, int32 [2], of a crop of an image [height, width, ...], which may be smaller."""
     free = [tf.maximum(shape[axis] - side, 0) for axis, side in enumerate(crop)]
-    draws = [random_below(tf.cast(each + 1, tf.int64), key, draw) for each, draw in zip(free, (_ROW, _COLUMN), strict=True)]
+    draws = [
+        random_below(tf.cast(each + 1, tf.int64), key, draw) for each, draw in zip(free, (_ROW, _COLUMN), strict=True)
+    ]
     return tf.cast(tf.stack(draws), tf.int32)
 
 

@@ -20,9 +20,9 @@ from accumtrain.data.images.decode import decode, read_size
 from accumtrain.data.images.encoded import EncodedSplit
 from accumtrain.data.images.tiles import IMAGE, MASK, TILE, TiledSplit, join_tiles
 from accumtrain.data.inputs.base import Answered, Asked
-from accumtrain.data.inputs.pixels import Pixels, make_pixels
+from accumtrain.data.inputs.pixels import Pixels, make_images, make_pixels
 from accumtrain.data.masks.config import MaskKeys
-from accumtrain.data.source import Split
+from accumtrain.data.source import Dataset, Split
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import NONE, format_value
 
@@ -76,7 +76,7 @@ class Scenes(Pixels):
             rows, columns = (tf.range(tf.shape(mask)[axis]) for axis in (0, 1))
             inside = [(at >= tile[first]) & (at < tile[end]) for at, first, end in ((rows, 2, 4), (columns, 3, 5))]
             mask = tf.where(inside[0][:, tf.newaxis] & inside[1][tf.newaxis], mask, NONE)
-        elif self.crop is None or not training:
+        elif self.crop is None:
             return tf.ensure_shape(image, self.shape), tf.ensure_shape(mask, self.shape[:2])
         elif self.balanced:
             corner = draw_balanced_window(mask, self.crop, key)
@@ -111,6 +111,22 @@ class Scenes(Pixels):
         taken = sizes if self.image_size is None else np.tile(self.image_size, [split.size, 1])
         return TiledSplit(split, taken, sizes, (self.shape[0], self.shape[1]), self.margin)
 
+    # ---- in an export
+
+    def serve(self, given: tf.Tensor) -> tf.Tensor:
+        """Prepare images. They keep their size, unless data.image_size says one."""
+        if self.image_size is not None:
+            return super().serve(given)
+        mean, std = (tf.constant(values, tf.float32) for values in (self.mean, self.std))
+        return (tf.cast(given, tf.float32) / self.white - mean) / std
+
+    def samples(self) -> list[np.ndarray]:
+        return [make_images(self.shape, (1.0, 1.0))] if self.image_size is None else super().samples()
+
+    @property
+    def resized_to(self) -> tuple[int, ...] | None:
+        return self.image_size
+
     # ---- in the files of a run
 
     @classmethod
@@ -134,8 +150,16 @@ class Scenes(Pixels):
         asked = super().open_named(named, config, key)
         split = asked.data.train
         assert isinstance(split, EncodedSplit), "images are files"
-        tiled = self._tile(split, read_sizes(split))
-        return asked._replace(data=replace(asked.data, train=tiled, test=tiled, inputs=self))
+        return asked._replace(data=self._ask_tiles(asked.data, read_sizes(split)))
+
+    def open_array(self, array: np.ndarray, config: DataConfig) -> Dataset:
+        data = super().open_array(array, config)
+        return self._ask_tiles(data, np.tile(array.shape[1:3], [len(array), 1]))
+
+    def _ask_tiles(self, data: Dataset, sizes: np.ndarray) -> Dataset:
+        """Return the images that a trained run is asked in tiles."""
+        tiled = self._tile(data.train, sizes)
+        return replace(data, train=tiled, test=tiled)
 
     def join(self, split: Split, answers: Iterable[Answered]) -> Iterable[Answered]:
         """Return the answers to whole images, of their size as they are stored, from those to tiles.
@@ -185,6 +209,11 @@ def make_scenes(config: DataConfig, shape: tuple[int, ...], white: int) -> Scene
         ConfigError: the settings do not fit the images.
     """
     assert isinstance(config, MaskKeys), "a source with masks"
+    if config.crop is not None and config.image_size is not None:
+        raise ConfigError(
+            f"data.crop={format_value(config.crop)} and data.image_size={format_value(config.image_size)}: crops are "
+            "of images as they are stored; leave one of the two out"
+        )
     for key, value, instead in (
         ("augment", config.augment in MOVES, "use data.augment=flip or dihedral, and data.crop=256 for crops"),
         ("randaugment", config.randaugment, "use data.jitter=0.3"),

@@ -12,8 +12,9 @@ from PIL import Image
 
 from accumtrain.backprop.mode import EVALUATION
 from accumtrain.backprop.model import Model
-from accumtrain.data.images.tiles import IMAGE, MASK
+from accumtrain.data.images.tiles import IMAGE, MASK, TiledSplit
 from accumtrain.data.inputs.scenes import Scenes
+from accumtrain.data.source import Split
 from accumtrain.engine.losses import Batch, Collector, sum_positions
 from accumtrain.errors import DataError
 from accumtrain.report.classes import Confusion
@@ -21,13 +22,15 @@ from accumtrain.report.positions import PositionReport
 from accumtrain.runs.files import replacing
 from accumtrain.runs.names import make_results_folder
 from accumtrain.tasks.answer import Answer, AnswersInWords, round_float32
+from accumtrain.tasks.config import PositionsConfig
 from accumtrain.tasks.objective import Facts, Objective
 from accumtrain.tasks.positions.confusions import ConfusionCounter
 
 LARGEST_INDEX = 255  # of a palette
+SMALL = 1e-6  # share of a class that no pixel to train on has
 
 
-class Segment(Objective):
+class Segmentation(Objective):
     """A class is learned for each pixel. The model returns logits [N, height, width, classes]."""
 
     def find_facts(self) -> dict[str, Any]:
@@ -46,9 +49,22 @@ class Segment(Objective):
         return {"inputs": examples["inputs"][IMAGE], "targets": masks, "weight": examples["weight"] * counts}
 
     def count(self) -> list[int]:
-        counts = self.stored.train.position_counts
-        assert counts is not None, "masks are counted when they are opened"
-        return counts.sum(0).tolist()
+        """Return the number of pixels of each class in training."""
+        return _count_pixels(self.stored.train).tolist()
+
+    def guess(self) -> dict[str, float]:
+        """Return the losses by split of a model that gives each class its share of the pixels to train on.
+
+        They are known of a weighted cross-entropy alone.
+        """
+        loss = self.config.loss
+        if not isinstance(loss, PositionsConfig) or loss.overlap or loss.focus:
+            return {}
+        counts = {name: _count_pixels(split) for name, split in self.stored.splits.items()}
+        losses = -loss.entropy * np.log(np.maximum(counts["train"] / counts["train"].sum(), SMALL))
+        guess = {name: float(np.average(losses, weights=count)) for name, count in counts.items() if count.any()}
+        factors = self.loss_config.factors or 1.0
+        return {**guess, "train": float(np.average(losses * factors, weights=counts["train"]))}
 
     def collectors(self, split: str, batch: int, replicas: int, *, reports: bool) -> list[Collector]:
         """Return what counts the confusions of pixels."""
@@ -105,6 +121,13 @@ class MaskAnswer(Answer):
             ],
             summary={"pixels": dict(zip(self.columns, totals, strict=True))},
         )
+
+
+def _count_pixels(split: Split) -> np.ndarray:
+    """Return the number of pixels of each class in a split, int64 [C]."""
+    counts = split.images.position_counts if isinstance(split, TiledSplit) else split.position_counts
+    assert counts is not None, "masks are counted when they are opened"
+    return counts.sum(0)
 
 
 def write_mask(mask: np.ndarray, file: Path) -> None:
