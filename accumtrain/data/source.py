@@ -25,7 +25,7 @@ from accumtrain.data.targets.base import TargetReader
 from accumtrain.data.targets.classes import ClassTargets
 from accumtrain.data.text.config import DocumentRows
 from accumtrain.errors import DataError
-from accumtrain.fields import CLASSES, TOKENS
+from accumtrain.fields import CLASSES, MASKS, TOKENS
 from accumtrain.process.machine import spare_bytes
 
 SPLIT_WORDS = {"train": "training", "val": "validation", "test": "test"}  # in the order of messages
@@ -120,6 +120,11 @@ class Split(ABC):
     @property
     def whole(self) -> Split:
         """The split that this one is a part of, or itself."""
+        return self
+
+    @property
+    def undivided(self) -> Split:
+        """The split whose examples this one has in parts, or itself."""
         return self
 
     def in_whole(self, index: tf.Tensor) -> tf.Tensor:
@@ -304,6 +309,7 @@ class Dataset(Source):
         """The line of the banner about the data."""
         left_out = f", {len(self.skipped):,} more left out" if self.skipped else ""
         targets = self.targets if self.num_classes != 1 else self.targets.removesuffix("s")
+        targets = CLASSES if self.targets == MASKS else targets
         told = "" if self.targets == TOKENS or not self.num_classes else f", {self.num_classes} {targets}"
         shape = self.inputs.describe()
         return ", ".join([f"{self.sizes} {self.inputs.examples}", *([shape] if shape else [])]) + told + left_out
@@ -316,7 +322,8 @@ class Dataset(Source):
     @property
     def sizes(self) -> str:
         """The number of examples of each split in words, but for those that are known to be left out."""
-        counts = [f"{split.size - len(split.skipped):,} {SPLIT_WORDS[name]}" for name, split in self.splits.items()]
+        undivided = {name: split.undivided for name, split in self.splits.items()}
+        counts = [f"{split.size - len(split.skipped):,} {SPLIT_WORDS[name]}" for name, split in undivided.items()]
         return ", ".join(counts[:-1]) + f" and {counts[-1]}"
 
     @property
@@ -333,8 +340,9 @@ class Dataset(Source):
         """The splits as they are stored: train holds the examples that are held out of it, too."""
         stored: dict[str, Split] = {}
         for name, split in self.splits.items():
-            if not any(split.whole is other for other in stored.values()):
-                stored[name] = split.whole
+            whole = split.undivided.whole
+            if not any(whole is other for other in stored.values()):
+                stored[name] = whole
         return stored
 
 
