@@ -103,10 +103,16 @@ def _list_unpaired(pairs: Pairs, *, skips: bool) -> list[BadExample]:
         for file, fault in pairs.unpaired.items()
     ]
     if bad and not skips:
-        more = f"; {len(bad) - _LISTED:,} more" if len(bad) > _LISTED else ""
-        shown = "; ".join(example.fault for example in bad[:_LISTED])
-        raise DataError(f"{shown}{more}: {bad[0].remedy}, or set data.on_error=skip to go on without them")
+        raise _refuse(bad)
     return bad
+
+
+def _refuse(bad: Sequence[BadExample]) -> DataError:
+    """Return the error of files that can't be used: the first of them, and all remedies."""
+    more = f"; {len(bad) - _LISTED:,} more" if len(bad) > _LISTED else ""
+    faults = "; ".join(example.fault for example in bad[:_LISTED])
+    remedies = "; ".join(dict.fromkeys(example.remedy for example in bad))
+    return DataError(f"{faults}{more}: {remedies}, or set data.on_error=skip to go on without them")
 
 
 def _hold_out_by_name(pairs: Sequence[Pair], fraction: float) -> dict[str, list[Pair]]:
@@ -193,11 +199,7 @@ class MaskedFiles(FolderSplit):
                     self.leave_out(index, bad[-1])
         self.pixels[[*self._skipped]] = self.position_counts[[*self._skipped]] = 0
         if bad and not self.skips:
-            more = f"; {len(bad) - _LISTED:,} more" if len(bad) > _LISTED else ""
-            raise DataError(
-                f"{'; '.join(example.fault for example in bad[:_LISTED])}{more}: {bad[0].remedy}, or set "
-                "data.on_error=skip to go on without them"
-            )
+            raise _refuse(bad)
 
     def _find_fault(self, mask: FoundMask, image: tuple[int, int]) -> BadMask | None:
         if mask.size != image and image != (1, 1):  # that of an image without a header, which is named later
