@@ -85,7 +85,7 @@ def masks_of(split, masks) -> list[np.ndarray]:
 def test_each_labelled_pixel_is_evaluated_once(tmp_path, crop, margin):
     masks = save_sizes(tmp_path)
     data = open_pairs(tmp_path, crop=crop, margin=margin, val_fraction=0.5, test_fraction=0.5)
-    assert data.sizes == "2 training, 1 validation and 3 test images" or "validation" in data.sizes
+    assert sum(int(number) for number in re.findall(r"\d+", data.sizes)) == 6
     for split in ("val", "test"):
         found = evaluate(data, split)
         own = masks_of(data.splits[split], masks)
