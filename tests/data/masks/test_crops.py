@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from accumtrain.errors import ConfigError
 from accumtrain.fields import NONE
 from tests.data.masks.pictures import PLAIN, draw_mask, open_composed, open_pairs, save_pair, save_pairs
 
-KEYS = tf.range(400, dtype=tf.int64)
+DRAWS = 400
 CHI_SQUARE = {1: 10.83, 2: 13.82, 3: 16.27, 7: 24.32}  # by degrees of freedom, of which 1 in 1000 is above
 
 
@@ -30,6 +31,12 @@ def chi_square(counts: list[int]) -> float:
 def read_stream(data: Any, batch: int = 8, count: int = 3) -> tuple[np.ndarray, np.ndarray]:
     elements = list(make_train_batches(data, batch=batch, first=0, seed=1).take(count).as_numpy_iterator())
     return tuple(np.concatenate([each["inputs"][part] for each in elements]) for part in ("image", "mask"))  # type: ignore[return-value]
+
+
+def draw(one: Callable[[tf.Tensor], tf.Tensor]) -> np.ndarray:
+    """Return what is drawn from each of many keys."""
+    keys = tf.data.Dataset.range(DRAWS).map(lambda number: one(tf.cast(number * 7919, tf.uint64)))
+    return np.array(list(keys.as_numpy_iterator()))
 
 
 def key_of(number: int) -> tf.Tensor:
@@ -84,8 +91,7 @@ def test_a_crop_beyond_the_image_is_filled_with_the_mean_and_no_class(tmp_path):
 
 @pytest.mark.parametrize("crop", [(3, 5), (20, 4), (10, 12)])
 def test_windows_lie_in_the_image_and_all_are_drawn(crop):
-    windows = tf.map_fn(lambda key: draw_window(tf.constant([10, 12]), crop, tf.cast(key, tf.uint64)), KEYS,
-        fn_output_signature=tf.int32).numpy()  # fmt: skip
+    windows = draw(lambda key: draw_window(tf.constant([10, 12]), crop, key))
     for axis, (side, length) in enumerate(zip((10, 12), crop, strict=True)):
         assert set(windows[:, axis].tolist()) == set(range(max(side - length, 0) + 1))
 
@@ -93,15 +99,12 @@ def test_windows_lie_in_the_image_and_all_are_drawn(crop):
 def test_balanced_crops_hold_each_class_equally_often():
     mask = np.full([30, 40], NONE, np.int32)
     mask[:20, :20], mask[29, 39], mask[0, 39], mask[15:17, 30] = 0, 1, 4, 7
-    centres = mask.copy()
-    windows = tf.map_fn(lambda key: draw_balanced_window(tf.constant(centres), (1, 1), tf.cast(key, tf.uint64)), KEYS,
-        fn_output_signature=tf.int32).numpy()  # fmt: skip
+    windows = draw(lambda key: draw_balanced_window(tf.constant(mask), (1, 1), key))
     counts = Counter(mask[tuple(window)] for window in windows)  # a crop of one pixel is the drawn one
     assert counts.keys() == {0, 1, 4, 7}
     assert chi_square(list(counts.values())) < CHI_SQUARE[3]
     for crop in ((7, 9), (40, 3), (30, 40), (64, 64)):
-        windows = tf.map_fn(lambda key, crop=crop: draw_balanced_window(tf.constant(mask), crop, tf.cast(key, tf.uint64)),
-            KEYS[:100], fn_output_signature=tf.int32).numpy()  # fmt: skip
+        windows = draw(lambda key, crop=crop: draw_balanced_window(tf.constant(mask), crop, key))
         for top, left in windows:
             assert 0 <= top <= max(30 - crop[0], 0)
             assert 0 <= left <= max(40 - crop[1], 0)
@@ -125,8 +128,7 @@ def test_a_crop_has_the_pixels_of_its_place():
 @pytest.mark.parametrize(("augment", "number"), [(FLIP, 2), (DIHEDRAL, 8)])
 def test_symmetries_are_equally_often(augment, number):
     image = np.arange(9, dtype=np.int32).reshape(3, 3, 1)
-    turned = tf.map_fn(lambda key: draw_symmetry([tf.constant(image)], tf.cast(key, tf.uint64), augment)[0], KEYS,
-        fn_output_signature=tf.int32).numpy()  # fmt: skip
+    turned = draw(lambda key: draw_symmetry([tf.constant(image)], key, augment)[0])
     counts = Counter(each.tobytes() for each in turned)
     every = {np.rot90(each, turn).tobytes() for each in (image, image[:, ::-1]) for turn in range(4)}
     assert len(counts) == number
@@ -169,7 +171,9 @@ def test_plain_images_are_seen_in_all_symmetries(tmp_path, augment, number):
 
 def test_images_that_are_not_square_are_mirrored_but_not_turned(tmp_path):
     open_plain(tmp_path, 4, augment="flip")
-    with pytest.raises(ConfigError, match=r"these are 4 x 6; use data.augment=flip, or make them square by data.image_"):
+    with pytest.raises(
+        ConfigError, match=r"these are 4 x 6; use data.augment=flip, or make them square by data.image_"
+    ):
         open_plain(tmp_path, 4, augment="dihedral")
     assert open_plain(tmp_path, 4, augment="dihedral", image_size=6).shape == (6, 6, 3)
 
@@ -178,7 +182,9 @@ def test_images_that_are_not_square_are_mirrored_but_not_turned(tmp_path):
 def test_images_with_masks_that_are_not_square_are_turned_once_they_are(tmp_path, override):
     save_pairs(tmp_path, height=20, width=30)
     command = ("data=folder", f"data.path={tmp_path}")
-    with pytest.raises(ConfigError, match="these are 20 x 30; use data.augment=flip, or make them square by data.image_"):
+    with pytest.raises(
+        ConfigError, match="these are 20 x 30; use data.augment=flip, or make them square by data.image_"
+    ):
         open_composed(*command, "data.augment=dihedral")
     open_composed(*command, *(["data.augment=dihedral"] if "augment" not in override else []), override)
 

@@ -58,7 +58,8 @@ def test_images_find_their_masks(tmp_path, name):
 def test_folders_of_splits_lie_above(tmp_path, name, split):
     touch(tmp_path, *(f"{part}/{file}" for part in ("train", split) for pair in LAYOUTS[name] for file in pair))
     assert list_pairs(tmp_path) == {
-        part: sorted((f"{part}/{image}", f"{part}/{mask}") for image, mask in LAYOUTS[name]) for part in ("train", split)
+        part: sorted((f"{part}/{image}", f"{part}/{mask}") for image, mask in LAYOUTS[name])
+        for part in ("train", split)
     }
 
 

@@ -132,7 +132,7 @@ PIXELS = np.stack([NUMBERS] * 3, -1)
 
 def open_arrays(folder: Path, arrays: dict[str, np.ndarray], **keys: Any) -> Dataset:
     np.savez(folder / "mine.npz", **arrays)
-    config = NpzConfig(**{**PLAIN, "val_fraction": 0.0, "scale": "255", **keys}, path=str(folder / "mine.npz"))
+    config = NpzConfig(**{**PLAIN, "val_fraction": 0.0, "scale": 255, **keys}, path=str(folder / "mine.npz"))
     return open_data(config, 0, MASKS)
 
 
@@ -160,7 +160,9 @@ def test_arrays_become_images_with_masks(tmp_path, images, masks):
         pixels, found = join_split(data, split)
         np.testing.assert_array_equal(found, masks.reshape(NUMBERS.shape)[numbers])
         np.testing.assert_array_equal(pixels[..., 0], found)
-    assert data.train.position_counts.sum(0).tolist() == count_pixels(list(join_split(data, "train")[1]), data.num_classes)
+    assert data.train.position_counts.sum(0).tolist() == count_pixels(
+        list(join_split(data, "train")[1]), data.num_classes
+    )
 
 
 def test_arrays_of_splits(tmp_path):
@@ -194,7 +196,9 @@ def test_arrays_that_are_no_masks_are_refused(tmp_path, changes, message):
 
 def test_the_remedy_for_negative_values_is_one(tmp_path):
     masks = NUMBERS.astype(np.int64) - 1
-    with pytest.raises(DataError, match=r"from -1 to 1, .*: save pixels without a class as 255, and set data.ignore=255"):
+    with pytest.raises(
+        DataError, match=r"from -1 to 1, .*: save pixels without a class as 255, and set data.ignore=255"
+    ):
         open_arrays(tmp_path, {"images": PIXELS, "masks": masks})
     data = open_arrays(tmp_path, {"images": PIXELS, "masks": np.where(masks < 0, 255, masks)}, ignore=255)
     assert np.unique(join_split(data, "train")[1]).tolist() == [NONE, 0, 1]

@@ -235,7 +235,9 @@ def test_the_remedy_for_values_is_one(tmp_path, name):
 
 def test_many_values_are_told_by_an_example(tmp_path):
     save_recoloured(tmp_path, *range(0, 60, 3))
-    with pytest.raises(DataError, match=r"0 \(.*, .* and 8 more, .*: name all of them, as in 'data.mask_classes=\{.*,...}'"):
+    with pytest.raises(
+        DataError, match=r"0 \(.*, .* and 8 more, .*: name all of them, as in 'data.mask_classes=\{.*,...}'"
+    ):
         open_pairs(tmp_path)
 
 
