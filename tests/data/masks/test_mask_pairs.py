@@ -127,7 +127,7 @@ def test_files_without_a_partner_are_refused_or_left_out(tmp_path, names: Sequen
 def test_more_faults_are_counted(tmp_path):
     save_pairs(tmp_path)
     touch(tmp_path, *(f"images/x{number}.png" for number in range(8)))
-    with pytest.raises(DataError, match="x4.png has no mask; 3 more: give"):
+    with pytest.raises(DataError, match=r"x4.png has no mask; 3 more: give"):
         open_pairs(tmp_path)
 
 

@@ -80,8 +80,7 @@ def masks_of(split, masks) -> list[np.ndarray]:
     return [masks[int(file.stem)] for file in split.undivided.files]
 
 
-@pytest.mark.parametrize("crop", [8, [16, 12], 64])
-@pytest.mark.parametrize("margin", [None, 0, 3])
+@pytest.mark.parametrize(("crop", "margin"), [(8, None), (8, 3), ([16, 12], 0), (64, 3)])
 def test_each_labelled_pixel_is_evaluated_once(tmp_path, crop, margin):
     masks = save_sizes(tmp_path)
     data = open_pairs(tmp_path, crop=crop, margin=margin, val_fraction=0.5, test_fraction=0.5)
