@@ -81,8 +81,8 @@ class MaskKeys(ComponentConfig):
             )
         if len(self.mask_classes) == 1:
             raise ConfigError(
-                f"data.mask_classes={format_value(self.mask_classes)}: names one class, and it takes two to tell apart; "
-                "name another"
+                f"data.mask_classes={format_value(self.mask_classes)}: names one class, and it takes two to tell "
+                "apart; name another"
             )
         if self.crop_size is None and (self.margin is not None or self.balanced_crops):
             key = "margin" if self.margin is not None else "balanced_crops"

@@ -98,7 +98,7 @@ def _open_pairs(config: FolderConfig, wanted: Wanted, found: Mapping[str, Pairs]
 
 def _list_unpaired(pairs: Pairs, *, skips: bool) -> list[BadExample]:
     """Return the files without a partner. Raise DataError unless these may be left out."""
-    bad = [
+    bad: list[BadExample] = [
         UnreadableExample(file, fault, "give each image a single mask of its name, or move the file away")
         for file, fault in pairs.unpaired.items()
     ]
@@ -152,13 +152,16 @@ def _read_masks(files: Sequence[Path]) -> list[FoundMask]:
 
 
 class MaskedFiles(FolderSplit):
-    """Image files, each with a mask.
+    """Image files, each with a mask. One that is left out has no pixels.
 
     Args:
         masks: the content of the masks in short.
         values: their classes.
         unusual: the headers of the images that have a fault, are not upright, or lose something in decoding.
     """
+
+    pixels: np.ndarray
+    position_counts: np.ndarray
 
     def __init__(
         self,
@@ -250,6 +253,9 @@ class MaskedArrays(Split):
         masks: classes of pixels, int32 [size, height, width].
         classes: their number.
     """
+
+    pixels: np.ndarray
+    position_counts: np.ndarray
 
     def __init__(self, images: np.ndarray, masks: np.ndarray, classes: int, white: int) -> None:
         self.size, self.shape, self.channels, self.white = len(images), images.shape[1:], images.shape[-1], white

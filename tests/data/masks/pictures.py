@@ -46,7 +46,7 @@ def save_pair(folder: Path, number: int, mask: np.ndarray | None = None, **size:
     return mask
 
 
-def save_pairs(folder: Path, count: int = 6, **size: int) -> list[np.ndarray]:
+def save_pairs(folder: Path, count: int = 6, **size: Any) -> list[np.ndarray]:
     return [save_pair(folder, number, **size) for number in range(count)]
 
 
@@ -70,7 +70,9 @@ def evaluate(data: Dataset, split: str = "test", batch: int = 3) -> dict[str, np
 
 def count_pixels(masks: Sequence[np.ndarray], classes: int = 3) -> list[int]:
     """Return the number of pixels of each class in masks."""
-    return sum(np.bincount(mask[mask >= 0], minlength=classes) for mask in map(np.int64, masks)).tolist()
+    counts = [np.bincount(mask[mask >= 0], minlength=classes) for mask in (each.astype(np.int64) for each in masks)]
+    total: list[int] = np.sum(counts, axis=0).tolist()
+    return total
 
 
 def count_evaluated(found: Mapping[str, np.ndarray], classes: int = 3) -> list[int]:

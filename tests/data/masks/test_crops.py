@@ -183,7 +183,7 @@ def test_images_with_masks_that_are_not_square_are_turned_once_they_are(tmp_path
     save_pairs(tmp_path, height=20, width=30)
     command = ("data=folder", f"data.path={tmp_path}")
     with pytest.raises(
-        ConfigError, match="these are 20 x 30; use data.augment=flip, or make them square by data.image_"
+        ConfigError, match=r"these are 20 x 30; use data.augment=flip, or make them square by data.image_"
     ):
         open_composed(*command, "data.augment=dihedral")
     open_composed(*command, *(["data.augment=dihedral"] if "augment" not in override else []), override)
