@@ -118,6 +118,11 @@ class TiledSplit(EncodedSplit):
     def failure(self) -> DataError | None:
         return None if self._encoded is None else self._encoded.failure
 
+    @failure.setter
+    def failure(self, value: DataError | None) -> None:
+        assert self._encoded is not None, "it fails"
+        self._encoded.failure = value
+
     @property
     def skipped(self) -> dict[int, BadExample]:
         """The images left out so far, by the index of their first tile."""
