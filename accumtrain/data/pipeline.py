@@ -315,7 +315,7 @@ def map_or_skip(examples: tf.data.Dataset, prepare: Callable[[Example], Example]
     """
     if not isinstance(split, EncodedSplit) or not split.skips:
         return examples.map(prepare, tf.data.AUTOTUNE)
-    left_out = np.array(list(split.skipped), np.int64)
+    left_out = split.unusable
 
     def prepare_if_usable(example: Example) -> Example:
         usable = tf.reduce_all(example["index"] != left_out)
@@ -324,11 +324,12 @@ def map_or_skip(examples: tf.data.Dataset, prepare: Callable[[Example], Example]
 
     def prepared_or_blank(example: Example) -> tf.data.Dataset:
         prepared = tf.data.Dataset.from_tensors(example).map(prepare_if_usable)
-        image = prepared.element_spec["inputs"]
+        specs = prepared.element_spec["inputs"]
 
         def blank(example: Example) -> Example:
             tf.numpy_function(split.skip, [example["index"]], [])
-            return {**example, "inputs": tf.zeros(image.shape, image.dtype), "weight": tf.zeros([])}
+            inputs = tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs)
+            return {**example, "inputs": inputs, "weight": tf.zeros([])}
 
         instead = tf.data.Dataset.from_tensors(example).map(blank)  # is run only if there is nothing before it
         return prepared.ignore_errors().concatenate(instead).take(1)

@@ -122,6 +122,11 @@ class Split(ABC):
         """The split that this one is a part of, or itself."""
         return self
 
+    @property
+    def undivided(self) -> Split:
+        """The split whose examples this one has in parts, or itself."""
+        return self
+
     def in_whole(self, index: tf.Tensor) -> tf.Tensor:
         """Return the indices in `whole` of the examples `index`, int64 [n]; called in graphs."""
         return index
@@ -317,7 +322,8 @@ class Dataset(Source):
     @property
     def sizes(self) -> str:
         """The number of examples of each split in words, but for those that are known to be left out."""
-        counts = [f"{split.size - len(split.skipped):,} {SPLIT_WORDS[name]}" for name, split in self.splits.items()]
+        undivided = {name: split.undivided for name, split in self.splits.items()}
+        counts = [f"{split.size - len(split.skipped):,} {SPLIT_WORDS[name]}" for name, split in undivided.items()]
         return ", ".join(counts[:-1]) + f" and {counts[-1]}"
 
     @property
@@ -334,8 +340,9 @@ class Dataset(Source):
         """The splits as they are stored: train holds the examples that are held out of it, too."""
         stored: dict[str, Split] = {}
         for name, split in self.splits.items():
-            if not any(split.whole is other for other in stored.values()):
-                stored[name] = split.whole
+            whole = split.undivided.whole
+            if not any(whole is other for other in stored.values()):
+                stored[name] = whole
         return stored
 
 

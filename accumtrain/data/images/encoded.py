@@ -85,6 +85,11 @@ class EncodedSplit(Split):
     def skipped(self) -> dict[int, BadExample]:
         return dict(sorted(self._skipped.items()))
 
+    @property
+    def unusable(self) -> np.ndarray:
+        """The indices of the examples left out so far, int64 [n]."""
+        return np.array(list(self.skipped), np.int64)
+
     def remember(self, index: np.ndarray) -> np.ndarray:
         """Remember that the examples `index`, int64 [n], are read. Return them."""
         self._recent.append(index)

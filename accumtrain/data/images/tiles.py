@@ -100,6 +100,10 @@ class TiledSplit(EncodedSplit):
         """Return the index of the image of a tile in the whole split, int64."""
         return self.images.in_whole(tf.cast(tf.gather(self._tiles, index)[..., 0], tf.int64))
 
+    @property
+    def undivided(self) -> Split:
+        return self.images
+
     # ---- an image that can't be used: none of its tiles can
 
     @property
@@ -114,11 +118,21 @@ class TiledSplit(EncodedSplit):
     def failure(self) -> DataError | None:
         return None if self._encoded is None else self._encoded.failure
 
+    @failure.setter
+    def failure(self, value: DataError | None) -> None:
+        assert self._encoded is not None, "it fails"
+        self._encoded.failure = value
+
     @property
     def skipped(self) -> dict[int, BadExample]:
         """The images left out so far, by the index of their first tile."""
         left_out = self.images.skipped
         return {int(np.searchsorted(self.tiles[:, 0], image)): bad for image, bad in left_out.items()}
+
+    @property
+    def unusable(self) -> np.ndarray:
+        """The indices of all tiles of the images left out so far, int64 [n]."""
+        return np.flatnonzero(np.isin(self.tiles[:, 0], list(self.images.skipped)))
 
     def skip(self, index: np.ndarray) -> None:
         assert self._encoded is not None, "it skips"
@@ -153,12 +167,12 @@ def join_tiles(split: TiledSplit, answers: Iterable[tuple[Any, Any]]) -> Iterato
     Args:
         answers: indices of tiles, [n], and their answers, [n, *tile, ...].
     """
-    count_of, missing, whole = np.bincount(split.tiles[:, 0]), 0, np.empty(0)
+    count_of, begun, missing, whole = np.bincount(split.tiles[:, 0]), -1, 0, np.empty(0)
     for indices, values in answers:
         for index, value in zip(indices, values, strict=True):
             image, top, left, first, start, end, stop = split.tiles[index].tolist()
-            if not missing:
-                missing = int(count_of[image])
+            if image != begun:
+                begun, missing = image, int(count_of[image])
                 whole = np.empty([*split.image_sizes[image], *value.shape[2:]], value.dtype)
             whole[first:end, start:stop] = value[first - top : end - top, start - left : stop - left]
             missing -= 1

@@ -224,8 +224,8 @@ def make_scenes(config: DataConfig, shape: tuple[int, ...], white: int) -> Scene
                 f"data.{key}={format_value(getattr(config, key))}: would change images, and leave their masks as they "
                 f"are; {instead}"
             )
-    pixels = make_pixels(config, shape, white)
     crop = config.crop_size
     taken = tuple(crop or config.pixels or shape[:2])
+    pixels = make_pixels(config, (*taken, shape[-1]), white)
     keys = {key: getattr(pixels, key) for key in ("augment", "image_size", "mean", "std", "white", "jitter")}
     return Scenes((*taken, shape[-1]), **keys, crop=crop, margin=config.tile_margin, balanced=config.balanced_crops)

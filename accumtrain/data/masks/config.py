@@ -54,9 +54,13 @@ class MaskKeys(ComponentConfig):
     @property
     def ignored(self) -> list[int | tuple[int, ...]]:
         """The values and colours of pixels that have no class."""
+        return list(map(_freeze, self._listed))
+
+    @property
+    def _listed(self) -> list[Any]:
         given: Any = self.ignore if isinstance(self.ignore, list) else [self.ignore]
         is_colour = len(given) == 3 and bool(self.mask_classes) and all(map(_is_colour, self.mask_classes.values()))
-        return [_freeze(each) for each in ([given] if is_colour and not any(map(_is_colour, given)) else given)]
+        return [given] if is_colour and not any(map(_is_colour, given)) else given
 
     @property
     def named_values(self) -> dict[str, int | tuple[int, ...]]:
@@ -67,18 +71,18 @@ class MaskKeys(ComponentConfig):
         super().check()
         for name, value in self.mask_classes.items():
             _check_value(f"data.mask_classes.{name}", value)
-        for value in self.ignored:
-            _check_value("data.ignore", list(value) if isinstance(value, tuple) else value)
+        for value in self._listed:
+            _check_value("data.ignore", value)
         values = [*self.named_values.values(), *self.ignored]
         if twice := [value for value in values if values.count(value) > 1]:
             raise ConfigError(
                 f"data.mask_classes={format_value(self.mask_classes)} and data.ignore={format_value(self.ignore)}: "
                 f"{_show(twice[0])} is there twice; give each class a value of its own"
             )
-        if len({isinstance(value, tuple) for value in values}) > 1:
+        if len(self.mask_classes) == 1:
             raise ConfigError(
-                f"data.mask_classes={format_value(self.mask_classes)} and data.ignore={format_value(self.ignore)}: mix "
-                "values and colours; masks have either, so give all as numbers, or all as [r,g,b]"
+                f"data.mask_classes={format_value(self.mask_classes)}: names one class, and it takes two to tell "
+                "apart; name another"
             )
         if self.crop_size is None and (self.margin is not None or self.balanced_crops):
             key = "margin" if self.margin is not None else "balanced_crops"
@@ -95,7 +99,10 @@ def _is_colour(value: Any) -> bool:
 
 
 def _freeze(value: Any) -> int | tuple[int, ...]:
-    return tuple(value) if isinstance(value, list) else value
+    """Return a value or colour of the keys. A grey colour is its grey value, as in masks."""
+    if not isinstance(value, list):
+        return value
+    return value[0] if len(value) == 3 and len(set(value)) == 1 else tuple(value)
 
 
 def _show(value: int | tuple[int, ...]) -> str:

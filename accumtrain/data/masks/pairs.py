@@ -58,14 +58,20 @@ def find_pairs(root: Path) -> dict[str, Pairs]:
         return {"train": match_files(_list_images(images), _list_images(masks))}
     if splits := _find_splits(root):
         inside = {split: _find_in(folder) for split, folder in splits.items()}
-        return {split: pairs for split, pairs in inside.items() if pairs.pairs or pairs.unpaired}
+        if inside["train"].pairs:
+            return {split: pairs for split, pairs in inside.items() if pairs.pairs or pairs.unpaired}
+        raise _find_none(root / splits["train"].name)
     pairs = _find_in(root)
     if not pairs.pairs:
-        raise DataError(
-            f"data.path={root} has no images with masks: give a folder with images/ and masks/, whose files have the "
-            "same names, or one with files such as a.png and a_mask.png"
-        )
+        raise _find_none(root)
     return {"train": pairs}
+
+
+def _find_none(folder: Path) -> DataError:
+    return DataError(
+        f"{folder} has no images with masks: give a folder with images/ and masks/, whose files have the same names, "
+        "or one with files such as a.png and a_mask.png"
+    )
 
 
 def _find_in(folder: Path) -> Pairs:
@@ -79,8 +85,9 @@ def _find_in(folder: Path) -> Pairs:
 
 def _find_beside(folder: Path) -> tuple[Path, Path] | None:
     """Return the folder of the images and that of the masks, if a folder has one of each."""
-    inside = [entry for entry in iterate_visible(folder) if entry.is_dir()]
-    found = [[each for each in inside if each.name.lower() in names] for names in (IMAGE_FOLDERS, MASK_FOLDERS)]
+    inside = sorted(entry for entry in iterate_visible(folder) if entry.is_dir())
+    named = [[each for each in inside if each.name.lower() in names] for names in (IMAGE_FOLDERS, MASK_FOLDERS)]
+    found = [[each for each in folders if any(map(is_image, walk_files(each)))] for folders in named]
     for folders, what in zip(found, ("images", "masks"), strict=True):
         if len(folders) > 1 and all(found):
             names = list_first(sorted(each.name for each in folders))
@@ -110,14 +117,16 @@ def _stem(name: str) -> str:
 
 def match_files(images: Mapping[str, Path], masks: Mapping[str, Path]) -> Pairs:
     """Return the pairs of images and masks by their names."""
-    by_stem: dict[str, list[Path]] = {}
+    of_same, of_like = dict[str, list[Path]](), dict[str, list[Path]]()  # the masks by their stems, and without a word
     for name, file in masks.items():
-        for stem in {_stem(name), _OF_MASK.sub("", _stem(name))}:
-            by_stem.setdefault(stem, []).append(file)
+        of_same.setdefault(_stem(name), []).append(file)
+        if (stem := _OF_MASK.sub("", _stem(name))) != _stem(name):
+            of_like.setdefault(stem, []).append(file)
     found, used = Pairs(), set[Path]()
     for name, file in images.items():
         stems = (_stem(name), _OF_IMAGE.sub("", _stem(name)))
-        chosen: Sequence[Path] = next((by_stem[stem] for stem in stems if stem in by_stem), ())
+        choices = (masks_of[stem] for stem in stems for masks_of in (of_same, of_like) if stem in masks_of)
+        chosen: Sequence[Path] = next(choices, ())
         used.update(chosen)
         if len(chosen) == 1:
             found.pairs.append(Pair(name, file, chosen[0]))

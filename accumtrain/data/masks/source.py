@@ -21,6 +21,7 @@ from accumtrain.data.images.header import Header, read_unusual_headers
 from accumtrain.data.images.tiles import IMAGE, MASK
 from accumtrain.data.inputs.scenes import make_scenes, read_sizes
 from accumtrain.data.local_files import get_file_size, list_first, readable
+from accumtrain.data.masks.config import MOST
 from accumtrain.data.masks.pairs import Pair, Pairs, find_pairs
 from accumtrain.data.masks.values import (
     SHOWN,
@@ -86,7 +87,7 @@ def _open_pairs(config: FolderConfig, wanted: Wanted, found: Mapping[str, Pairs]
     unusual = read_unusual_headers([pair.image for pair in every])
     splits = {name: MaskedFiles(each, masks, values, unusual, config) for name, each in pairs.items()}
     for name, split in splits.items():
-        split.check(masks)
+        split.check(masks, unusual)
         split.left_out = left_out.get(name, [])
     notes = _note_counts(splits, values)
     if faults := [bad.fault for each in left_out.values() for bad in each]:
@@ -97,27 +98,37 @@ def _open_pairs(config: FolderConfig, wanted: Wanted, found: Mapping[str, Pairs]
 
 def _list_unpaired(pairs: Pairs, *, skips: bool) -> list[BadExample]:
     """Return the files without a partner. Raise DataError unless these may be left out."""
-    bad = [
+    bad: list[BadExample] = [
         UnreadableExample(file, fault, "give each image a single mask of its name, or move the file away")
         for file, fault in pairs.unpaired.items()
     ]
     if bad and not skips:
-        more = f"; {len(bad) - _LISTED:,} more" if len(bad) > _LISTED else ""
-        shown = "; ".join(example.fault for example in bad[:_LISTED])
-        raise DataError(f"{shown}{more}: {bad[0].remedy}, or set data.on_error=skip to go on without them")
+        raise _refuse(bad)
     return bad
+
+
+def _refuse(bad: Sequence[BadExample]) -> DataError:
+    """Return the error of files that can't be used: the first of them, and all remedies."""
+    more = f"; {len(bad) - _LISTED:,} more" if len(bad) > _LISTED else ""
+    faults = "; ".join(example.fault for example in bad[:_LISTED])
+    remedies = "; ".join(dict.fromkeys(example.remedy for example in bad))
+    return DataError(f"{faults}{more}: {remedies}, or set data.on_error=skip to go on without them")
 
 
 def _hold_out_by_name(pairs: Sequence[Pair], fraction: float) -> dict[str, list[Pair]]:
     """Return the pairs to train and to test on, whose names have the smallest CRC-32."""
-    if len(pairs) < FEWEST:
-        counted = format_things(len(pairs), "image")
-        raise DataError(f"{counted} with a mask: it takes two, to train and to test; add some")
-    held = holdout_size(len(pairs), fraction)
+    _check_number(len(pairs))
     by_hash = sorted(pairs, key=lambda pair: (zlib.crc32(pair.name.encode()), pair.name))
     held = holdout_size(len(pairs), fraction)
     parts = {"train": by_hash[held:], "test": by_hash[:held]}
     return {part: sorted(some, key=lambda pair: pair.name) for part, some in parts.items()}
+
+
+def _check_number(images: int) -> None:
+    """Raise DataError for fewer images than it takes to train and to test."""
+    if images < FEWEST:
+        counted = format_things(images, "image")
+        raise DataError(f"{counted} with a mask: it takes two, to train and to test; add some")
 
 
 def _read_masks(files: Sequence[Path]) -> list[FoundMask]:
@@ -141,13 +152,16 @@ def _read_masks(files: Sequence[Path]) -> list[FoundMask]:
 
 
 class MaskedFiles(FolderSplit):
-    """Image files, each with a mask.
+    """Image files, each with a mask. One that is left out has no pixels.
 
     Args:
         masks: the content of the masks in short.
         values: their classes.
         unusual: the headers of the images that have a fault, are not upright, or lose something in decoding.
     """
+
+    pixels: np.ndarray
+    position_counts: np.ndarray
 
     def __init__(
         self,
@@ -174,22 +188,21 @@ class MaskedFiles(FolderSplit):
         sizes = ((pair.name, get_file_size(pair.image), get_file_size(pair.mask)) for pair in self._pairs)
         return hash_texts(" ".join(map(str, each)) for each in sizes)
 
-    def check(self, masks: Mapping[Pair, FoundMask]) -> None:
-        """Look for masks that can't be used. Raise DataError for one that may not be left out."""
+    def check(self, masks: Mapping[Pair, FoundMask], unusual: Mapping[Path, Header]) -> None:
+        """Look for images and masks that can't be used. Raise DataError for one that may not be left out."""
         sizes, bad = read_sizes(self), list[UnreadableExample]()
         for index, pair in enumerate(self._pairs):
-            fault = masks[pair].fault or self._find_fault(masks[pair], tuple(sizes[index].tolist()))
-            if fault is None or index in self._skipped:
+            if index in self._skipped:
                 continue
-            bad.append(UnreadableExample(str(pair.mask), fault.fault, fault.remedy))
-            if self.skips:
-                self.leave_out(index, bad[-1])
+            if index in self._faulty:
+                bad.append(UnreadableExample(str(pair.image), str(unusual[pair.image].fault), self.undecodable))
+            elif fault := masks[pair].fault or self._find_fault(masks[pair], tuple(sizes[index].tolist())):
+                bad.append(UnreadableExample(str(pair.mask), fault.fault, fault.remedy))
+                if self.skips:
+                    self.leave_out(index, bad[-1])
+        self.pixels[[*self._skipped]] = self.position_counts[[*self._skipped]] = 0
         if bad and not self.skips:
-            more = f"; {len(bad) - _LISTED:,} more" if len(bad) > _LISTED else ""
-            raise DataError(
-                f"{'; '.join(example.fault for example in bad[:_LISTED])}{more}: {bad[0].remedy}, or set "
-                "data.on_error=skip to go on without them"
-            )
+            raise _refuse(bad)
 
     def _find_fault(self, mask: FoundMask, image: tuple[int, int]) -> BadMask | None:
         if mask.size != image and image != (1, 1):  # that of an image without a header, which is named later
@@ -241,6 +254,9 @@ class MaskedArrays(Split):
         classes: their number.
     """
 
+    pixels: np.ndarray
+    position_counts: np.ndarray
+
     def __init__(self, images: np.ndarray, masks: np.ndarray, classes: int, white: int) -> None:
         self.size, self.shape, self.channels, self.white = len(images), images.shape[1:], images.shape[-1], white
         self.pixels = np.tile(images.shape[1:3], [len(images), 1])
@@ -265,6 +281,12 @@ def open_masked_arrays(config: NpzConfig, wanted: Wanted) -> Source:
             file.check_masks(prefix)
         masks = {split: file.read_array(f"{prefix}masks") for split, prefix in file.prefixes.items()}
         arrays, white, notes = read_images(config, file)
+    for each in masks.values():
+        if each.min() < 0 or each.max() > MOST:
+            raise DataError(
+                f"{config.path}: masks have values from {each.min()} to {each.max()}, and these are from 0 to {MOST}: "
+                "save pixels without a class as 255, and set data.ignore=255"
+            )
     stored = {name: each.reshape(each.shape[:3]).astype(np.int32) for name, each in masks.items()}
     if wanted.of_run is not None:
         arrays, stored = ({"train": np.concatenate([*each.values()])} for each in (arrays, stored))
@@ -277,6 +299,7 @@ def open_masked_arrays(config: NpzConfig, wanted: Wanted) -> Source:
     examples = {name: (images, masks[name]) for name, images in arrays.items()}
     if len(examples) == 1 and wanted.of_run is None:
         ((images, own),) = examples.values()
+        _check_number(len(own))
         test = np.isin(np.arange(len(own)), hold_out_evenly(len(own), config.test_fraction))
         examples = {"train": (images[~test], own[~test]), "test": (images[test], own[test])}
     splits = {name: MaskedArrays(*each, values.count, white) for name, each in examples.items()}
@@ -293,6 +316,7 @@ def _make_source(
 ) -> Source:
     """Return the source of splits. Raise DataError if images differ in size, and no key says what is taken of them."""
     sizes = np.unique(np.concatenate([split.pixels for split in splits.values()]), axis=0)
+    sizes = sizes[sizes.all(axis=1)]  # without those of images that are left out
     if len(sizes) > 1 and config.crop is None and config.image_size is None:
         (height, width), (rows, columns) = sizes[0].tolist(), sizes[-1].tolist()
         raise DataError(

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
-from PIL.Image import DecompressionBombError
+from PIL import Image
 
 from accumtrain.data.masks.config import MOST, MaskKeys
 from accumtrain.errors import DataError
@@ -49,7 +48,9 @@ def read_mask(encoded: bytes) -> np.ndarray:
             if image.mode not in (*_WHOLE, *_COLOURS):
                 raise BadMask(f"has pixels of the mode {image.mode}", "save whole numbers or colours as PNG")
             return _to_values(image)
-    except (UnidentifiedImageError, DecompressionBombError, OSError, SyntaxError, ValueError, EOFError) as error:
+    except BadMask:
+        raise
+    except Exception as error:  # Pillow raises errors of many kinds for a damaged one
         raise BadMask("can't be read as a picture", "save masks as PNG") from error
 
 
@@ -87,6 +88,9 @@ def show_value(number: int) -> str:
 
 def count_values(values: np.ndarray) -> Counter[int]:
     """Return how often each value is in a mask."""
+    if values.size and values.min() >= 0 and values.max() <= MOST:  # ten times as fast
+        counted = np.bincount(values.ravel())
+        return Counter({int(value): int(counted[value]) for value in np.flatnonzero(counted)})
     found, counts = np.unique(values, return_counts=True)
     return Counter(dict(zip(found.tolist(), counts.tolist(), strict=True)))
 
@@ -99,11 +103,13 @@ class MaskValues:
         names: Those of the classes; empty if they are numbered.
         classes: The number of the class of each value, NONE for one without a class.
         note: About them, for the user.
+        unknown: All values of the masks that have no class, and are not ignored.
     """
 
     names: Sequence[str]
     classes: Mapping[int, int]
     note: str = ""
+    unknown: Sequence[int] = ()
 
     @property
     def count(self) -> int:
@@ -122,9 +128,18 @@ class MaskValues:
             value, pixels = count_values(values[unknown]).most_common(1)[0]
             raise BadMask(
                 f"has the value {show_value(value)} in {pixels:,} pixels, which is no class",
-                f"name it in data.mask_classes, or set data.ignore={suggest_ignored([value])}",
+                self._suggest_for([value]),
             )
         return classes[places]
+
+    def _suggest_for(self, values: Sequence[int]) -> str:
+        """Return what to do about values, and all others, that have no class."""
+        unknown = self.unknown or values
+        if len(unknown) > SHOWN:
+            return "save masks with the values of classes alone"
+        ignored = [known for known, number in self.classes.items() if number == NONE]
+        name = "name all values in data.mask_classes, or " if self.names else ""
+        return f"{name}set data.ignore={suggest_ignored([*ignored, *unknown])} if such pixels have no class"
 
     def count_classes(self, found: Mapping[int, int]) -> np.ndarray:
         """Return the number of pixels of each class, int64 [K], by the numbers of values of a mask."""
@@ -147,17 +162,19 @@ def choose_values(config: MaskKeys, found: Mapping[int, int], of_run: Sequence[s
     """
     ignored = {number_value(value): NONE for value in config.ignored}
     if named := config.named_values:
-        return MaskValues(list(named), {number_value(value): at for at, value in enumerate(named.values())} | ignored)
+        classes = {number_value(value): at for at, value in enumerate(named.values())} | ignored
+        return MaskValues(list(named), classes, unknown=sorted(found.keys() - classes.keys()))
     values = sorted(found.keys() - ignored.keys())
     if not values:
         raise DataError(f"all pixels of the masks are ignored by data.ignore={format_value(config.ignore)}: correct it")
     if of_run is not None:
-        return MaskValues([], _number_as_run(values, len(of_run)) | ignored)
+        classes = _number_as_run(values, len(of_run)) | ignored
+        return MaskValues([], classes, unknown=sorted(found.keys() - classes.keys()))
     if set(values) == BINARY.keys():
         return MaskValues([], {**BINARY, **ignored}, "the values 0 and 255 of the masks are two classes, 0 and 1")
     if values[-1] == len(values) - 1 and len(values) > 1:
         return MaskValues([], {value: value for value in values} | ignored)
-    raise DataError(_ask_for_classes(values, found))
+    raise DataError(_ask_for_classes(values, found, [*ignored]))
 
 
 def _number_as_run(values: Sequence[int], count: int) -> dict[int, int]:
@@ -167,21 +184,22 @@ def _number_as_run(values: Sequence[int], count: int) -> dict[int, int]:
     return {value: value for value in range(count)}
 
 
-def _ask_for_classes(values: Sequence[int], found: Mapping[int, int]) -> str:
+def _ask_for_classes(values: Sequence[int], found: Mapping[int, int], ignored: Sequence[int]) -> str:
     shown = ", ".join(f"{show_value(value)} ({found[value]:,} pixels)" for value in values[:SHOWN])
     more = f" and {len(values) - SHOWN:,} more" if len(values) > SHOWN else ""
     told = f"the masks have the values {shown}{more}"
     if len(values) == 1:
         return f"{told}, and it takes two classes to tell apart: give masks with more"
     if values[-1] == 255 and values[:-1] == [*range(len(values) - 1)] and len(values) > len(BINARY):
-        return f"{told}: if 255 is no class, set data.ignore=255; or name all of them, {_suggest_classes(values)}"
-    return f"{told}, which are not numbered from 0 on: name them, {_suggest_classes(values)}"
+        instead = f"set data.ignore={suggest_ignored([*ignored, 255])}"
+        return f"{told}: if 255 is no class, {instead}; or name all of them, {_suggest_classes(values)}"
+    return f"{told}, which are not numbered from 0 on: name all of them, {_suggest_classes(values)}"
 
 
 def _suggest_classes(values: Sequence[int]) -> str:
     pairs = ",".join(f"class{number}:{show_value(value)}" for number, value in enumerate(values[:SHOWN]))
     more = ",..." if len(values) > SHOWN else ""
-    return f"'data.mask_classes={{{pairs}{more}}}'"
+    return f"{'as in ' if more else ''}'data.mask_classes={{{pairs}{more}}}'"
 
 
 def suggest_ignored(values: Sequence[int]) -> str:
