@@ -154,6 +154,9 @@ class MaskedFiles(FolderSplit):
         unusual: the headers of the images that have a fault, are not upright, or lose something in decoding.
     """
 
+    pixels: np.ndarray
+    position_counts: np.ndarray
+
     def __init__(
         self,
         pairs: Sequence[MaskedPair],
@@ -263,6 +266,9 @@ class MaskedArrays(Split):
         masks: classes of pixels, int32 [size, height, width].
         classes: their number.
     """
+
+    pixels: np.ndarray
+    position_counts: np.ndarray
 
     def __init__(self, images: np.ndarray, masks: np.ndarray, classes: int, white: int) -> None:
         self.size, self.shape, self.channels, self.white = len(images), images.shape[1:], images.shape[-1], white
