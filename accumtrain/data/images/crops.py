@@ -37,7 +37,9 @@ def draw_symmetry(images: list[tf.Tensor], key: tf.Tensor, augment: str) -> list
 def draw_window(shape: tf.Tensor, crop: tuple[int, int], key: tf.Tensor) -> tf.Tensor:
     """Return top and left, int32 [2], of a crop of an image [height, width, ...], which may be smaller."""
     free = [tf.maximum(shape[axis] - side, 0) for axis, side in enumerate(crop)]
-    draws = [random_below(each + 1, key, draw) for each, draw in zip(free, (_ROW, _COLUMN), strict=True)]
+    draws = [
+        random_below(tf.cast(each + 1, tf.int64), key, draw) for each, draw in zip(free, (_ROW, _COLUMN), strict=True)
+    ]
     return tf.cast(tf.stack(draws), tf.int32)
 
 
@@ -53,9 +55,9 @@ def draw_balanced_window(mask: tf.Tensor, crop: tuple[int, int], key: tf.Tensor)
 
     def around_pixel() -> tf.Tensor:
         classes, _ = tf.unique(tf.boolean_mask(mask, mask != NONE))
-        chosen = classes[random_below(tf.size(classes), key, _CLASS)]
+        chosen = classes[random_below(tf.size(classes, tf.int64), key, _CLASS)]
         pixels = tf.where(mask == chosen)
-        pixel = tf.cast(pixels[random_below(tf.shape(pixels)[0], key, _PIXEL)], tf.int32)
+        pixel = tf.cast(pixels[random_below(tf.shape(pixels, tf.int64)[0], key, _PIXEL)], tf.int32)
         before = tf.stack([random_below(side, key, draw) for side, draw in zip(crop, (_ROW, _COLUMN), strict=True)])
         return tf.clip_by_value(pixel - tf.cast(before, tf.int32), 0, tf.maximum(shape - tf.constant(crop), 0))
 

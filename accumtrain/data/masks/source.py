@@ -104,10 +104,16 @@ def _list_unpaired(pairs: Pairs, *, skips: bool) -> list[BadExample]:
         for file, fault in pairs.unpaired.items()
     ]
     if bad and not skips:
-        more = f"; {len(bad) - _LISTED:,} more" if len(bad) > _LISTED else ""
-        shown = "; ".join(example.fault for example in bad[:_LISTED])
-        raise DataError(f"{shown}{more}: {bad[0].remedy}, or set data.on_error=skip to go on without them")
+        raise _refuse(bad)
     return bad
+
+
+def _refuse(bad: Sequence[BadExample]) -> DataError:
+    """Return the error of files that can't be used: the first of them, and all remedies."""
+    more = f"; {len(bad) - _LISTED:,} more" if len(bad) > _LISTED else ""
+    faults = "; ".join(example.fault for example in bad[:_LISTED])
+    remedies = "; ".join(dict.fromkeys(example.remedy for example in bad))
+    return DataError(f"{faults}{more}: {remedies}, or set data.on_error=skip to go on without them")
 
 
 def _hold_out_by_name(pairs: Sequence[MaskedPair], fraction: float) -> dict[str, list[MaskedPair]]:
@@ -216,10 +222,7 @@ class MaskedFiles(FolderSplit):
     def _leave_out(self, bad: Mapping[int, BadExample]) -> None:
         """Leave out examples. Raise DataError if these may not be left out."""
         if bad and not self.skips:
-            first, *_ = bad.values()
-            shown = "; ".join(example.fault for example in [*bad.values()][:_LISTED])
-            more = f"; {len(bad) - _LISTED:,} more" if len(bad) > _LISTED else ""
-            raise DataError(f"{shown}{more}: {first.remedy}, or set data.on_error=skip to go on without them")
+            raise _refuse([*bad.values()])
         for index, example in bad.items():
             self.leave_out(index, example)
 

@@ -100,7 +100,7 @@ def show_value(number: int) -> str:
 
 def count_values(values: np.ndarray) -> Counter[int]:
     """Return how often each value is in a mask."""
-    if values.size and 0 <= values.min() and values.max() <= MOST:  # ten times as fast
+    if values.size and values.min() >= 0 and values.max() <= MOST:  # ten times as fast
         counted = np.bincount(values.ravel())
         return Counter({int(value): int(counted[value]) for value in np.flatnonzero(counted)})
     found, counts = np.unique(values, return_counts=True)
