@@ -13,21 +13,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from accumtrain.data.local_files import check_name, is_image, iterate_visible, list_first, walk_files
-from accumtrain.data.sources.folder import find_split
+from accumtrain.data.sources.folder import SPLIT_NAMES, find_split
 from accumtrain.errors import DataError
 from accumtrain.fields import normal_form
 
 IMAGE_FOLDERS = ("images", "image", "imgs", "img", "jpegimages", "inputs", "input")
 MASK_FOLDERS = (
-    *("masks", "mask", "labels", "label", "annotations", "annotation", "gt", "groundtruth", "ground_truth"),
+    *("masks", "mask", "labels", "label", "annotations", "annotation", "gt", "groundtruth"),
     *("segmentationclass", "targets", "target", "segmentations"),
 )
 _OF_MASK = re.compile(r"[ _.-](mask|masks|label|labels|gt|groundtruth|seg|segmentation|target|annotation|l)$", re.I)
+_BETWEEN_WORDS = re.compile(r"[ _-]")  # in the name of a folder
 _OF_IMAGE = re.compile(r"[ _.-](image|img|input)$", re.I)
 
 
 @dataclass(frozen=True)
-class Pair:
+class MaskedPair:
     """An image with its mask, and its name within the folder."""
 
     name: str
@@ -39,7 +40,7 @@ class Pair:
 class Pairs:
     """The pairs of a split, and what could not be paired, in words."""
 
-    pairs: list[Pair] = field(default_factory=list)
+    pairs: list[MaskedPair] = field(default_factory=list)
     unpaired: dict[str, str] = field(default_factory=dict)  # the fault by file
 
 
@@ -53,7 +54,12 @@ def find_pairs(root: Path) -> dict[str, Pairs]:
     if found := _find_beside(root):
         images, masks = found
         splits, of_masks = _find_splits(images), _find_splits(masks)
-        if splits and splits.keys() == of_masks.keys():
+        if splits.keys() != of_masks.keys():
+            has, of_these = (list_first(list(each)) or "none" for each in (splits, of_masks))
+            raise DataError(
+                f"of train, val and test, {images} has {has}, and {masks} has {of_these}: give both the same folders"
+            )
+        if splits:
             return {split: match_files(_list_images(splits[split]), _list_images(of_masks[split])) for split in splits}
         return {"train": match_files(_list_images(images), _list_images(masks))}
     if splits := _find_splits(root):
@@ -86,7 +92,7 @@ def _find_in(folder: Path) -> Pairs:
 def _find_beside(folder: Path) -> tuple[Path, Path] | None:
     """Return the folder of the images and that of the masks, if a folder has one of each."""
     inside = sorted(entry for entry in iterate_visible(folder) if entry.is_dir())
-    named = [[each for each in inside if each.name.lower() in names] for names in (IMAGE_FOLDERS, MASK_FOLDERS)]
+    named = [[each for each in inside if _fold_name(each) in names] for names in (IMAGE_FOLDERS, MASK_FOLDERS)]
     found = [[each for each in folders if any(map(is_image, walk_files(each)))] for folders in named]
     for folders, what in zip(found, ("images", "masks"), strict=True):
         if len(folders) > 1 and all(found):
@@ -95,11 +101,23 @@ def _find_beside(folder: Path) -> tuple[Path, Path] | None:
     return (found[0][0], found[1][0]) if all(found) else None
 
 
+def _fold_name(folder: Path) -> str:
+    """Return the name of a folder in lower case, without what stands between its words."""
+    return _BETWEEN_WORDS.sub("", folder.name.lower())
+
+
 def _find_splits(folder: Path) -> dict[str, Path]:
-    """Return the folders of splits in a folder, if train is among them."""
-    inside = sorted(entry for entry in iterate_visible(folder) if entry.is_dir())
-    found = {split: entry for entry in inside if (split := find_split(entry.name))}
-    return {name: found[name] for name in ("train", "val", "test") if name in found} if "train" in found else {}
+    """Return the folders of splits in a folder, if train is among them. Raise DataError for two of a split."""
+    found: dict[str, list[Path]] = {}
+    for entry in sorted(entry for entry in iterate_visible(folder) if entry.is_dir()):
+        if split := find_split(entry.name):
+            found.setdefault(split, []).append(entry)
+    if "train" not in found:
+        return {}
+    for folders in found.values():
+        if len(folders) > 1:
+            raise DataError(f"{folder} has {' and '.join(f'{each.name}/' for each in folders)}: keep one of them")
+    return {split: found[split][0] for split in SPLIT_NAMES if split in found}
 
 
 def _list_images(folder: Path) -> dict[str, Path]:
@@ -117,19 +135,18 @@ def _stem(name: str) -> str:
 
 def match_files(images: Mapping[str, Path], masks: Mapping[str, Path]) -> Pairs:
     """Return the pairs of images and masks by their names."""
-    of_same, of_like = dict[str, list[Path]](), dict[str, list[Path]]()  # the masks by their stems, and without a word
+    of_images = {stem for name in images for stem in (_stem(name), _OF_IMAGE.sub("", _stem(name)))}
+    by_stem: dict[str, list[Path]] = {}
     for name, file in masks.items():
-        of_same.setdefault(_stem(name), []).append(file)
-        if (stem := _OF_MASK.sub("", _stem(name))) != _stem(name):
-            of_like.setdefault(stem, []).append(file)
+        own = _stem(name)
+        by_stem.setdefault(own if own in of_images else _OF_MASK.sub("", own), []).append(file)
     found, used = Pairs(), set[Path]()
     for name, file in images.items():
         stems = (_stem(name), _OF_IMAGE.sub("", _stem(name)))
-        choices = (masks_of[stem] for stem in stems for masks_of in (of_same, of_like) if stem in masks_of)
-        chosen: Sequence[Path] = next(choices, ())
+        chosen: Sequence[Path] = next((by_stem[stem] for stem in stems if stem in by_stem), ())
         used.update(chosen)
         if len(chosen) == 1:
-            found.pairs.append(Pair(name, file, chosen[0]))
+            found.pairs.append(MaskedPair(name, file, chosen[0]))
         else:
             fault = f"has {len(chosen)} masks, {list_first(chosen)}" if chosen else "has no mask"
             found.unpaired[str(file)] = fault

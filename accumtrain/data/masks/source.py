@@ -22,7 +22,7 @@ from accumtrain.data.images.tiles import IMAGE, MASK
 from accumtrain.data.inputs.scenes import make_scenes, read_sizes
 from accumtrain.data.local_files import get_file_size, list_first, readable
 from accumtrain.data.masks.config import MOST
-from accumtrain.data.masks.pairs import Pair, Pairs, find_pairs
+from accumtrain.data.masks.pairs import MaskedPair, Pairs, find_pairs
 from accumtrain.data.masks.values import (
     SHOWN,
     BadMask,
@@ -81,14 +81,15 @@ def _open_pairs(config: FolderConfig, wanted: Wanted, found: Mapping[str, Pairs]
         pairs = _hold_out_by_name(pairs["train"], config.test_fraction)
     every = [pair for each in pairs.values() for pair in each]
     masks = dict(zip(every, _read_masks([pair.mask for pair in every]), strict=True))
-    total = sum((mask.values for mask in masks.values()), Counter())
-    of_run = None if wanted.of_run is None else wanted.of_run.class_names
-    values = choose_values(config, total, of_run)
     unusual = read_unusual_headers([pair.image for pair in every])
-    splits = {name: MaskedFiles(each, masks, values, unusual, config) for name, each in pairs.items()}
+    splits = {name: MaskedFiles(each, masks, unusual, config) for name, each in pairs.items()}
     for name, split in splits.items():
-        split.check(masks, unusual)
+        split.leave_out_faults(unusual)
         split.left_out = left_out.get(name, [])
+    total = sum((mask.values for split in splits.values() for mask in split.usable.values()), Counter())
+    values = choose_values(config, total, None if wanted.of_run is None else wanted.of_run.class_names)
+    for split in splits.values():
+        split.number(values)
     notes = _note_counts(splits, values)
     if faults := [bad.fault for each in left_out.values() for bad in each]:
         notes.append(f"left out: {list_first(faults)}")
@@ -115,7 +116,7 @@ def _refuse(bad: Sequence[BadExample]) -> DataError:
     return DataError(f"{faults}{more}: {remedies}, or set data.on_error=skip to go on without them")
 
 
-def _hold_out_by_name(pairs: Sequence[Pair], fraction: float) -> dict[str, list[Pair]]:
+def _hold_out_by_name(pairs: Sequence[MaskedPair], fraction: float) -> dict[str, list[MaskedPair]]:
     """Return the pairs to train and to test on, whose names have the smallest CRC-32."""
     _check_number(len(pairs))
     by_hash = sorted(pairs, key=lambda pair: (zlib.crc32(pair.name.encode()), pair.name))
@@ -156,7 +157,6 @@ class MaskedFiles(FolderSplit):
 
     Args:
         masks: the content of the masks in short.
-        values: their classes.
         unusual: the headers of the images that have a fault, are not upright, or lose something in decoding.
     """
 
@@ -165,20 +165,17 @@ class MaskedFiles(FolderSplit):
 
     def __init__(
         self,
-        pairs: Sequence[Pair],
-        masks: Mapping[Pair, FoundMask],
-        values: MaskValues,
+        pairs: Sequence[MaskedPair],
+        masks: Mapping[MaskedPair, FoundMask],
         unusual: Mapping[Path, Header],
         config: DataConfig,
     ) -> None:
         numbers = np.arange(len(pairs), dtype=np.int32)
         super().__init__([pair.image for pair in pairs], numbers, unusual, config)
         self.known_labels = None
-        self._pairs, self._values = pairs, values
+        self._pairs, self._found = pairs, [masks[pair] for pair in pairs]
         self.masks = [pair.mask for pair in pairs]
         self.pixels = np.array([masks[pair].size for pair in pairs], np.int64).reshape(-1, 2)
-        counts = [values.count_classes(masks[pair].values) for pair in pairs]
-        self.position_counts = np.array(counts, np.int64).reshape(-1, values.count)
         with tf.device("CPU"):
             self._paths = tf.constant([str(file) for file in self.masks], tf.string)
 
@@ -188,37 +185,46 @@ class MaskedFiles(FolderSplit):
         sizes = ((pair.name, get_file_size(pair.image), get_file_size(pair.mask)) for pair in self._pairs)
         return hash_texts(" ".join(map(str, each)) for each in sizes)
 
-    def check(self, masks: Mapping[Pair, FoundMask], unusual: Mapping[Path, Header]) -> None:
-        """Look for images and masks that can't be used. Raise DataError for one that may not be left out."""
-        sizes, bad = read_sizes(self), list[UnreadableExample]()
-        for index, pair in enumerate(self._pairs):
-            if index in self._skipped:
-                continue
-            if index in self._faulty:
-                bad.append(UnreadableExample(str(pair.image), str(unusual[pair.image].fault), self.undecodable))
-            elif fault := masks[pair].fault or self._find_fault(masks[pair], tuple(sizes[index].tolist())):
-                bad.append(UnreadableExample(str(pair.mask), fault.fault, fault.remedy))
-                if self.skips:
-                    self.leave_out(index, bad[-1])
-        self.pixels[[*self._skipped]] = self.position_counts[[*self._skipped]] = 0
-        if bad and not self.skips:
-            raise _refuse(bad)
+    @property
+    def usable(self) -> dict[int, FoundMask]:
+        """The masks that are not left out, by their index."""
+        return {index: mask for index, mask in enumerate(self._found) if index not in self._skipped}
 
-    def _find_fault(self, mask: FoundMask, image: tuple[int, int]) -> BadMask | None:
-        if mask.size != image and image != (1, 1):  # that of an image without a header, which is named later
-            (height, width), (rows, columns) = mask.size, image
-            return BadMask(
-                f"is {width} x {height} pixels, and its image is {columns} x {rows}", "save it in the size of the image"
-            )
-        unknown = mask.values.keys() - self._values.classes.keys()
-        if not unknown:
-            return None
-        values = np.repeat(np.array([*unknown], np.int32), [mask.values[value] for value in unknown])
-        try:
-            self._values.encode(values)
-        except BadMask as bad:
-            return bad
-        return None
+    def leave_out_faults(self, unusual: Mapping[Path, Header]) -> None:
+        """Leave out what can't be read, and masks of another size. Raise DataError if that is not allowed.
+
+        Args:
+            unusual: the headers of the images that have a fault, or another of the odds of `read_unusual_headers`.
+        """
+        sizes, bad = read_sizes(self), dict[int, BadExample]()
+        for index, mask in self.usable.items():
+            if index in self._faulty:
+                file = self.files[index]
+                bad[index] = UnreadableExample(str(file), str(unusual[file].fault), self.undecodable)
+            elif fault := mask.fault or _compare_sizes(mask.size, tuple(sizes[index].tolist())):
+                bad[index] = self._as_example(index, fault)
+        self._leave_out(bad)
+
+    def number(self, values: MaskValues) -> None:
+        """Take the classes of values. A mask with a value that has none is a fault as others are."""
+        self._values = values
+        found = {index: values.find_fault(mask.values) for index, mask in self.usable.items()}
+        self._leave_out({index: self._as_example(index, fault) for index, fault in found.items() if fault})
+        self.pixels[[*self._skipped]] = 0
+        counts = np.zeros([self.size, values.count], np.int64)
+        for index, mask in self.usable.items():
+            counts[index] = values.count_classes(mask.values)
+        self.position_counts = counts
+
+    def _as_example(self, index: int, fault: BadMask) -> BadExample:
+        return UnreadableExample(str(self.masks[index]), fault.fault, fault.remedy)
+
+    def _leave_out(self, bad: Mapping[int, BadExample]) -> None:
+        """Leave out examples. Raise DataError if these may not be left out."""
+        if bad and not self.skips:
+            raise _refuse([*bad.values()])
+        for index, example in bad.items():
+            self.leave_out(index, example)
 
     def read(self, index: tf.Tensor) -> tuple[Any, tf.Tensor]:
         images, numbers = super().read(index)
@@ -240,6 +246,16 @@ class MaskedFiles(FolderSplit):
             fault = error.fault if isinstance(error, BadMask) else f"can't be read: {error.strerror}"
             raise UnreadableExample(str(mask), fault, "replace or remove it") from error
         return example
+
+
+def _compare_sizes(mask: tuple[int, int], image: tuple[int, int]) -> BadMask | None:
+    """Return the fault of a mask of another size than its image."""
+    if image in (mask, (1, 1)):  # that of an image without a header, which is named later
+        return None
+    (height, width), (rows, columns) = mask, image
+    return BadMask(
+        f"is {width} x {height} pixels, and its image is {columns} x {rows}", "save it in the size of the image"
+    )
 
 
 # ---- arrays ----
@@ -282,11 +298,14 @@ def open_masked_arrays(config: NpzConfig, wanted: Wanted) -> Source:
         masks = {split: file.read_array(f"{prefix}masks") for split, prefix in file.prefixes.items()}
         arrays, white, notes = read_images(config, file)
     for each in masks.values():
-        if each.min() < 0 or each.max() > MOST:
+        if not (each.min() >= 0 and each.max() <= MOST):  # as of NaN, too
             raise DataError(
                 f"{config.path}: masks have values from {each.min()} to {each.max()}, and these are from 0 to {MOST}: "
                 "save pixels without a class as 255, and set data.ignore=255"
             )
+        if each.dtype.kind == "f" and (each != np.floor(each)).any():
+            part = each[each != np.floor(each)][0]
+            raise DataError(f"{config.path}: masks hold {part}, and values are whole numbers: save them so")
     stored = {name: each.reshape(each.shape[:3]).astype(np.int32) for name, each in masks.items()}
     if wanted.of_run is not None:
         arrays, stored = ({"train": np.concatenate([*each.values()])} for each in (arrays, stored))

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
+from accumtrain.console import format_things
 from accumtrain.data.masks.config import MOST, MaskKeys
 from accumtrain.errors import DataError
 from accumtrain.fields import NONE, format_value
@@ -19,6 +20,9 @@ Value = int | tuple[int, ...]  # in a mask: a number, or a colour
 COLOUR = 1 << 24  # added to the number of a colour, red * 2^16 + green * 2^8 + blue, to tell it from a value
 BINARY = {0: 0, 255: 1}  # the values of masks of two classes
 SHOWN = 12  # values in a message
+MOST_CLASSES = 64  # that a remedy names
+_FORMATS = ("PNG", "BMP", "TIFF", "GIF")  # of Pillow, which keep values
+_SPREAD = {"L;2": 85, "L;4": 17}  # by which Pillow multiplies grey values of 2 or 4 bits
 _WHOLE = ("1", "L", "P", "I", "I;16", "I;16B", "I;16L")  # modes of Pillow whose pixels are whole numbers
 _COLOURS = ("RGB", "RGBA", "LA", "PA")
 
@@ -41,17 +45,25 @@ def read_mask(encoded: bytes) -> np.ndarray:
     """
     try:
         with Image.open(io.BytesIO(encoded)) as image:
-            if image.format == "JPEG":
-                raise BadMask("is a JPEG, which has other values than were saved", "save masks as PNG")
+            is_jpeg = image.info.get("compression") == "jpeg"
+            if image.format not in _FORMATS or is_jpeg:
+                kind = f"{image.format} with a JPEG inside" if is_jpeg else image.format
+                raise BadMask(f"is a {kind}, which may have other values than were saved", "save masks as PNG")
             if getattr(image, "n_frames", 1) > 1:
                 raise BadMask(f"has {image.n_frames} pictures", "save a mask of one picture")
             if image.mode not in (*_WHOLE, *_COLOURS):
                 raise BadMask(f"has pixels of the mode {image.mode}", "save whole numbers or colours as PNG")
-            return _to_values(image)
+            raw = str([tile.args for tile in image.tile])
+            if image.mode in _COLOURS and "16" in raw:
+                raise BadMask("has 16 bits a channel, of which 8 would be lost", "save colours of 8 bits")
+            image.load()
+            values = _to_values(ImageOps.exif_transpose(image))
     except BadMask:
         raise
     except Exception as error:  # Pillow raises errors of many kinds for a damaged one
         raise BadMask("can't be read as a picture", "save masks as PNG") from error
+    spread = next((factor for mode, factor in _SPREAD.items() if mode in raw), 1)
+    return values // spread
 
 
 def _to_values(image: Image.Image) -> np.ndarray:
@@ -125,17 +137,26 @@ class MaskValues:
         known, classes = self._sorted
         places = np.minimum(np.searchsorted(known, values), len(known) - 1)
         if (unknown := known[places] != values).any():
-            value, pixels = count_values(values[unknown]).most_common(1)[0]
-            raise BadMask(
-                f"has the value {show_value(value)} in {pixels:,} pixels, which is no class",
-                self._suggest_for([value]),
-            )
+            raise self._name_unknown(count_values(values[unknown]))
         return classes[places]
+
+    def find_fault(self, found: Mapping[int, int]) -> BadMask | None:
+        """Return what is wrong with a mask, by its number of pixels of each value."""
+        unknown = {value: count for value, count in found.items() if value not in self.classes}
+        return self._name_unknown(unknown) if unknown else None
+
+    def _name_unknown(self, unknown: Mapping[int, int]) -> BadMask:
+        """Return the fault of values without a class, of which the most frequent is named."""
+        value = max(unknown, key=lambda each: unknown[each])
+        return BadMask(
+            f"has the value {show_value(value)} in {format_things(unknown[value], 'pixel')}, which is no class",
+            self._suggest_for([value]),
+        )
 
     def _suggest_for(self, values: Sequence[int]) -> str:
         """Return what to do about values, and all others, that have no class."""
         unknown = self.unknown or values
-        if len(unknown) > SHOWN:
+        if len(unknown) > MOST_CLASSES:
             return "save masks with the values of classes alone"
         ignored = [known for known, number in self.classes.items() if number == NONE]
         name = "name all values in data.mask_classes, or " if self.names else ""
@@ -188,6 +209,8 @@ def _ask_for_classes(values: Sequence[int], found: Mapping[int, int], ignored: S
     shown = ", ".join(f"{show_value(value)} ({found[value]:,} pixels)" for value in values[:SHOWN])
     more = f" and {len(values) - SHOWN:,} more" if len(values) > SHOWN else ""
     told = f"the masks have the values {shown}{more}"
+    if len(values) > MOST_CLASSES:
+        return f"{told}: if they are numbers of objects, save masks whose values are classes, from 0 on"
     if len(values) == 1:
         return f"{told}, and it takes two classes to tell apart: give masks with more"
     if values[-1] == 255 and values[:-1] == [*range(len(values) - 1)] and len(values) > len(BINARY):
@@ -197,9 +220,8 @@ def _ask_for_classes(values: Sequence[int], found: Mapping[int, int], ignored: S
 
 
 def _suggest_classes(values: Sequence[int]) -> str:
-    pairs = ",".join(f"class{number}:{show_value(value)}" for number, value in enumerate(values[:SHOWN]))
-    more = ",..." if len(values) > SHOWN else ""
-    return f"{'as in ' if more else ''}'data.mask_classes={{{pairs}{more}}}'"
+    pairs = ",".join(f"class{number}:{show_value(value)}" for number, value in enumerate(values))
+    return f"'data.mask_classes={{{pairs}}}'"
 
 
 def suggest_ignored(values: Sequence[int]) -> str:

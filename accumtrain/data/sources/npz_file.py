@@ -102,7 +102,7 @@ class NpzFile:
         """Raise DataError for types and shapes that images and masks of a split can't have."""
         (images, pixel_type), (masks, mask_type) = (self.read_header(f"{prefix}{name}") for name in ("images", "masks"))
         self._check_images(f"{prefix}images", images, pixel_type)
-        if mask_type.kind not in "biu" or masks not in (images[:3], (*images[:3], 1)):
+        if mask_type.kind not in "biuf" or masks not in (images[:3], (*images[:3], 1)):
             raise DataError(
                 f"{self.path}: {prefix}masks is {mask_type} {list(masks)}, and {prefix}images is {list(images)}: give "
                 f"whole numbers {list(images[:3])}, a class for each pixel"
