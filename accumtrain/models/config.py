@@ -373,7 +373,7 @@ class RevUNetConfig(ReversibleConfig, UNetConfig):
     """Reversible U-Net: reversible units at each resolution. Skip connections are added, and computed back to the bit.
 
     `filters`: channels of each level, for both streams together, so the numbers are even. Each level has half the
-    height and width of the one before it, and no fewer channels.
+    height and width of the one before it.
     `units`: number of reversible units of each level, on the way down and again on the way up. Each has two 3 x 3
     convolutions.
     """
@@ -387,11 +387,6 @@ class RevUNetConfig(ReversibleConfig, UNetConfig):
             raise ConfigError(
                 f"model.filters={format_value(self.filters)}: must be even, each stream of a reversible U-Net carries "
                 "half of them"
-            )
-        if any(after < before for before, after in pairwise(self.filters)):
-            raise ConfigError(
-                f"model.filters={format_value(self.filters)}: a step down only adds channels to the streams; let no "
-                "number be below the one before it"
             )
         if len(self.units) != len(self.filters) or min(self.units) < 1:
             raise ConfigError(
