@@ -92,8 +92,8 @@ def is_faster_by_products(shape: tuple[int, int, int, int], dtype: tf.DType, wid
     size, _, inputs, _ = shape
     if not by_cpu_kernels():
         return False
-    wide = size == 3 and inputs >= MANY_CHANNELS and dtype == tf.bfloat16 and width is not None
-    return size == 1 or (wide and (width <= FEW_PIXELS or not _multiplies_matrices()))
+    wide = size == 3 and inputs >= MANY_CHANNELS and dtype == tf.bfloat16
+    return size == 1 or (wide and width is not None and (width <= FEW_PIXELS or not _multiplies_matrices()))
 
 
 @cache

@@ -51,12 +51,11 @@ class NormedConv(tf.Module):
         outputs: int,
         numerics: Numerics,
         *,
-        stride: int = 1,
         low_peak: bool = False,
     ):
         super().__init__()
         self.activation = NormReLU(init, norm, inputs) if norm else None
-        self.conv = Conv(init, size, inputs, outputs, stride)
+        self.conv = Conv(init, size, inputs, outputs)
         self._layer = NormReLUConv(self.activation, self.conv, numerics, low_peak=low_peak)
 
     def __call__(self, x: tf.Tensor, mode: Mode) -> tf.Tensor:

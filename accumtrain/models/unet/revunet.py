@@ -1,7 +1,7 @@
 """Reversible U-Nets: reversible units at each resolution, and skip connections that are computed back, to the bit.
 
 On the way up y = skip + up(low), sums of fixed-point streams. So going back skip = y - up(low), and of a level only its
-output is kept. The way down is computed again from the skip.
+output is kept. A step down is computed again from the skip.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from accumtrain.backprop.segments import Backward, Chain, Coupling, OnStreams, S
 from accumtrain.backprop.tracing import after
 from accumtrain.models.config import REVERSE, STORE, RevUNetConfig
 from accumtrain.models.layers import Bias, Initializer, ModelSpec, Numerics
-from accumtrain.models.resnet.blocks import with_norm_momentum
+from accumtrain.models.resnet.blocks import PoolAndPad, with_norm_momentum
 from accumtrain.models.resnet.revnet import Stems
 from accumtrain.models.unet.beside import put_beside
 from accumtrain.models.unet.layers import NormedConv, double_size, layers_to_cut
@@ -29,41 +29,57 @@ from accumtrain.models.unet.layers import NormedConv, double_size, layers_to_cut
 Pair = tuple[tf.Tensor, tf.Tensor]  # of streams, or of their gradients
 
 
+class Fork(tf.Module):
+    """A stream of half the size, and beside it the stream itself.
+
+    Args:
+        function: from the stream to values of half its height and width.
+    """
+
+    def __init__(self, function: OnStreams, numbers: FixedPoint):
+        super().__init__()
+        self.function, self.numbers = function, numbers
+
+    def __call__(self, x: tf.Tensor, mode: Mode) -> tuple[tf.Tensor, tf.Tensor]:
+        return self.numbers.for_mode(mode).differentiable_encode(self.function(x, mode)), x
+
+    def pullback(self, x: tf.Tensor, mode: Mode) -> tuple[tuple[tf.Tensor, tf.Tensor], Pullback]:
+        low, function_backward = pullback(self.function, x, mode)
+
+        def backward(d_y: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, Gradients]:
+            d_x, gradients = function_backward(d_y[0])
+            return add(d_y[1], d_x), gradients
+
+        return (self.numbers.encode(low), x), backward
+
+
 class StepDown(tf.Module):
     """A segment from streams to those of half the size, and beside these the streams themselves as skip connection.
 
     With any policy but `store` it keeps nothing, as the way back brings the skip connection.
-
-    Args:
-        functions: from each stream to values of half its height and width.
     """
 
-    def __init__(self, memory: str, functions: Sequence[OnStreams], numbers: FixedPoint):
+    def __init__(self, memory: str, forks: Sequence[Fork]):
         super().__init__()
-        self.memory, self.functions, self.numbers = memory, list(functions), numbers
+        self.memory, self.forks = memory, list(forks)
 
     def __call__(self, x: Pair, mode: Mode) -> tuple[Streams, Pair]:
-        encode = self.numbers.for_mode(mode).differentiable_encode
-        return tuple(encode(function(each, mode)) for function, each in zip(self.functions, x, strict=True)), x
+        return tuple(fork(each, mode)[0] for fork, each in zip(self.forks, x, strict=True)), x
 
     def forward(self, x: Pair, mode: Mode, consume: Consume) -> tuple[tuple[Streams, Pair], Backward]:
-        passes = [
-            forward_stored(function, each, mode, consume) for function, each in zip(self.functions, x, strict=True)
-        ]
+        passes = [forward_stored(fork, each, mode, consume) for fork, each in zip(self.forks, x, strict=True)]
 
-        def backward(y: tuple[Streams, Pair], d_y: tuple[Pair, Pair]) -> tuple[Streams, Streams]:
-            (_, skip), (d_low, d_skip) = y, d_y
-            d_x: list[tf.Tensor] = []
-            for number, function in enumerate(self.functions):
-                d_each = after(d_x, d_low[number])  # one after the other, for a low peak
+        def backward(y: tuple[Pair, Pair], d_y: tuple[Pair, Pair]) -> tuple[Streams, Streams]:
+            skip, d_x = y[1], list[tf.Tensor]()
+            for number, d_each in enumerate(zip(*d_y, strict=True)):
+                d_each = after(d_x, d_each)  # one after the other, for a low peak
                 if self.memory == STORE:
-                    _, d_each = passes[number][1](None, d_each)
+                    d_x.append(passes[number][1](None, d_each)[1])
                 else:
-                    _, d_each, _ = replay(function, skip[number], d_each, mode, consume)
-                d_x.append(add(d_skip[number], d_each))
+                    d_x.append(replay(self.forks[number], skip[number], d_each, mode, consume)[1])
             return skip, tuple(d_x)
 
-        return (tuple(self.numbers.encode(low) for low, _ in passes), x), backward
+        return (tuple(low for (low, _), _ in passes), x), backward
 
 
 class StepUp(tf.Module):
@@ -164,8 +180,11 @@ def build_revunet(config: RevUNetConfig, spec: ModelSpec) -> Model:
         ]
         return Stage(policy, units, exact=config.snap_bits > 0)
 
-    def down(inputs: int, outputs: int) -> OnStreams:
-        return OnStreams(NormedConv(init, config.norm, 2, inputs, outputs, numerics, stride=2), numbers, init.dtype)
+    def fork(inputs: int, outputs: int) -> Fork:
+        # no strided kernel: of maps of one column oneDNN returns random numbers as its gradient in bfloat16
+        pool = PoolAndPad(inputs, inputs, 2, Numerics(compute_dtype, reads=numbers))
+        conv = NormedConv(init, config.norm, 1, inputs, outputs, Numerics(compute_dtype, adds_to=numbers))
+        return Fork(OnStreams(Chain(STORE, [pool, conv]), numbers, init.dtype), numbers)
 
     def up(inputs: int, outputs: int) -> OnStreams:
         conv = NormedConv(init, config.norm, 1, inputs, 4 * outputs, numerics)
@@ -178,7 +197,7 @@ def build_revunet(config: RevUNetConfig, spec: ModelSpec) -> Model:
     segments: list[Segment] = [Chain("store" if policy == STORE else "recompute", [Stems(*stems)]), stage(0)]
     steps = list(enumerate(pairwise(widths)))
     for level, (inputs, outputs) in steps:
-        segments.append(put_beside(level, StepDown(policy, [down(inputs, outputs) for _ in range(2)], numbers)))
+        segments.append(put_beside(level, StepDown(policy, [fork(inputs, outputs) for _ in range(2)])))
         segments.append(put_beside(level + 1, stage(level + 1)))
     for level, (outputs, inputs) in reversed(steps):
         segments.append(put_beside(level, StepUp(policy, [up(inputs, outputs) for _ in range(2)], numbers)))

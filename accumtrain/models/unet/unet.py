@@ -27,7 +27,7 @@ def build_unet(config: UNetConfig, spec: ModelSpec) -> Model:
         segments.append(put_beside(skips, Chain(policy, [pool_beside])))
         segments.append(put_beside(skips + 1, Chain(policy, block(inputs, outputs))))
     for skips, (outputs, inputs) in reversed(steps):
-        layers = [ConcatUpConv(init, inputs, outputs), *block(2 * outputs, outputs)]
+        layers: list[Module] = [ConcatUpConv(init, inputs, outputs), *block(2 * outputs, outputs)]
         segments.append(put_beside(skips, Chain(policy, layers)))
     segments.append(Chain(policy, [PixelHead(init, filters[0], spec.num_classes)]))
     return with_norm_momentum(Model(segments, spec.compute_dtype), config.norm_momentum)
