@@ -23,8 +23,8 @@ from accumtrain.models.config import REVERSE, STORE, RevUNetConfig
 from accumtrain.models.layers import Bias, Initializer, ModelSpec, Numerics
 from accumtrain.models.resnet.blocks import PoolAndPad, with_norm_momentum
 from accumtrain.models.resnet.revnet import Stems
-from accumtrain.models.unet.beside import put_beside
 from accumtrain.models.unet.layers import NormedConv, double_size, layers_to_cut
+from accumtrain.models.unet.skips import pass_skips
 
 Pair = tuple[tf.Tensor, tf.Tensor]  # of streams, or of their gradients
 
@@ -197,11 +197,11 @@ def build_revunet(config: RevUNetConfig, spec: ModelSpec) -> Model:
     segments: list[Segment] = [Chain("store" if policy == STORE else "recompute", [Stems(*stems)]), stage(0)]
     steps = list(enumerate(pairwise(widths)))
     for level, (inputs, outputs) in steps:
-        segments.append(put_beside(level, StepDown(policy, [fork(inputs, outputs) for _ in range(2)])))
-        segments.append(put_beside(level + 1, stage(level + 1)))
+        segments.append(pass_skips(level, StepDown(policy, [fork(inputs, outputs) for _ in range(2)])))
+        segments.append(pass_skips(level + 1, stage(level + 1)))
     for level, (outputs, inputs) in reversed(steps):
-        segments.append(put_beside(level, StepUp(policy, [up(inputs, outputs) for _ in range(2)], numbers)))
-        segments.append(put_beside(level, stage(level)))
+        segments.append(pass_skips(level, StepUp(policy, [up(inputs, outputs) for _ in range(2)], numbers)))
+        segments.append(pass_skips(level, stage(level)))
     reads = Numerics(reads=numbers)
     logits = [NormedConv(init, config.norm, 1, widths[0], spec.num_classes, reads) for _ in range(2)]
     segments.append(Chain("store" if policy == STORE else "recompute", [StreamsHead(init, logits, spec.num_classes)]))

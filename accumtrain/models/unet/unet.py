@@ -10,8 +10,8 @@ from accumtrain.backprop.segments import Chain, Segment
 from accumtrain.models.config import UNetConfig
 from accumtrain.models.layers import ModelSpec
 from accumtrain.models.resnet.blocks import with_norm_momentum
-from accumtrain.models.unet.beside import put_beside
 from accumtrain.models.unet.layers import ConcatUpConv, ConvNormReLU, PixelHead, pool_beside
+from accumtrain.models.unet.skips import pass_skips
 
 
 def build_unet(config: UNetConfig, spec: ModelSpec) -> Model:
@@ -24,10 +24,10 @@ def build_unet(config: UNetConfig, spec: ModelSpec) -> Model:
     segments: list[Segment] = [Chain(policy, block(spec.channels, filters[0]))]
     steps = list(enumerate(pairwise(filters)))
     for skips, (inputs, outputs) in steps:
-        segments.append(put_beside(skips, Chain(policy, [pool_beside])))
-        segments.append(put_beside(skips + 1, Chain(policy, block(inputs, outputs))))
+        segments.append(pass_skips(skips, Chain(policy, [pool_beside])))
+        segments.append(pass_skips(skips + 1, Chain(policy, block(inputs, outputs))))
     for skips, (outputs, inputs) in reversed(steps):
         layers: list[Module] = [ConcatUpConv(init, inputs, outputs), *block(2 * outputs, outputs)]
-        segments.append(put_beside(skips, Chain(policy, layers)))
+        segments.append(pass_skips(skips, Chain(policy, layers)))
     segments.append(Chain(policy, [PixelHead(init, filters[0], spec.num_classes)]))
     return with_norm_momentum(Model(segments, spec.compute_dtype), config.norm_momentum)

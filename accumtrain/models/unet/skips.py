@@ -10,7 +10,7 @@ from accumtrain.backprop.replay import Consume
 from accumtrain.backprop.segments import Backward, Segment
 
 
-class Beside(tf.Module):
+class WithSkip(tf.Module):
     """A segment on the first of two values. The second passes through, and so does its gradient."""
 
     def __init__(self, segment: Segment):
@@ -42,8 +42,8 @@ class Beside(tf.Module):
         return (y, x[1]), backward
 
 
-def put_beside(skips: int, segment: Segment) -> Segment:
+def pass_skips(skips: int, segment: Segment) -> Segment:
     """Return a segment beside which so many skip connections go."""
     for _ in range(skips):
-        segment = Beside(segment)
+        segment = WithSkip(segment)
     return segment
