@@ -37,9 +37,7 @@ PRECISIONS = ("float32", "float64")
 def load(folder: Path, tokens: np.ndarray, precision: str) -> PublishedModel:
     """Return the model for tokens [N, T]."""
     config = PretrainedConfig(path=str(folder))
-    spec = ModelSpec(
-        tokens.shape[1:], 0, precision, inputs=("tokens",), vocabulary=int(tokens.max()) + 1, tells=NEXT
-    )
+    spec = ModelSpec(tokens.shape[1:], 0, precision, inputs=("tokens",), vocabulary=int(tokens.max()) + 1, tells=NEXT)
     model, stored = build_model(config, spec), StoredTensors(Folder(folder))
     assert isinstance(model, PublishedModel), "as all of model=pretrained"
     stored.check_shapes(config.found)

@@ -51,7 +51,6 @@ def key_of(number: int) -> tf.Tensor:
         {"crop": 8, "augment": "flip"},
         {"crop": 8, "augment": "dihedral"},
         {"crop": 24, "augment": "dihedral"},
-        {"image_size": 16, "crop": 8, "augment": "dihedral"},
         {"augment": "flip"},
     ],
     ids=str,

@@ -177,13 +177,11 @@ def test_arrays_of_splits(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"masks": NUMBERS / 1.0}, r"masks is float64 \[10, 6, 8\], .*: give whole numbers \[10, 6, 8\], a class for"),
         ({"masks": NUMBERS[:9]}, r"masks is uint8 \[9, 6, 8\], and images is \[10, 6, 8, 3\]: give"),
         ({"masks": NUMBERS[:, :5]}, "give whole numbers"),
         ({"masks": PIXELS}, "give whole numbers"),
         ({"images": PIXELS[..., :2]}, "with 1 or 3 channels"),
         ({"labels": NUMBERS, "masks": None}, "has no array masks: it has images, labels; save it under that name"),
-        ({"masks": NUMBERS * 70000.0}, "give whole numbers"),
         ({"masks": NUMBERS * np.int64(2**40)}, "have values from 0 to 2199023255552, and these are from 0"),
         ({"images": PIXELS[:1], "masks": NUMBERS[:1]}, "1 image with a mask: it takes two"),
     ],

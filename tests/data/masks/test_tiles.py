@@ -94,15 +94,6 @@ def test_each_labelled_pixel_is_evaluated_once(tmp_path, crop, margin):
     assert isinstance(data.val.undivided, Subset)
 
 
-def test_pixels_of_resized_images_are_evaluated_once(tmp_path):
-    save_sizes(tmp_path)
-    data = open_pairs(tmp_path, crop=8, image_size=20)
-    found = evaluate(data)
-    assert sum(count_evaluated(found)) == data.test.undivided.size * 20 * 20
-    whole = evaluate(open_pairs(tmp_path, image_size=20))
-    assert count_evaluated(found) == count_evaluated(whole)
-
-
 @pytest.mark.parametrize("split", ["val", "test"])
 @pytest.mark.parametrize("damaged", ["image", "truncated image", "mask", "size of mask"])
 def test_no_tile_of_an_image_that_is_left_out_is_evaluated(tmp_path, split, damaged):
