@@ -74,7 +74,11 @@ def assert_same_bits(made, expected):
     ("norm", "precision", "shape"),
     fast_and_slow(
         [("group", "float32", ODD), ("batch", "bfloat16", TINY)],
-        product(("group", "batch"), ("float32", "bfloat16", "float16", "float64"), (ODD, EVEN, TINY)),
+        [
+            *product(("group", "batch"), ("float32", "bfloat16"), (ODD, EVEN, TINY)),
+            *product(("group", "batch"), ("float16",), (ODD,)),
+            ("group", "float64", ODD),  # batch norm has plain operations there, which the graph optimizer rewrites
+        ],
     ),
 )
 def test_every_memory_policy_of_a_reversible_one_gives_the_same_bits(norm, precision, shape):
