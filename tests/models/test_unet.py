@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from accumtrain.backprop import tape
-from accumtrain.backprop.mode import Mode
+from accumtrain.backprop.mode import EVALUATION, Mode
 from accumtrain.errors import ConfigError
 from accumtrain.fields import EACH
 from accumtrain.models.build import build_model
@@ -49,7 +49,7 @@ def gradients_of(model, shape=ODD):
 
     def consume(gradients):
         found.update({variable.ref(): gradient for variable, gradient in gradients})
-        return []
+        return [gradient for _, gradient in gradients]
 
     mode = Mode(training=True, recording=True)
     value, _ = tape.gradient(model, images(shape), loss, mode, consume)
@@ -74,7 +74,11 @@ def assert_same_bits(made, expected):
     ("norm", "precision", "shape"),
     fast_and_slow(
         [("group", "float32", ODD), ("batch", "bfloat16", TINY)],
-        product(("group", "batch"), ("float32", "bfloat16", "float16", "float64"), (ODD, EVEN, TINY)),
+        [
+            *product(("group", "batch"), ("float32", "bfloat16"), (ODD, EVEN, TINY)),
+            *product(("group", "batch"), ("float16",), (ODD,)),
+            ("group", "float64", ODD),  # batch norm has plain operations there, which the graph optimizer rewrites
+        ],
     ),
 )
 def test_every_memory_policy_of_a_reversible_one_gives_the_same_bits(norm, precision, shape):
@@ -222,7 +226,7 @@ def test_frozen_variables_have_no_gradient_and_the_others_have_theirs(config, fr
 def bytes_at_peak(memory):
     shape = (64, 64, 3)
     model = build(RevUNetConfig(filters=[16] * 3, units=[3] * 3, memory=memory), shape)
-    run = tf.function(lambda: gradients_of(model, shape)[0], autograph=False)
+    run = tf.function(lambda: gradients_of(model, shape)[:2], autograph=False)
     run()
     return bytes_asked_at_peak(run, workspace=False)
 
@@ -238,12 +242,17 @@ def test_an_encoder_tells_a_class_for_each_token(family, pool):
     model = build_model(family(depth=1, width=16, heads=2, pool=pool), spec)
     tokens = tf.random.stateless_uniform([4, 7], [1, 2], 0, 11, tf.int32)
     logits = model(tokens)
-    assert logits.shape == (4, 7, CLASSES)
-    changed = model(tf.where(tf.range(7) == 2, (tokens + 1) % 11, tokens))
-    assert np.argmax(np.max(np.abs(changed - logits), axis=(0, 2))) == 2  # at the token's own place
+    assert (logits.shape, logits.dtype) == ((4, 7, CLASSES), tf.float32)
+    x, mode = model.begin(tokens, EVALUATION)
+    *segments, last = model.segments
+    *joins, head = last.layers
+    for part in (*segments, *joins):
+        x = part(x, mode)
+    np.testing.assert_array_equal(head(x, mode), logits)
+    assert x.shape[1] == 7 + (pool == "token")
 
 
-VIT, ENCODER = ViTConfig(depth=1, width=16, heads=2, patch=4), EncoderConfig(depth=1, width=16, heads=2)
+VIT = ViTConfig(depth=1, width=16, heads=2, patch=4)
 ASKED = "tells one answer for an example, and the task asks for a class for each pixel; choose a model of kind "
 
 
