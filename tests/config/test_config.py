@@ -390,7 +390,7 @@ MISTAKES = [
     ),
     ("schedule=one_cycle schedule.warmup=5", "schedule.warmup=5: schedule=one_cycle has a rise of its own"),
     ("range_test.low=1 range_test.high=0.1", "range_test.low=1.0 and range_test.high=0.1: the rate rises"),
-    ("data.augment=flip", "data.augment=flip: no such choice"),
+    ("data.augment=turn", "data.augment=turn: no such choice"),
     ("data=folder data.path=x data.test_fraction=1", "data.test_fraction=1.0: must be above 0 and below 1"),
     ("data=folder data.path=''", "data.path is empty"),
     ("data=npz data.path=x data.scale=2", "data.scale=2: must be auto, 1 or 255"),

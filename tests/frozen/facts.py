@@ -39,7 +39,7 @@ from accumtrain.tasks.objective import open_objective
 from accumtrain.train.build import build_window
 from accumtrain.train.checkpoint import Checkpoints
 from tests.conftest import composed
-from tests.contract.examples import EXAMPLES, example_of
+from tests.contract.examples import EXAMPLES, example_of, tells_of
 from tests.contract.files import WRITERS
 from tests.manifests import FACTS
 
@@ -133,7 +133,7 @@ def models() -> Lines:
         elif config.takes == "tokens":
             spec = ModelSpec((size,), 10, inputs=("tokens",), vocabulary=VOCABULARY, draws=False)
         else:
-            spec = ModelSpec((size, size, 3), 10, draws=False)
+            spec = ModelSpec((size, size, 3), 10, draws=False, tells=tells_of(config.kind))
         model = build_model(config, spec)
         yield from _variables(choice, model)
 

@@ -86,6 +86,11 @@ class MaskAnswer(Answer):
     def __call__(self, inputs: Any, outputs: tf.Tensor) -> tf.Tensor:
         return tf.cast(tf.nn.softmax(outputs), tf.float32)
 
+    def keras_layer(self) -> Any:
+        import keras
+
+        return keras.layers.Softmax(name=self.name)
+
     @property
     def shape(self) -> tuple[int, ...]:
         return (*self.inputs.shape[:2], len(self.columns))
