@@ -276,7 +276,7 @@ def test_a_model_of_each_pixel_is_refused_where_images_are_asked_for(config):
 
 
 def test_where_no_model_tells_each_position_another_task_is_the_remedy():
-    with pytest.raises(ConfigError, match="; choose another task$"):
+    with pytest.raises(ConfigError, match=r"; choose another task$"):
         build_model(MlpConfig(), ModelSpec((4,), CLASSES, inputs=("arrays",), tells=EACH))
 
 
