@@ -31,6 +31,7 @@ from accumtrain.models.norms import EPSILON
 MB = 2**20
 CLASSES = 21  # those of PASCAL VOC
 KERAS = "keras"
+FILTERS = [64, 128, 256, 512, 1024]
 ROWS = [("unet_base", "store"), ("unet_base", "recompute"), (KERAS, "store")]
 ROWS += [("revunet_base", memory) for memory in ("store", "recompute", "reverse")]
 
@@ -63,7 +64,7 @@ def build_in_keras(filters: list[int], shape: tuple[int, int, int]) -> keras.Mod
 def add_gradients(name: str, memory: str, images: tf.Tensor, labels: tf.Tensor) -> tuple[Callable[[], None], int]:
     """Return a function that adds the gradients to sums, and the number of parameters."""
     if name == KERAS:
-        model = build_in_keras(compose("model=unet_base", "data=synthetic").model.filters, images.shape[1:])
+        model = build_in_keras(FILTERS, images.shape[1:])
         variables = [variable.value for variable in model.trainable_variables]
     else:
         config = compose(f"model={name}", f"model.memory={memory}", "data=synthetic").model

@@ -66,10 +66,8 @@ def _check_told(config: ModelConfig, spec: ModelSpec) -> None:
     able = sorted(
         entry.name for entry in MODELS if spec.tells in entry.config.tells and entry.config.takes in spec.inputs
     )
-    raise ConfigError(
-        f"model={config.label}: tells {told}, and the task asks for {asked}; choose a model of kind "
-        f"{' or '.join(able)}, or another task"
-    )
+    models = f"a model of kind {' or '.join(able)}, or " if able else ""
+    raise ConfigError(f"model={config.label}: tells {told}, and the task asks for {asked}; choose {models}another task")
 
 
 def find_frozen_paths(patterns: Sequence[str], paths: Sequence[str], frozen: Iterable[str] = ()) -> list[str]:

@@ -13,7 +13,7 @@ from accumtrain.backprop.mode import EVALUATION, Mode
 from accumtrain.errors import ConfigError
 from accumtrain.fields import EACH
 from accumtrain.models.build import build_model
-from accumtrain.models.config import LeNetConfig, ResNetConfig, RevUNetConfig, UNetConfig
+from accumtrain.models.config import LeNetConfig, MlpConfig, ResNetConfig, RevUNetConfig, UNetConfig
 from accumtrain.models.layers import ModelSpec
 from accumtrain.models.norms import EPSILON
 from accumtrain.models.transformers.config import EncoderConfig, RevEncoderConfig, ViTConfig
@@ -225,7 +225,7 @@ def test_frozen_variables_have_no_gradient_and_the_others_have_theirs(config, fr
 
 def bytes_at_peak(memory):
     shape = (64, 64, 3)
-    model = build(RevUNetConfig(filters=[16] * 3, units=[3] * 3, memory=memory), shape)
+    model = build(RevUNetConfig(filters=[16, 16], units=[4, 2], memory=memory), shape)
     run = tf.function(lambda: gradients_of(model, shape)[:2], autograph=False)
     run()
     return bytes_asked_at_peak(run, workspace=False)
@@ -273,6 +273,11 @@ def test_a_model_of_each_pixel_is_refused_where_images_are_asked_for(config):
     assert said.startswith(f"model={config.label}: tells a class for each pixel, and the task asks for something else")
     assert "resnet" in said
     assert "unet" not in said.partition(";")[2]
+
+
+def test_where_no_model_tells_each_position_another_task_is_the_remedy():
+    with pytest.raises(ConfigError, match=r"; choose another task$"):
+        build_model(MlpConfig(), ModelSpec((4,), CLASSES, inputs=("arrays",), tells=EACH))
 
 
 @pytest.mark.parametrize(
