@@ -90,6 +90,7 @@ RUNS = frozenset(
         "process/test_stopped_training.py",
         "report/test_classes.py",
         "report/test_report.py",
+        "tasks/positions/test_segment.py",
         "tasks/test_masked_tokens.py",
         "tasks/test_next_token.py",
         "tasks/test_runs.py",
