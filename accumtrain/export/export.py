@@ -85,7 +85,7 @@ def export_run(config: Config) -> dict[str, Any]:
 
 def _show(config: Config, exported: Exported, result: dict[str, Any]) -> None:
     names, taken, answer = result["class_names"], result["input"], exported.answer
-    sizes = ", ".join(map(str, answer.shape))
+    sizes = ", ".join(answer.sizes)
     more, difference = len(names) - SHOWN_NAMES, f"{result['largest_difference']:.1e}{answer.unit_name}"
     shown = ", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
     rows = [

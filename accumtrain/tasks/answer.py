@@ -121,6 +121,11 @@ class Answer:
         return (len(self.columns),)
 
     @property
+    def sizes(self) -> list[str]:
+        """The shape in words."""
+        return list(map(str, self.shape))
+
+    @property
     def unit(self) -> np.ndarray | float:
         """The unit of each answer, in which differences are measured."""
         return 1.0

@@ -95,6 +95,11 @@ class MaskAnswer(Answer):
     def shape(self) -> tuple[int, ...]:
         return (*self.inputs.shape[:2], len(self.columns))
 
+    @property
+    def sizes(self) -> list[str]:
+        """The shape in words: an export takes images of any size, unless data.image_size says one."""
+        return super().sizes if self.inputs.resized_to else ["height", "width", str(len(self.columns))]
+
     def predict(self, model: Model, batch: Batch) -> tf.Tensor:
         """Return the number of the most probable class of each pixel, int32 [N, height, width]."""
         return tf.argmax(model(batch["inputs"], EVALUATION), axis=-1, output_type=tf.int32)
