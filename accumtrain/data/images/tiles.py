@@ -2,7 +2,7 @@
 
 The strategy is that of the U-Net (Ronneberger et al. 2015, arXiv:1505.04597): tiles overlap, and a pixel is decided by
 the tile in which it lies deepest. So it has the answer of the whole image, if the network sees no farther than the
-overlap.
+overlap, and if the tile begins where its coarsest pixels do: at multiples of ALIGNED, but for the last tile.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from accumtrain.data.images.encoded import EncodedSplit, Label, StoredExample
 from accumtrain.data.source import BadExample, Split
 from accumtrain.errors import DataError
 
+ALIGNED = 32  # pixels: the coarsest ones of a network that halves its maps up to five times
 IMAGE, MASK, TILE = "image", "mask", "tile"  # the parts of an example
 
 
@@ -29,8 +30,9 @@ def divide_side(side: int, tile: int, margin: int) -> list[tuple[int, int, int]]
     """
     if side <= tile:
         return [(0, 0, side)]
-    count = 1 + -(-(side - tile) // (tile - 2 * margin))
-    starts = [round(number * (side - tile) / (count - 1)) for number in range(count)]
+    most = tile - 2 * margin  # from one tile to the next
+    step = most // ALIGNED * ALIGNED or most
+    starts = [*range(0, side - tile, step), side - tile]
     edges = [(start + before + tile) // 2 for before, start in pairwise(starts)]
     return list(zip(starts, [0, *edges], [*edges, side], strict=True))
 

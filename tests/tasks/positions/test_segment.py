@@ -5,11 +5,19 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
 import accumtrain
+from accumtrain.data.config import FolderConfig
+from accumtrain.data.inputs.scenes import make_scenes
+from accumtrain.data.pipeline import make_eval_batches
 from accumtrain.dispatch import run
 from accumtrain.errors import ConfigError, DataError
+from accumtrain.fields import EACH
+from accumtrain.models.build import build_model
+from accumtrain.models.config import UNetConfig
+from accumtrain.models.layers import ModelSpec
 from accumtrain.tasks.objective import open_stored
 from accumtrain.tasks.positions.segment import make_palette, write_mask
 from tests.train.conftest import assert_same_tensors, records_of, tensors_of
@@ -166,3 +174,19 @@ def test_masks_keep_their_numbers_and_look_different(tmp_path):
     np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / "large.png")), mask + 300)
     assert len({tuple(colour) for colour in make_palette().tolist()}) == 256
     assert make_palette()[:3].tolist() == [[0, 0, 0], [128, 0, 0], [0, 128, 0]]
+
+
+def test_tiles_have_the_answers_of_the_whole_image():
+    """Where the network sees no farther than the margin: two levels see 14 pixels. Batch norm sees no other pixels."""
+    model = build_model(UNetConfig(filters=[4, 8], norm="batch"), ModelSpec((64, 64, 3), 3, tells=EACH))
+    for variable in model.variables:
+        variable.assign(variable + tf.random.stateless_uniform(variable.shape, [1, len(variable.shape)], 0, 0.3))
+    inputs = make_scenes(FolderConfig(path="", crop=64, margin=16), (64, 64, 3), 255)
+    image = np.random.default_rng(2).integers(0, 256, [1, 160, 96, 3], np.uint8)
+    data = inputs.open_array(image, FolderConfig(path=""))
+    batches = make_eval_batches(data, batch=1)
+    tiles = [(batch["targets"].numpy(), model(batch["inputs"]).numpy()) for batch in batches]
+    assert len(tiles) == 8
+    ((_, [found]),) = inputs.join(data.test, tiles)
+    (whole,) = model(inputs.serve(tf.constant(image))).numpy()
+    assert np.abs(found - whole).max() <= 1e-5 * np.abs(whole).max()
