@@ -22,7 +22,7 @@ RUNS = frozenset(
         "contract/test_sources.py",
         "data/masks/test_crops.py",
         "data/masks/test_mask_source.py",
-        "data/masks/test_masked_source.py",
+        "data/masks/test_odd_masks.py",
         "data/masks/test_tiles.py",
         "data/test_dropped_iterators.py",
         "data/test_generated_files.py",

@@ -1,3 +1,5 @@
+"""Masks that are left out, damaged later, or in arrays of floats."""
+
 from __future__ import annotations
 
 import re
@@ -6,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from PIL import Image
 
 from accumtrain.data.config import NpzConfig
 from accumtrain.data.masks.values import count_values
@@ -14,41 +15,13 @@ from accumtrain.data.open_data import explain_input_error, open_data
 from accumtrain.data.pipeline import make_eval_batches, make_train_batches
 from accumtrain.errors import DataError
 from accumtrain.fields import MASKS, NONE
-from tests.data.masks.conftest import MASK, encode, in_two_folders, photo
+from tests.data.masks.conftest import MASK, encode, in_two_folders
 
 
 def read_masks(data, split):
     """The masks of a split, int32 [N, H, W], and the weights."""
     elements = list(make_eval_batches(data, batch=1, split=split).as_numpy_iterator())
     return np.concatenate([e["inputs"]["mask"] for e in elements]), np.concatenate([e["weight"] for e in elements])
-
-
-def test_masks_come_with_their_images_and_counts_are_exact(open_files):
-    masks = [np.roll(MASK, shift) for shift in range(6)]
-    data = open_files(in_two_folders(*masks), test_fraction=0.3)
-    assert (data.num_classes, data.train.size, data.test.size) == (3, 4, 2)
-    for name, split in data.splits.items():
-        found, _ = read_masks(data, name)
-        expected = [np.array(Image.open(file)) for file in split.masks]
-        np.testing.assert_array_equal(found, expected)
-        np.testing.assert_array_equal(split.position_counts, [np.bincount(mask.ravel()) for mask in expected])
-    assert "pixels to train on: 0 50.0%, 1 33.3%, 2 16.7%" in data.notes
-
-
-def test_the_held_out_are_the_same_elsewhere_and_some_are_to_validate_on(open_files, tmp_path):
-    data = open_files(in_two_folders(*[MASK] * 10), val_fraction=0.25)
-    assert [split.size for split in data.splits.values()] == [6, 2, 2]
-    assert data.train.known_labels is None
-    assert read_masks(data, "val")[0].shape == (2, 2, 3)
-
-
-def test_an_image_is_turned_and_its_mask_is_not(open_files):
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    files = {f"images/{n}.jpg": photo(3, 2, kind="JPEG", exif=exif) for n in "ab"}
-    data = open_files(files | {f"masks/{n}.png": MASK for n in "ab"})
-    assert data.shape == (2, 3, 3)
-    np.testing.assert_array_equal(read_masks(data, "train")[0], MASK[None])
 
 
 OTHER = np.zeros([2, 4], np.uint8)
@@ -90,15 +63,6 @@ def test_left_out_in_tiles(open_files):
     np.testing.assert_array_equal(weights == 0, data.test.tiles[:, 0] == odd)
 
 
-def test_files_without_a_partner(open_files):
-    files = in_two_folders(MASK, MASK, MASK) | {"images/x.png": photo(), "masks/y.png": MASK}
-    with pytest.raises(DataError, match=r"x\.png has no mask; .*y\.png is a mask without an image: .*data\.on_error"):
-        open_files(files)
-    data = open_files(files, on_error="skip")
-    assert any(note.startswith("left out: ") and "x.png" in note for note in data.notes)
-    assert data.train.size + data.test.size == 3
-
-
 def test_a_value_without_a_class_names_the_file_and_the_remedy_works(open_files):
     odd = MASK.copy()
     odd[0, 0] = 255
@@ -109,16 +73,6 @@ def test_a_value_without_a_class_names_the_file_and_the_remedy_works(open_files)
     assert data.class_names == ["a", "b", "c"]
     found = np.concatenate([read_masks(data, name)[0] for name in data.splits])
     assert (found == NONE).sum() == 1
-
-
-def test_colours(open_files):
-    colours = np.array([[0, 0, 0], [255, 0, 0], [0, 255, 7]], np.uint8)[MASK]
-    files = in_two_folders(colours, colours, colours)
-    with pytest.raises(DataError, match=r"\[0,255,7\] \(3 pixels\).*mask_classes={class0:0,"):
-        open_files(files)
-    data = open_files(files, mask_classes={"a": [0, 0, 0], "b": [255, 0, 0], "c": [0, 255, 7], "d": [9, 9, 9]})
-    np.testing.assert_array_equal(read_masks(data, "train")[0], [MASK, MASK])
-    assert "no pixel to train on is d" in data.notes
 
 
 GREEN = np.array([[0, 0, 0], [0, 255, 7], [9, 9, 9]], np.uint8)[MASK]

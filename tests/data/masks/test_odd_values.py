@@ -1,3 +1,5 @@
+"""Pictures that are nearly masks: of few bits, turned, inexact, of unclear meaning."""
+
 from __future__ import annotations
 
 import struct
@@ -10,32 +12,13 @@ from PIL import Image
 from accumtrain.data.masks.config import MaskKeys
 from accumtrain.data.masks.values import BadMask, choose_values, count_values, read_mask
 from accumtrain.errors import DataError
-from accumtrain.fields import NONE
 from tests.data.masks.conftest import MASK, encode
-
-
-def in_palette(indices, colours):
-    image = Image.fromarray(indices).convert("P")
-    image.putdata(indices.ravel().tolist())
-    image.putpalette([part for colour in colours for part in colour])
-    return image
 
 
 def with_mode(mode, values):
     image = Image.new(mode, (values.shape[1], values.shape[0]))
     image.putdata(values.ravel().tolist())
     return image
-
-
-@pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "GIF"])
-def test_values_of_grey_pictures(kind):
-    np.testing.assert_array_equal(read_mask(encode(MASK, kind)), MASK)
-
-
-@pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "GIF"])
-def test_the_index_of_a_palette_is_the_value(kind):
-    mask = in_palette(MASK, [(200, 0, 0), (0, 0, 0), (9, 9, 9)])
-    np.testing.assert_array_equal(read_mask(encode(mask, kind)), MASK)
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
@@ -59,26 +42,11 @@ def png_of_bits(values, bits):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
-def test_16_bits_and_one_bit():
-    values = np.array([[0, 300, 40_000]], np.uint16)
-    np.testing.assert_array_equal(read_mask(encode(values)), values)
-    np.testing.assert_array_equal(read_mask(encode(MASK == 1)), MASK == 1)
-    np.testing.assert_array_equal(read_mask(encode(MASK == 1, "TIFF")), MASK == 1)
-
-
 def test_a_mask_is_turned_by_an_orientation_of_its_own():
     exif = Image.Exif()
     exif[0x0112] = 6
     np.testing.assert_array_equal(read_mask(encode(MASK, exif=exif)), np.rot90(MASK, -1))
     np.testing.assert_array_equal(read_mask(encode(MASK, "TIFF", tiffinfo={0x0112: 6})), np.rot90(MASK, -1))
-
-
-def test_transparency():
-    colours = np.dstack([MASK * 9, MASK, MASK, np.full_like(MASK, 255)])
-    np.testing.assert_array_equal(read_mask(encode(colours)), read_mask(encode(colours[..., :3].copy())))
-    colours[0, 0, 3] = 7
-    with pytest.raises(BadMask, match="transparent"):
-        read_mask(encode(colours))
 
 
 DEEP = np.array([[[0, 1, 257]]], np.uint16)
@@ -120,26 +88,6 @@ def choose(values, **keys):
     return choose_values(config, count_values(np.asarray(values)))
 
 
-def test_values_that_are_numbers_of_classes():
-    chosen = choose([[0, 1, 2, 2]])
-    assert (list(chosen.names), chosen.count, chosen.note) == ([], 3, "")
-    np.testing.assert_array_equal(chosen.encode(MASK), MASK)
-
-
-def test_0_and_255_are_two_classes():
-    chosen = choose([0, 255])
-    assert (chosen.count, "0 and 255" in chosen.note) == (2, True)
-    np.testing.assert_array_equal(chosen.encode(np.array([[255, 0]])), [[1, 0]])
-
-
-def test_named_values_and_ignored_ones():
-    chosen = choose([7], mask_classes={"sky": 7, "road": 0}, ignore=[255, 9])
-    np.testing.assert_array_equal(chosen.encode(np.array([[7, 0, 9, 255]])), [[0, 1, NONE, NONE]])
-    assert chosen.count_classes({7: 5, 0: 2, 255: 9}).tolist() == [5, 2]
-    with pytest.raises(BadMask, match=r"has the value 3 in 2 pixels.*data\.ignore=\[255,9,3\]"):
-        chosen.encode(np.array([[7, 3, 3]]))
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -153,11 +101,6 @@ def test_named_values_and_ignored_ones():
 def test_values_of_unclear_meaning_are_refused_with_a_remedy(values, message):
     with pytest.raises(DataError, match=message):
         choose(values)
-
-
-def test_masks_without_any_class():
-    with pytest.raises(DataError, match=r"all pixels of the masks are ignored by data\.ignore=255"):
-        choose([255, 255], ignore=255)
 
 
 def test_the_remedy_names_all_values_so_that_it_can_be_followed():
