@@ -163,7 +163,8 @@ def _check_ramp(config: Config) -> None:
             )
         if not begins and batch <= before:
             raise ConfigError(
-                f"batch_ramp.{share}={batch}: the batch before is {before}, and a ramp rises; leave it out"
+                f"batch_ramp.{share}={batch}: the batch before is {before}, and a ramp rises; give "
+                f"{before + config.batch_size} or more"
             )
         before = batch
     if config.batch_ramp and config.loss.is_of_whole_batch:
