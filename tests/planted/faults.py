@@ -242,7 +242,7 @@ FAULTS = [
           argument(0, lambda config: type(config)(label_smoothing=2 * config.label_smoothing)),
           (*LENET, "loss.label_smoothing=0.1")),
     Fault("class weights ignored", classify, "build_cross_entropy", argument(0, lambda config: type(config)()),
-          (*LENET, "loss.class_weights=[1,2,1,1,1,1,1,1,1,3]")),
+          (*LENET, "loss.class_weights=[3,2,3,2,3,2,3,2,3,2]")),
     Fault("loss x 1.001", classify, "cross_entropy", result(scaled(1.001)), LENET),
     Fault("loss of the mixed label left out", losses, "_value",
           lambda right: lambda function, logits, batch: function(batch["targets"], logits), (*LENET, "data.mixup=0.4")),
