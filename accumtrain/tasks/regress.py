@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypedDict
 import numpy as np
 import tensorflow as tf
 
-from accumtrain.data.inputs.pixels import Pixels
+from accumtrain.data.inputs.pixels import MOVES, Pixels
 from accumtrain.data.source import read_labels
 from accumtrain.data.targets.numbers import find_rounding
 from accumtrain.engine.losses import Collector, PerExample
@@ -23,7 +23,6 @@ from accumtrain.tasks.config import HuberConfig, LossConfig
 from accumtrain.tasks.objective import Facts, Objective
 
 MEAN, STD = "mean", "std"  # facts: of each number, over the training examples
-MOVES = ("shift", "crop_flip", "inception")  # values of data.augment
 
 
 class Regress(Objective):

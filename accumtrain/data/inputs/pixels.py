@@ -31,6 +31,7 @@ from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import format_value
 
 WHITE = 255  # of the pixels of a file
+MOVES = ("shift", "crop_flip", "inception")  # values of data.augment by which images are moved within their frame
 _PNG_CHANNELS = (1, 3, 4)
 # ---- samples of an export
 _NUMBER = 4  # images of each size

@@ -20,13 +20,12 @@ from accumtrain.data.images.decode import decode, read_size
 from accumtrain.data.images.encoded import EncodedSplit
 from accumtrain.data.images.tiles import IMAGE, MASK, TILE, TiledSplit, join_tiles
 from accumtrain.data.inputs.base import Answered, Asked
-from accumtrain.data.inputs.pixels import Pixels, make_images, make_pixels
+from accumtrain.data.inputs.pixels import MOVES, Pixels, make_images, make_pixels
 from accumtrain.data.masks.config import MaskKeys
 from accumtrain.data.source import Dataset, Split
 from accumtrain.errors import ConfigError, DataError
 from accumtrain.fields import NONE, format_value
 
-MOVES = ("shift", "crop_flip", "inception")  # values of data.augment
 _TURNED = 4  # EXIF orientations above it swap height and width
 
 
@@ -90,14 +89,8 @@ class Scenes(Pixels):
     def batch(self, inputs: Any, key: tf.Tensor | None, *, training: bool) -> Any:
         """Normalise the images of a batch."""
         if not isinstance(inputs, dict):
-            return self._prepare(inputs)
-        return {**inputs, IMAGE: self._prepare(inputs[IMAGE])}
-
-    def _prepare(self, images: tf.Tensor) -> tf.Tensor:
-        """Return images as the model takes them, float32 [n, *shape]."""
-        if images.dtype == tf.uint8:
-            images = tf.cast(images, tf.float32) / self.white
-        return tf.ensure_shape(self._normalise(images), [None, *self.shape])
+            return super().batch(inputs, key, training=training)
+        return {**inputs, IMAGE: super().batch(inputs[IMAGE], key, training=training)}
 
     def evaluated(self, split: Split) -> Split:
         """Return a split in tiles, if images are cropped."""

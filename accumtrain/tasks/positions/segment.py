@@ -21,7 +21,8 @@ from accumtrain.report.classes import Confusion
 from accumtrain.report.positions import PositionReport
 from accumtrain.runs.files import replacing
 from accumtrain.runs.names import make_results_folder
-from accumtrain.tasks.answer import Answer, AnswersInWords, round_float32
+from accumtrain.tasks.answer import AnswersInWords, round_float32
+from accumtrain.tasks.classify import ClassAnswer
 from accumtrain.tasks.config import PositionsConfig
 from accumtrain.tasks.objective import Facts, Objective
 from accumtrain.tasks.positions.confusions import ConfusionCounter
@@ -77,19 +78,10 @@ class Segmentation(Objective):
         return PositionReport(Confusion(self.stored.classes, found.found.tolist()), "pixels")
 
 
-class MaskAnswer(Answer):
+class MaskAnswer(ClassAnswer):
     """The probabilities of the classes of each pixel, [N, height, width, classes]. job=predict writes masks."""
 
-    name = "probabilities"
     writes = "masks"
-
-    def __call__(self, inputs: Any, outputs: tf.Tensor) -> tf.Tensor:
-        return tf.cast(tf.nn.softmax(outputs), tf.float32)
-
-    def keras_layer(self) -> Any:
-        import keras
-
-        return keras.layers.Softmax(name=self.name)
 
     @property
     def shape(self) -> tuple[int, ...]:
