@@ -236,7 +236,7 @@ class LoadedRun:
                     used += map(int, indices)
                     found.extend(values)
                     kept.append(answer.keep(values, []))
-            self._tell_bad(data, split.size)
+            self._tell_bad(data, split.undivided.size)
         records = answer.tell(np.concatenate(kept)).records
         is_one_array = len({values.shape for values in found}) == 1
         return Predictions(
